@@ -1,0 +1,95 @@
+# One word each. Needs Python 3.11 and GNU make; nothing else is assumed to be there.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+PYTHON_VERSION_OK := import sys; sys.exit(sys.version_info[:2] != (3, 11))
+
+# The name of a stamp carries what it stands for, so a changed lock or a moved checkout makes a new environment
+# and an interrupted installation never looks complete.
+LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | tr ' ' -)
+INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
+OURS := $(VENV)/.made-by-make
+
+.PHONY: help env demo test check format lab app bench lock clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+env: $(INSTALLED) ## make .venv from requirements.lock
+	@:
+
+demo: env ## data, the training notebook, then where to look
+	@$(BIN)/labkit demo
+
+test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
+	@$(BIN)/python -m pytest $(ARGS)
+	@# Cells are read once as tests; what they write goes into a home of their own, not among the user's runs.
+	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \
+	    home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; trap 'exit 130' INT TERM; \
+	    LABKIT_HOME="$$home" $(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=600 --timeout=660 notebooks; \
+	fi
+
+check: env ## lint, format, types, who imports whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: env ## put imports and layout right
+	@$(BIN)/ruff check --select I --fix .
+	@$(BIN)/ruff format .
+
+lab: env ## JupyterLab on the training notebook
+	@$(BIN)/jupyter lab notebooks/train.ipynb
+
+app: env ## the dashboard, on this machine only
+	@$(BIN)/streamlit run app/main.py --server.address=127.0.0.1
+
+bench: env ## every benchmark, one after another
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+lock: ## resolve pyproject.toml anew into requirements.lock; ARGS=--upgrade takes newer versions
+	@set -e; $(find_python); tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; trap 'exit 130' INT TERM; \
+	"$$python" -m venv "$$tools/uv"; "$$tools/uv/bin/pip" install --quiet uv==$(UV_VERSION); \
+	cp requirements.lock "$$tools/" 2>/dev/null || true; \
+	"$$tools/uv/bin/uv" pip compile pyproject.toml --extra dev --universal --fork-strategy fewest \
+	    --python-version 3.11 --generate-hashes --no-emit-index-url --quiet \
+	    --custom-compile-command "make lock" $(ARGS) --output-file "$$tools/requirements.lock"; \
+	mv "$$tools/requirements.lock" requirements.lock
+
+clean: ## remove .venv and caches; data and runs stay
+	@if [ -e $(OURS) ]; then $(discard); fi
+	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find labkit app tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Sets $$python to the interpreter to build with: PYTHON=... if given, else the first 3.11 on the path.
+find_python = python=; for candidate in $(or $(PYTHON),python3.11 python3 python); do \
+	if "$$candidate" -c '$(PYTHON_VERSION_OK)' >/dev/null 2>&1; then python=$$candidate; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	    echo "labkit needs Python 3.11; none among: $(or $(PYTHON),python3.11 python3 python). Install it, or name it: make env PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; fi
+
+# Renamed before it is removed: half of an environment under its own name would look like a whole one.
+discard = rm -rf $(VENV).discarded; if [ -e $(VENV) ]; then mv $(VENV) $(VENV).discarded; rm -rf $(VENV).discarded; fi
+
+$(LOCKED):
+	@set -e; $(find_python); \
+	rmdir $(VENV) 2>/dev/null || true; \
+	if [ -e $(VENV) ] && [ ! -e $(OURS) ]; then \
+	    echo "$(VENV) was not made by make: move it away (mv $(VENV) $(VENV).old), then run make env again" >&2; exit 1; fi; \
+	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+	    echo "$$python can't make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3.11-venv)" >&2; \
+	    exit 1; fi; \
+	echo "Making $(VENV) from requirements.lock (3 GB, a few minutes)"; \
+	$(discard); mkdir $(VENV); touch $(OURS); "$$python" -m venv $(VENV); \
+	$(BIN)/python -m pip install --disable-pip-version-check --no-input $$([ -t 1 ] || echo --quiet) \
+	    --require-hashes -r requirements.lock || { \
+	    echo "The installation did not finish; what was downloaded is kept: run make env again" >&2; exit 1; }
+	@touch $@
+
+$(INSTALLED): $(LOCKED)
+	@rm -f $(VENV)/.installed-*
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-index --no-deps --no-build-isolation --editable .
+	@touch $@

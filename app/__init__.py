@@ -1,0 +1,1 @@
+"""The dashboard: it reads run directories, writes nothing, and never imports TensorFlow."""

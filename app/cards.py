@@ -1,0 +1,86 @@
+"""Test images with their classes and probabilities, as HTML."""
+
+import base64
+import html
+import io
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from app.results import Predictions
+
+__all__ = ["data_uri", "grid"]
+
+# Colours come from currentColor and translucent tints, so that they fit the light theme and the dark one.
+STYLE = """
+<style>
+.lk-grid {display: grid; grid-template-columns: repeat(auto-fill, minmax(168px, 1fr)); gap: 14px; margin: 0;
+          padding: 0; list-style: none}
+.lk-card {border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 10px;
+          overflow: hidden; margin: 0 !important}
+.lk-card.wrong {border-color: #d92d43}
+.lk-card img {width: 100%; aspect-ratio: 1; image-rendering: pixelated; display: block; object-fit: contain;
+              border-radius: 0}
+.lk-text {padding: 8px 10px 10px; font-size: 13px; line-height: 1.4}
+.lk-head {display: flex; justify-content: space-between; gap: 6px; font-weight: 600}
+.lk-true {opacity: .75; margin-bottom: 6px}
+.lk-bar {display: grid; grid-template-columns: 1fr 3.2em; align-items: center; gap: 6px; font-size: 12px}
+.lk-name {position: relative; padding: 1px 5px; border-radius: 3px; overflow: hidden; white-space: nowrap;
+          text-overflow: ellipsis}
+.lk-fill {position: absolute; inset: 0 auto 0 0;
+          background: color-mix(in srgb, currentColor 16%, transparent)}
+.lk-fill.right {background: rgba(26, 158, 119, .45)}
+.lk-fill.wrong {background: rgba(217, 45, 67, .38)}
+.lk-label {position: relative}
+.lk-share {text-align: right; font-variant-numeric: tabular-nums; opacity: .85}
+</style>
+"""
+
+
+def data_uri(image: NDArray[np.uint8]) -> str:
+    """Return ``uint8 [height, width, 1 or 3]`` as the URI of a PNG, to be enlarged by the page."""
+    buffer = io.BytesIO()
+    Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def grid(predictions: Predictions, places: Iterable[int], top: int = 3) -> str:
+    """Return the examples at ``places`` as a list of cards with their ``top`` most probable classes."""
+    cards = "".join(_card(predictions, int(place), top) for place in places)
+    return f'{STYLE}<ul class="lk-grid">{cards}</ul>'
+
+
+def _card(predictions: Predictions, place: int, top: int) -> str:
+    names = [html.escape(name) for name in predictions.classes]
+    true, predicted = int(predictions.labels[place]), int(predictions.predicted[place])
+    kind, mark = ("right", "✓") if true == predicted else ("wrong", "✗")
+    shares = predictions.probabilities[place]
+    bars = "".join(
+        _bar(names[number], float(shares[number]), _bar_kind(number, true, predicted))
+        for number in np.argsort(-shares, kind="stable")[:top]
+    )
+    number = int(predictions.index[place])
+    return (
+        f'<li class="lk-card {kind}"><img src="{data_uri(predictions.images[place])}" loading="lazy" '
+        f'alt="Test image {number}: {names[true]}, predicted {names[predicted]}">'
+        f'<div class="lk-text"><div class="lk-head"><span>{mark} {names[predicted]}</span>'
+        f'<span style="opacity:.55">#{number}</span></div>'
+        f'<div class="lk-true">true: {names[true]}</div>{bars}</div></li>'
+    )
+
+
+def _bar_kind(number: int, true: int, predicted: int) -> str:
+    if number == true:
+        return "right"
+    return "wrong" if number == predicted else ""
+
+
+def _bar(name: str, share: float, kind: str) -> str:
+    width = 100 * min(max(share, 0.0), 1.0) if share == share else 0.0
+    return (
+        '<div class="lk-bar"><div class="lk-name">'
+        f'<div class="lk-fill {kind}" style="width:{width:.1f}%"></div>'
+        f'<span class="lk-label">{name}</span></div><span class="lk-share">{share:.1%}</span></div>'
+    )

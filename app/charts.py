@@ -1,0 +1,258 @@
+"""Data to Plotly figures. Nothing here draws on a page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from tsdownsample import MinMaxDownsampler
+
+from app.curves import Curve, Floats
+from labkit.runs import Seam
+
+__all__ = [
+    "COLORS",
+    "PALETTE",
+    "X_AXES",
+    "Line",
+    "confusion_figure",
+    "curve_figure",
+    "downsample",
+    "last_steps",
+    "smooth",
+]
+
+# After Okabe and Ito (2008), whose colours the colour-blind can tell apart; each has a contrast of at least
+# 3:1 (WCAG 2.2, 1.4.11) with the backgrounds of both themes.
+PALETTE = ("#2f7fd1", "#d9730d", "#1a9e77", "#b65fb0", "#a88600", "#2a9fc0", "#c0504d", "#7a7f87")
+COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "not finite": "#d92d43"}
+X_AXES = {"step": "Step", "epoch": "Epoch", "time": "Minutes"}
+
+# Points drawn of one line: two for each of 1,200 columns of pixels, more than a chart is wide.
+MAX_POINTS = 2400
+MAX_MARKS = 400
+MAX_SEAM_LABELS = 4
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve to draw. With ``smoothing`` (weight of the past, 0 ≤ w < 1) the raw curve shows faintly."""
+
+    name: str
+    curve: Curve
+    color: str
+    smoothing: float = 0.0
+    markers: bool = False
+
+
+def last_steps(curve: Curve, steps: int | None, end: float) -> Curve:
+    """Return the part of ``curve`` in the last ``steps`` steps before ``end``; all of it for None."""
+    if steps is None:
+        return curve
+    kept = curve.step > end - steps
+    return Curve(curve.step[kept], curve.epoch[kept], curve.wall_time[kept], curve.y[kept])
+
+
+def smooth(y: Floats, weight: float) -> Floats:
+    """Return the exponential moving average of ``y``, bias-corrected as in Adam (Kingma & Ba 2015, §3).
+
+    ``weight`` is the share of the past, 0 ≤ weight < 1. NaN and ±Infinity neither count nor are lost:
+    they stay at their places.
+    """
+    if weight <= 0 or not len(y):
+        return y
+    finite = np.isfinite(y)
+    series = pd.Series(np.where(finite, y, np.nan))
+    averages = series.ewm(alpha=1 - weight, adjust=True, ignore_na=True).mean().to_numpy()
+    return np.where(finite, averages, y)
+
+
+def downsample(y: Floats, points: int = MAX_POINTS) -> NDArray[np.intp]:
+    """Return the indices to draw of ``y``, ascending, about ``points`` of the finite ones at most.
+
+    The lowest and the highest finite value of each of ``points // 2`` equal stretches are kept, and both
+    ends: a spike of a single step always shows. (LTTB keeps one point of a stretch, and so loses a dip
+    beside a spike.)
+    """
+    finite = np.flatnonzero(np.isfinite(y))
+    if len(finite) <= points:
+        return finite
+    kept = MinMaxDownsampler().downsample(np.ascontiguousarray(y[finite]), n_out=points - points % 2)
+    return finite[np.unique(np.concatenate(([0], kept.astype(np.intp), [len(finite) - 1])))]
+
+
+def curve_figure(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    x_axis: str = "step",
+    log_y: bool = False,
+    percent: bool = False,
+    seams: Sequence[Seam] = (),
+    height: int = 300,
+) -> go.Figure:
+    """Draw ``lines`` over ``x_axis`` ("step", "epoch" or "time", minutes since the first point).
+
+    Values that aren't finite are marked in red on the frame at their place. The view that a reader zoomed to
+    survives new data: it is bound to the axes, not to the points.
+    """
+    figure = go.Figure()
+    lines = [line for line in lines if len(line.curve)]
+    origin = min((float(np.nanmin(line.curve.wall_time)) for line in lines), default=0.0)
+    for line in lines:
+        _add_line(figure, line, _x(line.curve, x_axis, origin), percent)
+    _add_marks(figure, lines, x_axis, origin)
+    if lines:
+        _add_seams(figure, seams, lines[0].curve, x_axis, origin)
+    figure.update_layout(
+        title={"text": title, "font": {"size": 15}, "x": 0, "y": 0.98, "yanchor": "top"},
+        height=height,
+        margin={"l": 8, "r": 8, "t": 44, "b": 8},
+        hovermode="x unified",
+        showlegend=len(figure.data) > 1,
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
+        uirevision=f"{x_axis}-{log_y}",
+        xaxis={"title": {"text": X_AXES[x_axis], "standoff": 6}, "automargin": True},
+        yaxis={
+            "type": "log" if log_y else "linear",
+            "automargin": True,
+            "tickformat": ".0%" if percent else None,
+        },
+        yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
+    )
+    return figure
+
+
+def _x(curve: Curve, x_axis: str, origin: float) -> Floats:
+    if x_axis == "time":
+        return (curve.wall_time - origin) / 60
+    return curve.epoch if x_axis == "epoch" else curve.step
+
+
+def _add_line(figure: go.Figure, line: Line, x: Floats, percent: bool) -> None:
+    smoothed = line.smoothing > 0 and not line.markers
+    style = {"color": line.color, "width": 1.8}
+    hover = "%{y:.2%}" if percent else "%{y:.5g}"
+    if smoothed:
+        xs, ys = _drawn(x, line.curve.y)
+        figure.add_scatter(
+            x=xs,
+            y=ys,
+            mode="lines",
+            line={"color": line.color, "width": 1},
+            opacity=0.28,
+            name=f"{line.name}, raw",
+            legendgroup=line.name,
+            showlegend=False,
+            hovertemplate=hover,
+        )
+    xs, ys = _drawn(x, smooth(line.curve.y, line.smoothing) if smoothed else line.curve.y)
+    figure.add_scatter(
+        x=xs,
+        y=ys,
+        mode="lines+markers" if line.markers or len(xs) == 1 else "lines",
+        line=style,
+        marker={"size": 6, "color": line.color},
+        name=line.name,
+        legendgroup=line.name,
+        hovertemplate=hover,
+    )
+
+
+def _drawn(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the points to draw, with a gap wherever a value that isn't finite lies between two of them."""
+    kept = downsample(y)
+    gaps = np.searchsorted(kept, np.flatnonzero(~np.isfinite(y)))
+    gaps = np.unique(gaps[(gaps > 0) & (gaps < len(kept))])
+    return np.insert(x[kept], gaps, x[kept][gaps]), np.insert(y[kept], gaps, np.nan)
+
+
+def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: float) -> None:
+    kinds = (
+        ("NaN", np.isnan, "x", 0.04),
+        ("+Infinity", np.isposinf, "triangle-up", 0.97),
+        ("−Infinity", np.isneginf, "triangle-down", 0.04),
+    )
+    for line in lines:
+        for kind, test, symbol, height in kinds:
+            places = np.flatnonzero(test(line.curve.y))
+            if not len(places):
+                continue
+            some = places[np.unique(np.linspace(0, len(places) - 1, MAX_MARKS).astype(int))]
+            figure.add_scatter(
+                x=_x(line.curve, x_axis, origin)[some],
+                y=np.full(len(some), height),
+                yaxis="y2",
+                mode="markers",
+                marker={"symbol": symbol, "size": 9, "color": COLORS["not finite"]},
+                name=f"{line.name}: {kind} × {len(places):,}",
+                hovertemplate=f"{kind}",
+            )
+
+
+def _add_seams(figure: go.Figure, seams: Sequence[Seam], curve: Curve, x_axis: str, origin: float) -> None:
+    for seam in seams:
+        if x_axis == "time":
+            place = (seam.wall_time - origin) / 60
+        else:
+            place = float(np.interp(seam.step, curve.step, _x(curve, x_axis, origin)))
+        if not np.isfinite(place):
+            continue
+        label = f"resumed at {seam.step:,}" if len(seams) <= MAX_SEAM_LABELS else None
+        figure.add_vline(
+            x=place,
+            line={"dash": "dot", "width": 1.2, "color": "#8a919c"},
+            annotation={"text": label, "font": {"size": 11, "color": "#8a919c"}} if label else None,
+            annotation_position="top left" if label else None,
+        )
+
+
+def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> go.Figure:
+    """Draw a confusion matrix ``int64 [true, predicted]``; colour is the share of the true class's examples.
+
+    A square marker lies on every cell, ``customdata`` (true, predicted): heat maps can't be clicked.
+    """
+    count = len(classes)
+    totals = confusion.sum(axis=1, keepdims=True)
+    share = np.divide(confusion, totals, out=np.zeros(confusion.shape), where=totals > 0)
+    cells = [(true, predicted) for true in range(count) for predicted in range(count)]
+    texts = [f"{confusion[cell]:,}" if confusion[cell] else "" for cell in cells]
+    figure = go.Figure(
+        go.Heatmap(
+            z=share,
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, "rgba(47,127,209,0.04)"], [0.15, "rgba(47,127,209,0.45)"], [1, "rgb(20,80,160)"]],
+            showscale=False,
+            hoverinfo="skip",
+            xgap=2,
+            ygap=2,
+        )
+    )
+    figure.add_scatter(
+        x=[predicted for _, predicted in cells],
+        y=[true for true, _ in cells],
+        mode="markers+text" if count <= 20 else "markers",
+        text=texts,
+        textfont={"size": 11, "color": ["#ffffff" if share[cell] > 0.12 else "#7f8894" for cell in cells]},
+        marker={"symbol": "square", "size": 30, "opacity": 0},
+        customdata=cells,
+        hovertext=[
+            f"{classes[true]} taken for {classes[predicted]}: {confusion[true, predicted]:,}"
+            f" ({share[true, predicted]:.1%} of {classes[true]})"
+            for true, predicted in cells
+        ],
+        hoverinfo="text",
+        showlegend=False,
+    )
+    ticks = {"tickvals": list(range(count)), "ticktext": list(classes), "showgrid": False, "zeroline": False}
+    figure.update_layout(
+        height=max(320, 60 + 38 * min(count, 20)),
+        margin={"l": 8, "r": 8, "t": 8, "b": 8},
+        xaxis={**ticks, "title": {"text": "Predicted"}, "automargin": True, "range": [-0.5, count - 0.5]},
+        yaxis={**ticks, "title": {"text": "True"}, "automargin": True, "range": [count - 0.5, -0.5]},
+        dragmode=False,
+    )
+    return figure

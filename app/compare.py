@@ -1,0 +1,130 @@
+"""The comparison page: curves of several runs in one frame, and how their configurations differ."""
+
+from typing import Any
+
+import streamlit as st
+
+from app import state
+from app.charts import PALETTE, Line, curve_figure, last_steps
+from app.configuration import flatten
+from app.live import controls
+from labkit.errors import InputError
+from labkit.runs import RunDirectory
+
+__all__ = ["differences", "page"]
+
+MAX_RUNS = len(PALETTE)
+REFRESH_SECONDS = 5.0
+
+VALUES = {
+    "Training loss": ("train", "loss"),
+    "Validation loss": ("validation", "loss"),
+    "Validation accuracy": ("validation", "accuracy"),
+    "Training accuracy": ("train", "accuracy"),
+    "Learning rate": ("train", "learning_rate"),
+    "Examples per second": ("train", "examples_per_second"),
+}
+
+
+def page() -> None:
+    """Draw the comparison of the runs chosen here; the one of the sidebar is among them at first."""
+    st.subheader("Compare runs", anchor=False)
+    labels = state.run_labels()
+    chosen_elsewhere = st.session_state.get("run")
+    options = list(dict.fromkeys([*([chosen_elsewhere] if chosen_elsewhere else []), *labels]))
+    chosen = st.multiselect(
+        "Runs",
+        options,
+        default=options[: min(2, len(options))],
+        key="runs",
+        bind="query-params",
+        max_selections=MAX_RUNS,
+        placeholder=f"Choose up to {MAX_RUNS} runs",
+    )
+    runs = [run for run in map(state.find_run, chosen) if run.exists()]
+    if not runs:
+        st.info("Choose runs to compare.")
+        return
+    shown = st.pills(
+        "Curves",
+        list(VALUES),
+        selection_mode="multi",
+        default=["Training loss", "Validation accuracy"],
+        key="curves",
+        bind="query-params",
+    )
+
+    @st.fragment(run_every=REFRESH_SECONDS, key="compare")
+    def panel() -> None:
+        _curves(runs, shown)
+
+    panel()
+    _table(runs)
+
+
+def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
+    x_axis, smoothing, window, log_y = controls()
+    metrics = []
+    for run in runs:
+        try:
+            metrics.append((run, state.curves(run)))
+        except OSError as error:
+            st.error(f"`{run.metrics_path}` can't be read: {error.strerror}")
+    names = unique_names([run for run, _ in metrics])
+    end = max((snapshot.last_step() for _, snapshot in metrics), default=0)
+    columns = st.columns(2 if len(shown) > 1 else 1)
+    for place, title in enumerate(name for name in VALUES if name in shown):
+        split, value = VALUES[title]
+        lines = [
+            Line(
+                name,
+                last_steps(snapshot.curve(split, value), window, end),
+                PALETTE[number],
+                smoothing if split == "train" and value != "learning_rate" else 0.0,
+                markers=split != "train",
+            )
+            for number, (name, (_, snapshot)) in enumerate(zip(names, metrics, strict=True))
+        ]
+        figure = curve_figure(
+            lines,
+            title=title,
+            x_axis=x_axis,
+            log_y=log_y and value in ("loss", "learning_rate"),
+            percent=value == "accuracy",
+            height=380,
+        )
+        with columns[place % len(columns)].container(border=True):
+            st.plotly_chart(figure, key=f"compare-{split}-{value}", config={"displaylogo": False}, alt=title)
+
+
+def unique_names(runs: list[RunDirectory]) -> list[str]:
+    """Return the runs' names, with the folder before those that two of them share."""
+    names = [run.name for run in runs]
+    return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
+
+
+def differences(configurations: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+    """Return a row for each setting that the runs don't agree on, a column for each run."""
+    flat = {name: dict(flatten(configuration)) for name, configuration in configurations.items()}
+    settings = dict.fromkeys(setting for values in flat.values() for setting in values)
+    rows = []
+    for setting in settings:
+        values = {name: values.get(setting, "–") for name, values in flat.items()}
+        if len(set(values.values())) > 1:
+            rows.append({"setting": setting, **values})
+    return rows
+
+
+def _table(runs: list[RunDirectory]) -> None:
+    configurations = {}
+    for name, run in zip(unique_names(runs), runs, strict=True):
+        try:
+            configurations[name] = run.read_config()
+        except InputError as error:
+            st.warning(str(error))
+    rows = differences(configurations)
+    st.markdown("**Configuration: what differs**")
+    if rows:
+        st.dataframe(rows, hide_index=True, column_config={"setting": "Setting"})
+    else:
+        st.caption("Nothing: these runs share one configuration.")

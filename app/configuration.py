@@ -1,0 +1,68 @@
+"""The configuration page: what the run was told, what it ran on, the end of its log."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import streamlit as st
+
+from app import state
+from labkit.errors import InputError
+
+__all__ = ["flatten", "page"]
+
+
+def page() -> None:
+    """Draw the page of the chosen run."""
+    run = state.selected_run()
+    st.subheader(f"Configuration · {run.name}", anchor=False)
+    st.caption(f"`{run.path}`")
+    left, right = st.columns(2, gap="large")
+    with left:
+        st.markdown("**Configuration**")
+        try:
+            _sections(run.read_config())
+        except InputError as error:
+            st.error(str(error))
+    with right:
+        st.markdown("**Environment**")
+        environment = run.read_environment()
+        if environment:
+            if command := environment.get("command"):
+                st.code(str(command), language="bash", wrap_lines=True)
+            _sections({name: value for name, value in environment.items() if name != "command"})
+        else:
+            st.caption("None recorded yet (no readable `environment.json`).")
+    st.markdown("**Log** · the end of `out.log`")
+
+    @st.fragment(run_every=2.0, key="log")
+    def log() -> None:
+        text = state.tail(run.log_path)
+        if text:
+            st.code(text, language=None, height=420)
+        else:
+            st.caption("Nothing was logged yet.")
+
+    log()
+
+
+def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves of nested objects as (dotted name, text); lists are leaves."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from flatten(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _sections(values: dict[str, Any]) -> None:
+    """Draw a table for each nested object, and one for what isn't nested."""
+    plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    nested = {name: value for name, value in values.items() if isinstance(value, dict)}
+    for name, section in ([("general", plain)] if plain else []) + list(nested.items()):
+        with st.expander(name.replace("_", " ").capitalize(), expanded=True):
+            if section:
+                rows = [{"Setting": key, "Value": text} for key, text in flatten(section)]
+                st.table(rows, hide_index=True, border="horizontal", hide_header=True)
+            else:
+                st.caption("empty")

@@ -1,0 +1,271 @@
+"""The live page: where a run stands, and its curves, moving while it trains."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from app import state
+from app.charts import COLORS, X_AXES, Line, curve_figure, last_steps
+from app.curves import Snapshot
+from labkit.runs import RunDirectory, Status
+
+__all__ = ["page"]
+
+# Seconds between two looks at a run that trains.
+REFRESH_SECONDS = 1.0
+
+# What each state is called, its colour and icon, and whether it can still change within a second.
+STATES = {
+    "starting": ("starting", "blue", ":material/hourglass_top:", True),
+    "running": ("running", "green", ":material/play_circle:", True),
+    "stalled": ("stalled", "orange", ":material/warning:", True),
+    "dead": ("died", "red", ":material/skull:", False),
+    "finished": ("finished", "gray", ":material/check_circle:", False),
+    "interrupted": ("interrupted", "orange", ":material/pause_circle:", False),
+    "failed": ("failed", "red", ":material/error:", False),
+    "no status": ("no status yet", "gray", ":material/help:", True),
+}
+
+# Title, value, whether it is a share, whether the logarithmic scale applies.
+CHARTS = (
+    ("Loss", "loss", False, True),
+    ("Accuracy", "accuracy", True, False),
+    ("Learning rate", "learning_rate", False, True),
+    ("Examples per second", "examples_per_second", False, False),
+)
+
+WINDOWS = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
+
+
+def page() -> None:
+    """Draw the page of the chosen run."""
+    run = state.selected_run()
+    changes = _changes_by_the_second(run)
+
+    @st.fragment(run_every=REFRESH_SECONDS if changes else None, key="live")
+    def panel() -> None:
+        _panel(run)
+        if changes and not _changes_by_the_second(run):
+            st.rerun()
+
+    panel()
+    if not changes:  # it may be resumed while the page is open
+        state.watch("status", run.last_active)
+
+
+def _liveness(status: Status | None) -> str:
+    liveness = status.liveness() if status else "no status"
+    return liveness if liveness in STATES else "no status"
+
+
+def _changes_by_the_second(run: RunDirectory) -> bool:
+    return STATES[_liveness(run.read_status())][3]
+
+
+def _panel(run: RunDirectory) -> None:
+    status = run.read_status()
+    try:
+        metrics = state.curves(run)
+    except OSError as error:
+        st.error(f"`{run.metrics_path}` can't be read: {error.strerror}")
+        return
+    _header(run, status, metrics)
+    _setting(run)
+    _figures(run, metrics)
+
+
+def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None:
+    liveness = _liveness(status)
+    label, color, icon, _ = STATES[liveness]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.subheader(run.name, anchor=False, width="content")
+        st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
+    if status is None:
+        st.caption("The run has not said yet where it stands (no readable `status.json`).")
+    elif liveness == "dead":
+        st.error(
+            f"Its process {status.pid} no longer exists, and it said nothing before. "
+            "The same command again goes on from the last checkpoint.",
+            icon=":material/skull:",
+        )
+    elif liveness == "stalled":
+        silent = duration(time.time() - status.heartbeat)
+        st.warning(f"Nothing was heard from it for {silent}. Its process may hang or its disk be gone.")
+    elif liveness == "failed":
+        st.error(status.message or "It failed and gave no reason.", icon=":material/error:")
+    elif status.message:
+        st.caption(status.message)
+    step = max(status.step if status else 0, metrics.last_step())
+    total = status.total_steps if status else 0
+    if total > 0:
+        st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}")
+    else:
+        st.caption(f"Step {step:,}")
+    _figures_of_merit(status, liveness, metrics)
+
+
+def _figures_of_merit(status: Status | None, liveness: str, metrics: Snapshot) -> None:
+    best = metrics.curve("validation", "accuracy").y
+    best = best[~_nan(best)]
+    test = metrics.curve("test", "accuracy").last()
+    elapsed = eta = rate = None
+    if status:
+        active = liveness in ("starting", "running", "stalled")
+        if status.started > 0:
+            elapsed = (time.time() if active else status.heartbeat) - status.started
+        eta = status.eta_seconds if liveness == "running" else None
+        rate = status.examples_per_second
+    cells = [
+        ("Training loss", _number(metrics.curve("train", "loss").last(), ".4g")),
+        ("Validation accuracy", _number(metrics.curve("validation", "accuracy").last(), ".2%")),
+        ("Best validation", _number(float(best.max()) if len(best) else None, ".2%")),
+        ("Test accuracy", _number(test, ".2%")),
+        ("Examples per second", _number(rate, ",.0f")),
+        ("Elapsed", duration(elapsed)),
+        ("Time to go", duration(eta)),
+    ]
+    for column, (label, value) in zip(st.columns(len(cells)), cells, strict=True):
+        column.metric(label, value)
+
+
+def _nan(values: Any) -> Any:
+    return values != values
+
+
+def _number(value: float | None, form: str) -> str:
+    if value is None:
+        return "–"
+    return (
+        format(value, form) if math.isfinite(value) else str(value).replace("inf", "∞").replace("nan", "NaN")
+    )
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time span for people: ``42 s``, ``3 min 05 s``, ``2 h 07 min``, ``3 d 04 h``; – for none."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for large, small, size, part in (("min", "s", 60, 1), ("h", "min", 3600, 60), ("d", "h", 86400, 3600)):
+        if whole < size * (60 if large != "h" else 24) or large == "d":
+            return f"{whole // size} {large} {whole % size // part:02d} {small}"
+    raise AssertionError("the last unit takes everything")
+
+
+def _setting(run: RunDirectory) -> None:
+    """Say which data and devices the run uses, and whatever it announced about them."""
+    environment = run.read_environment()
+    if banner := environment.get("banner"):
+        st.info(str(banner), icon=":material/developer_board:")
+    data = environment.get("data")
+    data = data if isinstance(data, dict) else {}
+    asked = configured(run, "data", "dataset")
+    name, reason = data.get("dataset"), data.get("chosen_because")
+    if name and asked and name != asked:
+        st.info(f"Data set: **{name}**, asked for was {asked}. {reason or ''}", icon=":material/dataset:")
+    parts = [f"Data set: {name}" + (f" ({reason})" if reason and name == asked else "")] if name else []
+    devices = environment.get("devices")
+    if isinstance(devices, list) and devices:
+        parts.append("Devices: " + ", ".join(map(str, devices)))
+    if parts:
+        st.caption(" · ".join(parts))
+
+
+def configured(run: RunDirectory, owner: str, name: str) -> Any:
+    """Return one configured value, None where there is none."""
+    try:
+        section = run.read_config().get(owner)
+    except ValueError:
+        return None
+    return section.get(name) if isinstance(section, dict) else None
+
+
+def _figures(run: RunDirectory, metrics: Snapshot) -> None:
+    x_axis, smoothing, window, log_y = controls()
+    if not metrics.tables:
+        st.info("No metrics yet: the first point shows within a second of the first step.")
+        return
+    if metrics.damaged_lines:
+        st.warning(f"{metrics.damaged_lines:,} damaged lines in `metrics.jsonl` were left out.")
+    # A figure is made anew only when its points or the way to show them have changed.
+    wanted = (run.path, metrics.version, x_axis, smoothing, window, log_y)
+    if st.session_state.get("live_figures_of") != wanted:
+        st.session_state["live_figures"] = make_figures(metrics, x_axis, smoothing, window, log_y)
+        st.session_state["live_figures_of"] = wanted
+    columns = st.columns(2)
+    for place, ((title, value, _, _), figure) in enumerate(
+        zip(CHARTS, st.session_state["live_figures"], strict=True)
+    ):
+        with columns[place % 2].container(border=True):
+            st.plotly_chart(
+                figure,
+                key=f"live-{value}-{run.path}",
+                config={"displaylogo": False},
+                alt=f"{title} of {run.name}",
+            )
+
+
+def controls() -> tuple[str, float, int | None, bool]:
+    """Draw the chart options, mirrored in the URL; return x axis, smoothing, last steps, log scale."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="large"):
+        x_axis = st.segmented_control(
+            "Over",
+            list(X_AXES),
+            default="step",
+            format_func=lambda name: {"step": "Step", "epoch": "Epoch", "time": "Time"}[name],
+            key="x",
+            required=True,
+            bind="query-params",
+        )
+        smoothing = st.slider(
+            "Smoothing",
+            0.0,
+            0.99,
+            0.6,
+            0.01,
+            key="smoothing",
+            bind="query-params",
+            width=240,
+            help="Weight of the past in a moving average of the training curves; raw ones show faintly.",
+        )
+        window = st.selectbox(
+            "Steps", list(WINDOWS), key="steps", bind="query-params", width=180, filter_mode=None
+        )
+        log_y = st.toggle("Logarithmic", key="log", bind="query-params", help="Of loss and learning rate.")
+    return x_axis or "step", smoothing, WINDOWS[window], log_y
+
+
+def make_figures(
+    metrics: Snapshot, x_axis: str, smoothing: float, window: int | None, log_y: bool
+) -> Sequence[go.Figure]:
+    """Return the figures of ``CHARTS`` in order."""
+    figures = []
+    end = metrics.last_step()
+    for title, value, percent, logarithmic in CHARTS:
+        lines = [
+            Line(
+                split,
+                last_steps(metrics.curve(split, value), window, end),
+                COLORS[split],
+                smoothing if split == "train" and value != "learning_rate" else 0.0,
+                markers=split != "train",
+            )
+            for split in ("train", "validation", "test")
+        ]
+        seams = [seam for seam in metrics.seams if window is None or seam.step > end - window]
+        figures.append(
+            curve_figure(
+                lines,
+                title=title,
+                x_axis=x_axis,
+                log_y=log_y and logarithmic,
+                percent=percent,
+                seams=seams,
+            )
+        )
+    return figures

@@ -1,0 +1,37 @@
+"""The dashboard's entry: `streamlit run app/main.py`. Navigation only; each page is a file of its own."""
+
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+# Streamlit puts this file's folder on the path, not the checkout that it belongs to.
+CHECKOUT = str(Path(__file__).resolve().parents[1])
+if CHECKOUT not in sys.path:
+    sys.path.insert(0, CHECKOUT)
+
+from app import compare, configuration, live, predictions, state  # noqa: E402
+
+
+def main() -> None:
+    """Draw the sidebar and the chosen page."""
+    st.set_page_config(page_title="labkit", page_icon=":material/science:", layout="wide")
+    state.refuse_open_server()
+    page = st.navigation(
+        [
+            st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live", default=True),
+            st.Page(
+                predictions.page, title="Predictions", icon=":material/grid_view:", url_path="predictions"
+            ),
+            st.Page(compare.page, title="Compare", icon=":material/stacked_line_chart:", url_path="compare"),
+            st.Page(
+                configuration.page, title="Configuration", icon=":material/tune:", url_path="configuration"
+            ),
+        ]
+    )
+    with st.sidebar:
+        state.choose_run()
+    page.run()
+
+
+main()

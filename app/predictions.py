@@ -1,0 +1,149 @@
+"""The predictions page: test images, what they are, what the model takes them for; mistakes first."""
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from app import cards, state
+from app.charts import confusion_figure
+from app.results import Predictions, load_predictions, signature
+from labkit.errors import InputError
+from labkit.runs import RunDirectory
+
+__all__ = ["page"]
+
+PAGE_SIZE = 24
+ANY = "any"
+
+
+def page() -> None:
+    """Draw the page of the chosen run."""
+    run = state.selected_run()
+    st.subheader(f"Predictions · {run.name}", anchor=False)
+    state.watch(f"predictions-{run.path}", lambda: signature(run))
+    predictions = _read(run)
+    if predictions is None:
+        return
+    _summary(predictions)
+    true, predicted, wrong_only = _filters(predictions)
+    _grid(predictions, true, predicted, wrong_only)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        _confusion(predictions, run)
+    with right:
+        _per_class(predictions)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading predictions…")
+def _load(path: Path, files: tuple[tuple[int, int], ...]) -> Predictions:
+    # `files` is part of the key: replaced files are read again.
+    return load_predictions(RunDirectory(path))
+
+
+def _read(run: RunDirectory) -> Predictions | None:
+    try:
+        return _load(run.path, signature(run))
+    except FileNotFoundError:
+        st.info("This run has no predictions yet. They are written by:", icon=":material/grid_view:")
+        st.code(f"labkit evaluate {run.path}", language="bash")
+    except InputError as error:
+        st.error(f"{error}. To write it anew:", icon=":material/broken_image:")
+        st.code(f"labkit evaluate {run.path}", language="bash")
+    return None
+
+
+def _summary(predictions: Predictions) -> None:
+    summary = predictions.summary
+    wrong = int(predictions.wrong.sum())
+    cells = [
+        ("Test images", f"{len(predictions):,}"),
+        ("Wrong", f"{wrong:,}"),
+        ("Accuracy", f"{1 - wrong / len(predictions):.2%}" if len(predictions) else "–"),
+        ("Top-5 accuracy", _number(summary.get("top5_accuracy"), ".2%")),
+        ("Loss", _number(summary.get("loss"), ".4f")),
+        ("Checkpoint of step", _number(summary.get("checkpoint_step"), ",")),
+    ]
+    for column, (label, value) in zip(st.columns(len(cells)), cells, strict=True):
+        column.metric(label, value)
+
+
+def _number(value: Any, form: str) -> str:
+    return format(value, form) if isinstance(value, int | float) else "–"
+
+
+def _filters(predictions: Predictions) -> tuple[int | None, int | None, bool]:
+    classes = predictions.classes
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        true = st.selectbox("True class", [ANY, *classes], key="true", bind="query-params", width=200)
+        predicted = st.selectbox(
+            "Predicted class", [ANY, *classes], key="predicted", bind="query-params", width=200
+        )
+        shown = st.segmented_control(
+            "Show", ["All", "Wrong only"], default="All", key="show", required=True, bind="query-params"
+        )
+        st.button(
+            "Clear", on_click=_clear, icon=":material/filter_alt_off:", disabled=true == predicted == ANY
+        )
+    return (
+        None if true == ANY else classes.index(true),
+        None if predicted == ANY else classes.index(predicted),
+        shown == "Wrong only",
+    )
+
+
+def _clear() -> None:
+    st.session_state.update({"true": ANY, "predicted": ANY, "page": 1})
+
+
+def _grid(predictions: Predictions, true: int | None, predicted: int | None, wrong_only: bool) -> None:
+    places = predictions.select(true, predicted, wrong_only)
+    if not len(places):
+        st.info("No test image fits this choice.")
+        return
+    pages = -(-len(places) // PAGE_SIZE)
+    number = min(st.session_state.get("page", 1), pages)
+    first = (number - 1) * PAGE_SIZE
+    part = places[first : first + PAGE_SIZE]
+    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(places):,}, the most confident mistakes first")
+    st.html(cards.grid(predictions, part))
+    if pages > 1:
+        st.pagination(pages, key="page", bind="query-params")
+
+
+def _confusion(predictions: Predictions, run: RunDirectory) -> None:
+    st.markdown("**Confusion matrix** · click a cell to see its images")
+    key = f"confusion-{run.path}"
+
+    def pick() -> None:
+        points = st.session_state[key].selection.points
+        if points:
+            true, predicted = points[0]["customdata"][:2]
+            st.session_state.update(
+                {"true": predictions.classes[true], "predicted": predictions.classes[predicted], "page": 1}
+            )
+
+    st.plotly_chart(
+        confusion_figure(predictions.confusion, predictions.classes),
+        key=key,
+        on_select=pick,
+        selection_mode="points",
+        config={"displayModeBar": False},
+        alt="Confusion matrix: true classes in rows, predicted classes in columns",
+    )
+
+
+def _per_class(predictions: Predictions) -> None:
+    st.markdown("**Per class**")
+    share = {"format": "percent", "min_value": 0.0, "max_value": 1.0}
+    st.dataframe(
+        predictions.per_class(),
+        hide_index=True,
+        height="content" if len(predictions.classes) <= 20 else 640,
+        column_config={
+            "class": "Class",
+            "examples": st.column_config.NumberColumn("Examples", format="localized"),
+            "accuracy": st.column_config.ProgressColumn("Accuracy", **share),  # type: ignore[arg-type]
+            "precision": st.column_config.ProgressColumn("Precision", **share),  # type: ignore[arg-type]
+        },
+    )

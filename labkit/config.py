@@ -1,0 +1,393 @@
+"""The configuration of a run: one frozen dataclass per owner, checked when it is made.
+
+Command-line flags and notebook parameters are derived from these fields (``fields_by_name``), so a
+name, its type, default and help text stand here and nowhere else. Field names are unique over all
+owners: a run can be described by a flat mapping of names to values.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from labkit.errors import InputError
+
+__all__ = [
+    "Config",
+    "DataConfig",
+    "DistributionConfig",
+    "FieldInfo",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "fields_by_name",
+    "unknown_name_error",
+]
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[Any, ...] | None = None,
+    minimum: float | None = None,
+    below: float | None = None,
+    identity: bool = True,
+) -> Any:
+    """Declare a field. ``identity``: whether another value makes it another run (what is trained)."""
+    metadata = {"help": help, "choices": choices, "minimum": minimum, "below": below, "identity": identity}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """What a flag or a notebook parameter needs to know of a field."""
+
+    name: str
+    owner: str
+    type: type
+    optional: bool
+    default: Any
+    help: str
+    choices: tuple[Any, ...] | None
+    minimum: float | None
+    below: float | None
+    identity: bool
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def allowed(self) -> str:
+        """Return the allowed values in words."""
+        if self.choices:
+            return "one of " + ", ".join(str(choice) for choice in self.choices)
+        kind = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[self.type]
+        if self.minimum is not None:
+            kind += f" of at least {self.minimum:g}"
+        if self.below is not None:
+            kind += f" below {self.below:g}"
+        return kind + (" or None" if self.optional else "")
+
+    def check(self, value: Any) -> Any:
+        """Return ``value`` in the field's type. Raises InputError naming the flag, value and what is allowed."""
+        if value is None and self.optional:
+            return None
+        good = isinstance(value, self.type) and not (self.type is not bool and isinstance(value, bool))
+        if self.type is float and isinstance(value, int) and not isinstance(value, bool):
+            value, good = float(value), True
+        if good and self.type is float:
+            good = math.isfinite(value)
+        if good and self.choices is not None:
+            good = value in self.choices
+        if good and self.minimum is not None:
+            good = value >= self.minimum
+        if good and self.below is not None:
+            good = value < self.below
+        if not good:
+            raise InputError(f"{self.flag} is {value!r}; allowed: {self.allowed}")
+        return value
+
+
+class _Owner:
+    """Checks every field of a frozen dataclass against its declaration."""
+
+    def __post_init__(self) -> None:
+        for info in _fields_of(type(self)):
+            object.__setattr__(self, info.name, info.check(getattr(self, info.name)))
+
+
+@dataclass(frozen=True)
+class DataConfig(_Owner):
+    """Which examples, in which batches, how distorted."""
+
+    dataset: str = option(
+        "auto",
+        "auto takes CIFAR-10 if it is prepared, else downloads it, else the embedded shapes set",
+        choices=("auto", "cifar10", "shapes"),
+    )
+    data_dir: str | None = option(
+        None, "folder of prepared data sets (None: <home>/data; see labkit doctor)", identity=False
+    )
+    train_batch_size: int = option(128, "examples per training step, over all replicas", minimum=1)
+    eval_batch_size: int = option(
+        100, "examples per evaluation step, over all replicas", minimum=1, identity=False
+    )
+    use_distortion_for_training: bool = option(True, "random crop and flip of the training images")
+    input_path: str = option(
+        "auto",
+        "memory: the whole split as one array; streaming: sharded files; auto: memory where it fits",
+        choices=("auto", "memory", "streaming"),
+    )
+    shuffle_buffer_size: int = option(16384, "examples in the streaming path's shuffle buffer", minimum=1)
+
+
+@dataclass(frozen=True)
+class ModelConfig(_Owner):
+    """Which network."""
+
+    model: str = option("resnet", "architecture", choices=("resnet",))
+    num_layers: int = option(44, "depth: 6n+2 with basic blocks, 9n+2 with bottleneck blocks", minimum=1)
+    resnet_version: int = option(1, "1: activation after the sum; 2: before the convolutions", choices=(1, 2))
+    block: str = option("basic", "residual block", choices=("basic", "bottleneck"))
+    batch_norm_decay: float = option(
+        0.997, "share of the old moving statistics kept at each step", minimum=0, below=1
+    )
+    batch_norm_epsilon: float = option(1e-5, "added to the variance", minimum=1e-12)
+    sync_batch_norm: bool = option(False, "statistics over the global batch instead of each replica's slice")
+    data_format: str = option(
+        "auto",
+        "layout of the images on the device (auto: channels_first on GPUs, channels_last on CPUs)",
+        choices=("auto", "channels_last", "channels_first"),
+        identity=False,
+    )
+    precision: str = option(
+        "float32",
+        "arithmetic of the network; variables, loss and metrics stay float32",
+        choices=("float32", "mixed_bfloat16"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        period = 6 if self.block == "basic" else 9
+        if self.num_layers < period + 2 or (self.num_layers - 2) % period:
+            below = max(1, (self.num_layers - 2) // period) * period + 2
+            raise InputError(
+                f"--num-layers is {self.num_layers}; allowed with {self.block} blocks: {period}n+2, "
+                f"for example {below} or {below + period}"
+            )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(_Owner):
+    """How the weights move."""
+
+    learning_rate: float = option(0.1, "initial value of the schedule, peak for one_cycle", minimum=0)
+    learning_rate_schedule: str = option(
+        "steps",
+        "steps: x1, 0.1, 0.01, 0.002 from epochs 0, 82, 123, 300; cosine; one_cycle; constant",
+        choices=("steps", "cosine", "one_cycle", "constant"),
+    )
+    warmup_steps: int = option(0, "steps over which the schedule is scaled up linearly from zero", minimum=0)
+    one_cycle_peak: float = option(
+        0.25, "share of the run after which one_cycle is at its peak", minimum=0, below=1
+    )
+    momentum: float = option(0.9, "share of the velocity kept at each step", minimum=0, below=1)
+    nesterov: bool = option(False, "Nesterov momentum")
+    weight_decay: float = option(2e-4, "coefficient of the weight decay", minimum=0)
+    weight_decay_mode: str = option(
+        "l2",
+        "l2: decay * w is added to the gradient; decoupled: w shrinks by learning_rate * decay * w",
+        choices=("l2", "decoupled"),
+    )
+    decay_norm_and_bias: bool = option(True, "decay normalization parameters and biases too")
+    label_smoothing: float = option(
+        0.0, "probability mass spread evenly over the classes", minimum=0, below=1
+    )
+    gradient_clip_norm: float | None = option(
+        None, "largest global norm of the gradient (None: no clipping)", minimum=1e-12
+    )
+
+
+@dataclass(frozen=True)
+class DistributionConfig(_Owner):
+    """On which devices."""
+
+    num_gpus: int | None = option(
+        None,
+        "GPUs to use, one replica each; 0: the CPU (None: as many as there are)",
+        minimum=0,
+        identity=False,
+    )
+    simulate_missing_gpus: bool = option(
+        False, "where there are fewer GPUs, run the replicas on logical CPU devices", identity=False
+    )
+    variable_strategy: str = option(
+        "CPU",
+        "where gradients are reduced and the update is made when there are several replicas",
+        choices=("CPU", "GPU"),
+        identity=False,
+    )
+    sync: bool = option(
+        False, "in a cluster: synchronous training; one process is always synchronous", identity=False
+    )
+    num_intra_threads: int = option(
+        0, "threads inside one operation (0: TensorFlow's choice)", minimum=0, identity=False
+    )
+    num_inter_threads: int = option(
+        0, "operations at the same time (0: TensorFlow's choice)", minimum=0, identity=False
+    )
+    allow_soft_placement: bool = option(
+        True, "place operations that a device can't run elsewhere", identity=False
+    )
+    log_device_placement: bool = option(False, "log where each operation runs", identity=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_gpus == 0 and self.variable_strategy == "GPU":
+            raise InputError(
+                "--variable-strategy is 'GPU' with --num-gpus 0; allowed: 'CPU' without GPUs, or one GPU or more"
+            )
+
+
+@dataclass(frozen=True)
+class RunConfig(_Owner):
+    """How long, where to, what is written when."""
+
+    job_dir: str | None = option(
+        None, "run directory (None: <home>/runs/<name made from the configuration>)", identity=False
+    )
+    train_steps: int = option(80000, "training steps of the whole run", minimum=1)
+    seed: int = option(0, "decides initial weights, epoch order and distortion", minimum=0, below=2**31)
+    deterministic: bool = option(False, "bit-identical results for one seed, at some cost of speed")
+    log_every_steps: int = option(100, "steps between two lines on the console", minimum=1, identity=False)
+    validate_every_steps: int | None = option(
+        None, "steps between two validations (None: once an epoch; 0: at the end only)", minimum=0
+    )
+    checkpoint_every_steps: int | None = option(
+        None, "steps between two checkpoints (None: by seconds only)", minimum=1, identity=False
+    )
+    checkpoint_every_seconds: float | None = option(
+        300.0, "seconds between two checkpoints (None: by steps only)", minimum=0, identity=False
+    )
+    keep_checkpoints: int = option(
+        2, "newest checkpoints kept, beside the best on validation", minimum=1, identity=False
+    )
+    evaluate_test: bool = option(True, "evaluate the test set when training is done", identity=False)
+    histograms_every_steps: int = option(
+        0, "steps between two sets of weight histograms in events/ (0: none)", minimum=0, identity=False
+    )
+    write_graph: bool = option(False, "write the step's graph to events/", identity=False)
+    write_images: bool = option(False, "write a batch of distorted images to events/", identity=False)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration of a run.
+
+    Raises InputError, on construction, for a value or a combination that can't be run.
+    """
+
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    distribution: DistributionConfig = dataclasses.field(default_factory=DistributionConfig)
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        if self.distribution.num_gpus:
+            self.check_replicas(self.distribution.num_gpus)
+        if self.optimizer.warmup_steps > self.run.train_steps:
+            raise InputError(
+                f"--warmup-steps is {self.optimizer.warmup_steps}; "
+                f"allowed: at most --train-steps, {self.run.train_steps}"
+            )
+
+    def check_replicas(self, num_replicas: int) -> None:
+        """Raise InputError where the batch sizes can't be divided over ``num_replicas``."""
+        for name in ("train_batch_size", "eval_batch_size"):
+            size = getattr(self.data, name)
+            if size % num_replicas:
+                info = fields_by_name()[name]
+                near = max(1, round(size / num_replicas)) * num_replicas
+                raise InputError(
+                    f"{info.flag} is {size} with {num_replicas} replicas; "
+                    f"allowed: multiples of {num_replicas}, for example {near}"
+                )
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any]) -> Self:
+        """Make a configuration from field names and values; the rest keeps its defaults.
+
+        Raises InputError for an unknown name (with the nearest known one) or a value that isn't allowed.
+        """
+        return cls().replace(values)
+
+    def replace(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy in which the named fields, of whichever owner, have new values."""
+        known = fields_by_name()
+        by_owner: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise unknown_name_error("parameter", name, known)
+            by_owner.setdefault(known[name].owner, {})[name] = value
+        owners = {
+            owner: dataclasses.replace(getattr(self, owner), **changed) for owner, changed in by_owner.items()
+        }
+        return dataclasses.replace(self, **owners)
+
+    def flat(self) -> dict[str, Any]:
+        """Return all fields as one mapping."""
+        return {name: getattr(getattr(self, info.owner), name) for name, info in fields_by_name().items()}
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Return the configuration nested by owner, ready for ``json.dumps``."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Inverse of ``to_json``. Raises InputError for unknown names and bad values."""
+        return cls.from_flat({name: item for owner in value.values() for name, item in owner.items()})
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that decide what is trained; two runs that differ here are two runs."""
+        return {name: value for name, value in self.flat().items() if fields_by_name()[name].identity}
+
+    def fingerprint(self) -> str:
+        """Return 8 hexadecimal digits of a hash of ``identity()``."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def differences(self, other: "Config") -> list[str]:
+        """Return, for people, the identity fields in which ``other`` differs from this one."""
+        mine, theirs = self.identity(), other.identity()
+        return [
+            f"{fields_by_name()[name].flag} is {mine[name]!r} there, {theirs[name]!r} here"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
+
+
+_OWNERS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "distribution": DistributionConfig,
+    "run": RunConfig,
+}
+_CACHE: dict[type, tuple[FieldInfo, ...]] = {}
+
+
+def _fields_of(owner: type) -> tuple[FieldInfo, ...]:
+    if owner not in _CACHE:
+        name = next(key for key, value in _OWNERS.items() if value is owner)
+        hints = typing.get_type_hints(owner)
+        _CACHE[owner] = tuple(
+            _field_info(field, name, hints[field.name]) for field in dataclasses.fields(owner)
+        )
+    return _CACHE[owner]
+
+
+def _field_info(field: dataclasses.Field, owner: str, hint: Any) -> FieldInfo:
+    optional = isinstance(hint, types.UnionType)
+    kind = next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint
+    return FieldInfo(field.name, owner, kind, optional, field.default, **field.metadata)
+
+
+def fields_by_name() -> dict[str, FieldInfo]:
+    """Return every field of every owner by its name, in order of declaration."""
+    return {info.name: info for owner in _OWNERS.values() for info in _fields_of(owner)}
+
+
+def unknown_name_error(kind: str, name: str, known: typing.Iterable[str]) -> InputError:
+    """Return an InputError that names the nearest known name, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
+    return InputError(f"unknown {kind} {name!r}; {hint}")

@@ -1,0 +1,83 @@
+"""Pad, crop, flip and standardise: per batch, with draws that are a function of (seed, epoch, example index).
+
+The distortion is He et al. 2016 (arXiv:1512.03385, section 4.2): four zero pixels on each side, a random
+32×32 crop of the image or its mirror image. The draws come from a hash instead of a random generator's state,
+so that an example is distorted alike whatever batch, replica or restart it comes through.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from labkit.data.hashing import mix64, mix64_tensor
+from labkit.data.manifest import Manifest
+
+__all__ = ["PADDING", "crop_and_flip", "distortion_key", "distortion_offsets", "standardize"]
+
+PADDING = 4
+
+
+def distortion_key(seed: int) -> int:
+    """Return the 64-bit key of all distortions of a run; apart from every other use of `seed`."""
+    return mix64(seed, 0x64697374)  # "dist" in ASCII
+
+
+def distortion_offsets(
+    key: int, epoch: tf.Tensor, index: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Draw each example's crop and flip.
+
+    Args:
+        key: of :func:`distortion_key`.
+        epoch: int64 [n], the epoch each example is visited in.
+        index: int64 [n], the example's row within its split.
+
+    Returns:
+        top and left int32 [n], uniform in 0 … 2·PADDING (PADDING means centred); flip bool [n].
+    """
+    state = mix64_tensor(tf.constant(key, tf.uint64), tf.cast(epoch, tf.uint64))
+    state = mix64_tensor(state, tf.cast(index, tf.uint64))
+    places = 2 * PADDING + 1
+    # The upper 32 bits scaled to the number of outcomes; the bias of that is below 2^-24.
+    half = tf.constant(32, tf.uint64)
+    upper = tf.bitwise.right_shift(state, half)
+    draw = tf.cast(tf.bitwise.right_shift(upper * tf.constant(2 * places**2, tf.uint64), half), tf.int32)
+    return draw // (2 * places), draw // 2 % places, tf.equal(draw % 2, 1)
+
+
+def crop_and_flip(images: tf.Tensor, top: tf.Tensor, left: tf.Tensor, flip: tf.Tensor) -> tf.Tensor:
+    """Pad with zeros, crop at (top, left) of the padded image, mirror left-right where `flip`.
+
+    One gather per batch: every output pixel's place in the padded batch is computed, then all are fetched.
+
+    Args:
+        images: uint8 [n, height, width, channels].
+        top, left: int32 [n] in 0 … 2·PADDING.
+        flip: bool [n].
+
+    Returns:
+        uint8 of `images`' shape.
+    """
+    height, width = images.shape[1], images.shape[2]
+    padded = tf.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
+    columns = tf.range(width)[None, :]
+    columns = tf.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
+    rows = tf.range(height)[None, :] + top[:, None]
+    batch = tf.range(tf.shape(images)[0])[:, None]
+    padded_width = width + 2 * PADDING
+    first = (batch * (height + 2 * PADDING) + rows) * padded_width
+    pixels = tf.reshape(padded, [-1, images.shape[3]])
+    return tf.gather(pixels, first[:, :, None] + columns[:, None, :])
+
+
+def standardize(images: tf.Tensor | np.ndarray, manifest: Manifest) -> tf.Tensor:
+    """Return (images / 255 − mean) / std per channel of the training split, as float32.
+
+    Args:
+        images: uint8 [..., height, width, channels].
+        manifest: of the data set that the model was trained on.
+    """
+    mean = np.asarray(manifest.channel_mean)
+    std = np.asarray(manifest.channel_std)
+    scale = tf.constant(1.0 / (255.0 * std), tf.float32)
+    shift = tf.constant(-mean / std, tf.float32)
+    return tf.cast(images, tf.float32) * scale + shift

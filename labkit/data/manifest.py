@@ -1,0 +1,232 @@
+"""What a prepared data set consists of: the one place that counts, classes and checksums are read from.
+
+Needs neither TensorFlow nor NumPy, so quick commands and the dashboard can read it.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import InputError
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "Manifest",
+    "Shard",
+    "Split",
+    "file_sha256",
+    "find_manifest",
+    "has_size",
+    "load_manifest",
+    "verify_shards",
+    "write_manifest",
+]
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+_SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One TFRecord file: its name inside the data set's folder, examples, SHA-256 and size in bytes."""
+
+    file: str
+    count: int
+    sha256: str
+    bytes: int
+
+    def __post_init__(self) -> None:
+        # A manifest is plain text that anyone may edit; a name with a path in it must not lead elsewhere.
+        if not _SHARD_NAME.fullmatch(self.file):
+            raise ValueError(f"shard name {self.file!r} is not of the form split-00000-of-00001.tfrecord")
+
+
+@dataclass(frozen=True)
+class Split:
+    """One of ``train``, ``validation``, ``test``: its number of examples and its shards in order."""
+
+    name: str
+    count: int
+    shards: tuple[Shard, ...]
+
+    def __post_init__(self) -> None:
+        if self.count != sum(shard.count for shard in self.shards):
+            raise ValueError(f"split {self.name!r} counts {self.count} examples, its shards do not")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A prepared data set.
+
+    Args:
+        dataset: its name, ``cifar10`` or ``shapes``.
+        directory: the folder with the shards; not part of the file, so a data set can be moved.
+        classes: class names; a label is a position in them.
+        image_shape: (height, width, channels) of every image.
+        splits: by name; a split without examples is absent.
+        channel_mean, channel_std: of the training split's pixels, per channel, where 1.0 is a full channel.
+        source: ``kind`` (download, archive, folder, generated), ``location``, ``sha256``,
+            ``matches_published`` (None where nothing is published to compare with).
+        validation_size: examples held out of the training data.
+        seed: decides which examples are held out, and what ``shapes`` draws.
+        format_version: of this file; a reader refuses versions that it does not know.
+    """
+
+    dataset: str
+    directory: Path
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    splits: dict[str, Split]
+    channel_mean: tuple[float, ...]
+    channel_std: tuple[float, ...]
+    source: dict[str, Any]
+    validation_size: int
+    seed: int
+    format_version: int = field(default=FORMAT_VERSION)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.classes)
+
+    def count(self, split: str) -> int:
+        """Return the number of examples of `split`; 0 where the data set has no such split."""
+        return self.splits[split].count if split in self.splits else 0
+
+    def shard_path(self, shard: Shard) -> Path:
+        """Return where `shard` is stored."""
+        return self.directory / shard.file
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 over all that decides what is trained on: classes, splits and shard contents.
+
+        Where the data set lies and which layout it was read from do not count.
+        """
+        content = {
+            "classes": self.classes,
+            "image_shape": self.image_shape,
+            "splits": {
+                name: [(shard.file, shard.count, shard.sha256) for shard in split.shards]
+                for name, split in self.splits.items()
+            },
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the file's content."""
+        content = asdict(self)
+        del content["directory"]
+        content["checksum"] = self.checksum
+        return json.dumps(content, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, directory: Path) -> "Manifest":
+        """Read :meth:`to_json`'s text. Raises ValueError, KeyError or TypeError where it is not one."""
+        content = json.loads(text)
+        recorded = content.pop("checksum")
+        if content["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format version {content['format_version']} instead of {FORMAT_VERSION}")
+        splits = {
+            name: Split(split["name"], split["count"], tuple(Shard(**shard) for shard in split["shards"]))
+            for name, split in content.pop("splits").items()
+        }
+        for name in ("classes", "image_shape", "channel_mean", "channel_std"):
+            content[name] = tuple(content[name])
+        manifest = cls(directory=directory, splits=splits, **content)
+        if manifest.checksum != recorded:
+            raise ValueError("its checksum does not fit its content")
+        return manifest
+
+
+def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | None:
+    """Return the manifest of `dataset` under `data_dir`, or None where it is not prepared.
+
+    Raises:
+        InputError: the manifest is there but cannot be read.
+    """
+    path = Path(data_dir) / dataset / MANIFEST_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}; {_way_out(data_dir, dataset)}") from None
+    try:
+        return Manifest.from_json(text, path.parent)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({error}); {_way_out(data_dir, dataset)}") from None
+
+
+def load_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest:
+    """Return the manifest of `dataset` under `data_dir`.
+
+    Raises:
+        InputError: it is not prepared there, or its manifest cannot be read.
+    """
+    manifest = find_manifest(data_dir, dataset)
+    if manifest is None:
+        raise InputError(f"no prepared {dataset!r} data set in {data_dir}; {_way_out(data_dir, dataset)}")
+    return manifest
+
+
+def _way_out(data_dir: str | os.PathLike[str], dataset: str) -> str:
+    archive = " (add --archive PATH where there is no network)" if dataset == "cifar10" else ""
+    return f"prepare it with: labkit data prepare --dataset {dataset} --data-dir {data_dir}{archive}"
+
+
+def write_manifest(manifest: Manifest) -> Path:
+    """Write `manifest` into its folder, whole or not at all, and return its path."""
+    path = manifest.directory / MANIFEST_NAME
+    temporary = path.with_name(f".{MANIFEST_NAME}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(manifest.to_json())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return path
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def has_size(manifest: Manifest, shard: Shard) -> bool:
+    """Say whether a shard is there with the size that it was written with."""
+    try:
+        return manifest.shard_path(shard).stat().st_size == shard.bytes
+    except OSError:
+        return False
+
+
+def verify_shards(manifest: Manifest, splits: Iterable[str] | None = None) -> list[str]:
+    """Return the file names of shards that are missing or whose content is not what was written.
+
+    Reads every shard (hashing releases the interpreter lock, so files are read in parallel).
+
+    Args:
+        manifest: the data set.
+        splits: the splits to look at; all where None.
+    """
+    names = list(manifest.splits) if splits is None else list(splits)
+    shards = [shard for name in names for shard in manifest.splits[name].shards]
+
+    def is_whole(shard: Shard) -> bool:
+        try:
+            return has_size(manifest, shard) and file_sha256(manifest.shard_path(shard)) == shard.sha256
+        except OSError:
+            return False
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        verdicts = list(pool.map(is_whole, shards))
+    return [shard.file for shard, whole in zip(shards, verdicts, strict=True) if not whole]

@@ -1,0 +1,256 @@
+"""Batches for training and evaluation: two input paths behind one interface.
+
+The training batch at step *s* is a pure function of (data set, seed, *s*): its samples are the positions
+s·B … s·B + B − 1 of an endless stream in which epoch *e* is a permutation of the training split drawn from
+(seed, e). Nothing is dropped where an epoch ends within a batch. A restart therefore needs the step number
+alone, and replicas that take their slices see the same global batch, however many they are.
+
+``memory`` holds the split as one uint8 array and looks the permutation up in O(batch). ``streaming`` reads
+the shards in an order drawn from (seed, epoch), interleaved in parallel, through a shuffle buffer. Both are
+deterministic; their orders differ, since a buffer cannot shuffle as widely as a permutation.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from labkit.data.augment import crop_and_flip, distortion_key, distortion_offsets, standardize
+from labkit.data.hashing import mix64, permute, seed_words
+from labkit.data.inputs import INPUT_PATHS, WHOLE_BATCH, InputShare, choose_input_path
+from labkit.data.loading import damage_error, find_split, load_split, verified_paths
+from labkit.data.manifest import Manifest, has_size
+from labkit.data.records import parse_batch
+from labkit.errors import InputError
+
+__all__ = [
+    "DEFAULT_SHUFFLE_BUFFER_SIZE",
+    "INPUT_PATHS",
+    "WHOLE_BATCH",
+    "InputShare",
+    "choose_input_path",
+    "eval_dataset",
+    "load_split",
+    "standardize",
+    "train_dataset",
+]
+
+DEFAULT_SHUFFLE_BUFFER_SIZE = 10_000  # about 32 MB of CIFAR-10 records
+_INTERLEAVED_SHARDS = 8
+_INTERLEAVED_BLOCK = 16
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def train_dataset(
+    manifest: Manifest,
+    *,
+    global_batch_size: int,
+    seed: int,
+    start_step: int,
+    stop_step: int,
+    use_distortion: bool = True,
+    input_path: str = "auto",
+    share: InputShare = WHOLE_BATCH,
+    shuffle_buffer_size: int = DEFAULT_SHUFFLE_BUFFER_SIZE,
+    arrays: Arrays | None = None,
+) -> tf.data.Dataset:
+    """Return this process's batches of steps `start_step` … `stop_step` − 1.
+
+    Args:
+        manifest: the prepared data set; its ``train`` split is used.
+        global_batch_size: examples per step over all replicas.
+        seed: decides the order and the distortions.
+        start_step: the first step, counted from 0; what comes does not depend on where one starts.
+        stop_step: one past the last step.
+        use_distortion: pad, crop and flip at random; images are only standardised otherwise.
+        input_path: ``memory``, ``streaming``, or ``auto`` (:func:`choose_input_path`).
+        share: which replicas' slices to yield.
+        shuffle_buffer_size: of the streaming path, in examples.
+        arrays: :func:`load_split`'s result for ``train``, so that it need not be read again (memory path).
+
+    Returns:
+        (images float32 [b, height, width, channels], labels int32 [b]) with b = global batch / replicas,
+        static shapes; step by step, and within a step replica by replica.
+
+    Raises:
+        InputError: an argument is out of range, or the split is missing or damaged.
+    """
+    replica_batch = share.replica_batch_size(global_batch_size)
+    if not 0 <= start_step <= stop_step:
+        raise InputError(f"steps {start_step} to {stop_step} are no range; give 0 <= start <= stop")
+    if shuffle_buffer_size < 1:
+        raise InputError(f"shuffle buffer size {shuffle_buffer_size} is too small; give 1 or more")
+    window = _Window(
+        examples=find_split(manifest, "train").count,
+        seed=seed,
+        global_batch_size=global_batch_size,
+        replica_batch_size=replica_batch,
+        start_step=start_step,
+        stop_step=stop_step,
+        share=share,
+    )
+    with tf.device("/CPU:0"):
+        if choose_input_path(manifest, input_path) == "memory":
+            dataset = _memory_batches(window, arrays if arrays is not None else load_split(manifest, "train"))
+        else:
+            dataset = _streamed_batches(window, manifest, shuffle_buffer_size)
+
+        def finish(position: tf.Tensor, images: tf.Tensor, labels: tf.Tensor, index: tf.Tensor):
+            if use_distortion:
+                epoch = (position + tf.range(replica_batch, dtype=tf.int64)) // window.examples
+                images = crop_and_flip(images, *distortion_offsets(distortion_key(seed), epoch, index))
+            images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
+            return images, tf.ensure_shape(labels, [replica_batch])
+
+        dataset = dataset.map(lambda *batch: finish(*batch), num_parallel_calls=tf.data.AUTOTUNE)
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Which samples of the endless stream are wanted, and in what portions."""
+
+    examples: int
+    seed: int
+    global_batch_size: int
+    replica_batch_size: int
+    start_step: int
+    stop_step: int
+    share: InputShare
+
+    def position(self, step: tf.Tensor, local_replica: tf.Tensor) -> tf.Tensor:
+        """Return the stream position of the first sample of a replica's batch, int64."""
+        replica = self.share.first_replica + local_replica
+        return step * self.global_batch_size + replica * self.replica_batch_size
+
+
+def _options() -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    # Rewriting the graph copies every captured tensor, which is the whole split on the memory path; what the
+    # rewrites would add (parallel maps, prefetching) is written out here anyway.
+    options.experimental_optimization.apply_default_optimizations = False
+    # Every process already yields its own share; sharding again would lose examples.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options
+
+
+def _memory_batches(window: _Window, arrays: Arrays) -> tf.data.Dataset:
+    """Yield (position, images uint8, labels, index) of every wanted batch out of `arrays`."""
+    # identity: a tensor converted from an array keeps a second copy of it alive (seen in TensorFlow 2.21).
+    images, labels = tf.identity(arrays[0]), tf.identity(arrays[1])
+    if images.shape[0] != window.examples:
+        raise InputError(f"arrays hold {images.shape[0]} examples, the training split {window.examples}")
+    key = mix64(window.seed, 0x6F72646572)  # "order" in ASCII
+    local = window.share.num_local_replicas
+
+    def fetch(number: tf.Tensor):
+        position = window.position(number // local, number % local)
+        positions = position + tf.range(window.replica_batch_size, dtype=tf.int64)
+        index = permute(positions % window.examples, window.examples, key, positions // window.examples)
+        return position, tf.gather(images, index), tf.gather(labels, index), index
+
+    numbers = tf.data.Dataset.range(window.start_step * local, window.stop_step * local)
+    return numbers.map(fetch, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _streamed_batches(window: _Window, manifest: Manifest, shuffle_buffer_size: int) -> tf.data.Dataset:
+    """Yield the same from the shards; every process reads all records and parses only its share."""
+    first_position = window.start_step * window.global_batch_size
+    last_epoch = window.stop_step * window.global_batch_size // window.examples
+    first_epoch = first_position // window.examples
+    records = tf.data.Dataset.range(first_epoch, last_epoch + 1).flat_map(
+        _epoch_reader(manifest, window.seed, shuffle_buffer_size)
+    )
+    steps = records.skip(first_position % window.examples).batch(
+        window.global_batch_size, drop_remainder=True
+    )
+    steps = steps.take(window.stop_step - window.start_step).enumerate(window.start_step)
+    share = window.share
+
+    def split_among_replicas(step: tf.Tensor, serialized: tf.Tensor) -> tf.data.Dataset:
+        by_replica = tf.reshape(serialized, [share.num_replicas, window.replica_batch_size])
+        mine = by_replica[share.first_replica : share.first_replica + share.num_local_replicas]
+        positions = window.position(step, tf.range(share.num_local_replicas, dtype=tf.int64))
+        return tf.data.Dataset.from_tensor_slices((positions, mine))
+
+    def parse(position: tf.Tensor, serialized: tf.Tensor):
+        return position, *parse_batch(serialized, manifest.image_shape)
+
+    return steps.flat_map(split_among_replicas).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _epoch_reader(
+    manifest: Manifest, seed: int, shuffle_buffer_size: int
+) -> Callable[[tf.Tensor], tf.data.Dataset]:
+    """Return a function: epoch → the training records of that epoch in its own order, as a data set."""
+    shards = find_split(manifest, "train").shards
+    # The contents are left to the records' own checksums: hashing a large set would delay the first step.
+    damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
+    if damaged:
+        raise damage_error(manifest, damaged)
+    paths = [os.fspath(manifest.shard_path(shard)) for shard in shards]
+    shard_key = mix64(seed, 0x7368617264)  # "shard" in ASCII
+    buffer_key = mix64(seed, 0x627566666572)  # "buffer" in ASCII
+
+    def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        # Dataset.shuffle mixes the graph's seed in; fixing it keeps tf.random.set_seed out of the order.
+        tf.compat.v1.set_random_seed(1)
+        order = permute(tf.range(len(paths), dtype=tf.int64), len(paths), shard_key, epoch)
+        records = tf.data.Dataset.from_tensor_slices(tf.gather(tf.constant(paths), order)).interleave(
+            tf.data.TFRecordDataset,
+            cycle_length=min(_INTERLEAVED_SHARDS, len(paths)),
+            block_length=_INTERLEAVED_BLOCK,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        buffer_seed = tf.cast(seed_words(buffer_key, epoch)[0], tf.int64)
+        return records.shuffle(shuffle_buffer_size, seed=buffer_seed, reshuffle_each_iteration=False)
+
+    return read_epoch
+
+
+def eval_dataset(
+    manifest: Manifest, split: str, *, global_batch_size: int, share: InputShare = WHOLE_BATCH
+) -> tf.data.Dataset:
+    """Return this process's batches of a whole split, in order, standardised, every example exactly once.
+
+    The last batch is filled up with examples of weight 0 and index −1, so that every replica sees the same
+    number of batches of the same size.
+
+    Args:
+        manifest: the prepared data set.
+        split: ``train``, ``validation`` or ``test``.
+        global_batch_size: examples per step over all replicas.
+        share: which replicas' slices to yield.
+
+    Returns:
+        (images float32 [b, height, width, channels], labels int32 [b], index int64 [b], weight float32 [b])
+        with b = global batch / replicas; step by step, and within a step replica by replica.
+
+    Raises:
+        InputError: there is no such split, a shard is missing or damaged, the batch cannot be shared.
+    """
+    replica_batch = share.replica_batch_size(global_batch_size)
+    paths = verified_paths(manifest, split)
+
+    def slice_of(serialized: tf.Tensor, replica: tf.Tensor):
+        count = tf.size(serialized, out_type=tf.int64)
+        places = replica * replica_batch + tf.range(replica_batch, dtype=tf.int64)
+        images, labels, index = parse_batch(
+            tf.gather(serialized, tf.minimum(places, count - 1)), manifest.image_shape
+        )
+        real = places < count
+        images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
+        index = tf.where(real, index, tf.constant(-1, tf.int64))
+        return images, tf.ensure_shape(labels, [replica_batch]), index, tf.cast(real, tf.float32)
+
+    replicas = tf.data.Dataset.range(share.first_replica, share.first_replica + share.num_local_replicas)
+    with tf.device("/CPU:0"):
+        steps = tf.data.TFRecordDataset(paths).batch(global_batch_size)
+        pairs = steps.flat_map(lambda batch: replicas.map(lambda replica: (batch, replica)))
+        dataset = pairs.map(slice_of, num_parallel_calls=tf.data.AUTOTUNE)
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())

@@ -1,0 +1,261 @@
+"""Turn a source into a prepared data set: shards first, the manifest last, all or nothing.
+
+Whatever is cut short, the manifest is not there, and the next call writes the shards again. TensorFlow is
+loaded only when there is something to write.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.data import shapes, sources
+from labkit.data.folder import check_space, clean, locked, readable_errors, recall_manifest, retire_manifest
+from labkit.data.manifest import Manifest, Shard, Split, find_manifest, verify_shards, write_manifest
+from labkit.data.request import DATASETS, Request, check_request
+from labkit.data.splitting import channel_statistics, stratified_validation_rows
+from labkit.errors import InputError
+
+__all__ = ["DATASETS", "DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
+
+DEFAULT_EXAMPLES_PER_SHARD = 2_500
+# 45,000/5,000 of CIFAR-10's 50,000, as in He et al. 2016 (arXiv:1512.03385), section 4.2.
+_DEFAULT_VALIDATION_SHARE = 10
+_RECORD_OVERHEAD = 128  # bytes of a record beyond the pixels, rounded up
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """The prepared data set, whether anything had to be written, and what to tell the user, a line each."""
+
+    manifest: Manifest
+    did_work: bool
+    messages: tuple[str, ...]
+
+
+def prepare(
+    dataset: str,
+    data_dir: str | os.PathLike[str],
+    *,
+    archive: str | os.PathLike[str] | None = None,
+    validation_size: int | None = None,
+    url: str | None = None,
+    seed: int = 0,
+    examples_per_shard: int = DEFAULT_EXAMPLES_PER_SHARD,
+    timeout: float = sources.DEFAULT_TIMEOUT,
+    attempts: int = sources.DEFAULT_ATTEMPTS,
+    progress: Callable[[str], None] | None = None,
+) -> PrepareResult:
+    """Make sure that `dataset` is prepared under `data_dir`, doing only what is missing.
+
+    Calls that run at the same time wait for each other. A second call verifies the shards and writes nothing.
+
+    Args:
+        dataset: ``cifar10`` or ``shapes``.
+        data_dir: the folder of data sets; made where it is missing.
+        archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
+        validation_size: examples held out of the training data, as many of each class (±1); None keeps what
+            is prepared, and means a tenth of the training data otherwise.
+        url: where to download from instead of the published place.
+        seed: decides which examples are held out, and what ``shapes`` draws.
+        examples_per_shard: the size of a shard file.
+        timeout: seconds without an answer after which an attempt to download is given up.
+        attempts: how often to try a download.
+        progress: takes one line for each thing that takes time; silent where None.
+
+    Raises:
+        InputError: an argument is out of range, the source cannot be had or read, or `data_dir` cannot be
+            written to or has too little space.
+    """
+    request = Request(
+        dataset=dataset,
+        data_dir=Path(data_dir).expanduser().absolute(),
+        archive=Path(archive).expanduser().absolute() if archive is not None else None,
+        validation_size=validation_size,
+        seed=seed,
+        url=url,
+        timeout=timeout,
+        attempts=attempts,
+        examples_per_shard=examples_per_shard,
+        announce=progress or (lambda line: None),
+    )
+    check_request(request)
+    with locked(request.directory, request.announce):
+        return _prepare_locked(request)
+
+
+def _prepare_locked(request: Request) -> PrepareResult:
+    present, damage = _readable_manifest(request)
+    if present is None:
+        messages = [damage] if damage else []
+        return _rebuild(request, recall_manifest(request.directory), messages)
+    changes = _changes(request, present)
+    if changes:
+        return _rebuild(request, present, changes)
+    damaged = verify_shards(present)
+    if damaged:
+        return _repair(request, present, damaged)
+    clean(request.directory, present)
+    return PrepareResult(present, False, (f"{request.dataset} is prepared in {request.directory}",))
+
+
+def _readable_manifest(request: Request) -> tuple[Manifest | None, str | None]:
+    try:
+        return find_manifest(request.data_dir, request.dataset), None
+    except InputError as error:
+        return None, f"starting over: {str(error).split(';')[0]}"
+
+
+def _changes(request: Request, present: Manifest) -> list[str]:
+    """Say in what the prepared data set differs from the one that was asked for."""
+    changes = []
+    if request.validation_size is not None and request.validation_size != present.validation_size:
+        changes.append(
+            f"splitting again: {request.validation_size} validation examples, not {present.validation_size}"
+        )
+    if request.seed != present.seed:
+        changes.append(f"preparing again: seed {request.seed} instead of {present.seed}")
+    if request.archive is not None and sources.source_sha256(request.archive) != present.source["sha256"]:
+        changes.append(f"preparing again: {request.archive} is not what {present.source['location']} was")
+    return changes
+
+
+def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> PrepareResult:
+    """Write every shard, then the manifest."""
+    for message in messages:
+        request.announce(message)
+    data, source = _read_source(request, known)
+    size = request.validation_size
+    if size is None:
+        size = known.validation_size if known else len(data.train_labels) // _DEFAULT_VALIDATION_SHARE
+    parts = _split(data, size, request.seed)
+    check_space(request.directory, _bytes_of(*(images for images, _ in parts.values())))
+    with readable_errors(request.directory):
+        retire_manifest(request.directory)
+        splits = {}
+        for name, (images, labels) in parts.items():
+            request.announce(f"writing {len(images):,} {name} examples")
+            splits[name] = _write_split(request, name, images, labels)
+        mean, std = channel_statistics(parts["train"][0])
+        manifest = Manifest(
+            dataset=request.dataset,
+            directory=request.directory,
+            classes=data.classes,
+            image_shape=data.train_images.shape[1:],
+            splits=splits,
+            channel_mean=mean,
+            channel_std=std,
+            source=source,
+            validation_size=size,
+            seed=request.seed,
+        )
+        write_manifest(manifest)
+        clean(request.directory, manifest)
+    counts = ", ".join(f"{split.count:,} {name}" for name, split in splits.items())
+    done = f"{request.dataset} is prepared in {request.directory}: {counts}"
+    return PrepareResult(manifest, True, (*messages, *_source_notes(source), done))
+
+
+def _write_split(request: Request, name: str, images: np.ndarray, labels: np.ndarray) -> Split:
+    from labkit.data.records import write_shard
+
+    starts = range(0, len(images), request.examples_per_shard)
+    shards = []
+    for number, start in enumerate(starts):
+        rows = slice(start, start + request.examples_per_shard)
+        path = request.directory / f"{name}-{number:05d}-of-{len(starts):05d}.tfrecord"
+        shards.append(write_shard(path, images[rows], labels[rows], start))
+    return Split(name, len(images), tuple(shards))
+
+
+def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareResult:
+    """Write the damaged shards again, and no others."""
+    named = f"damaged or missing: {', '.join(damaged)}"
+    request.announce(named)
+    try:
+        data, _ = _read_source(request, present)
+    except InputError as error:
+        raise InputError(f"{named} in {request.directory}, and the source cannot be read: {error}") from None
+    parts = _split(data, present.validation_size, present.seed)
+    check_space(request.directory, sum(s.bytes for _, _, s in _shards(present) if s.file in damaged))
+    from labkit.data.records import write_shard
+
+    for name, first, shard in _shards(present):
+        if shard.file not in damaged:
+            continue
+        images, labels = (part[first : first + shard.count] for part in parts[name])
+        with readable_errors(request.directory):
+            written = write_shard(present.shard_path(shard), images, labels, first)
+        if written != shard:
+            raise InputError(
+                f"{shard.file} cannot be rebuilt: {present.source['location']} does not hold what the data "
+                f"set was prepared from; give the original with --archive, or delete {request.directory}"
+            )
+    clean(request.directory, present)
+    return PrepareResult(present, True, (named, f"rebuilt {len(damaged)} shards in {request.directory}"))
+
+
+def _shards(manifest: Manifest) -> list[tuple[str, int, Shard]]:
+    """List every shard with its split and the row of its first example."""
+    rows = []
+    for name, split in manifest.splits.items():
+        first = 0
+        for shard in split.shards:
+            rows.append((name, first, shard))
+            first += shard.count
+    return rows
+
+
+def _split(data: sources.ImageData, size: int, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Share the training data between training and validation; a function of its arguments."""
+    total = len(data.train_labels)
+    if size >= total:
+        raise InputError(f"validation size {size} leaves nothing to train on; give less than {total}")
+    held_out = stratified_validation_rows(data.train_labels, len(data.classes), size, seed)
+    parts = {"train": (data.train_images[~held_out], data.train_labels[~held_out])}
+    if size:
+        parts["validation"] = (data.train_images[held_out], data.train_labels[held_out])
+    parts["test"] = (data.test_images, data.test_labels)
+    return parts
+
+
+def _bytes_of(*images: np.ndarray) -> int:
+    return sum(array.nbytes + len(array) * _RECORD_OVERHEAD for array in images)
+
+
+def _read_source(request: Request, known: Manifest | None) -> tuple[sources.ImageData, dict[str, Any]]:
+    """Read what was asked for, else what `known` came from, else the download; say where from."""
+    if request.dataset == "shapes":
+        request.announce("drawing the shapes data set")
+        drawn = shapes.generate(request.seed)
+        return drawn, shapes.describe(drawn)
+    path, kind = request.archive, "folder" if request.archive and request.archive.is_dir() else "archive"
+    if path is None and request.url is None and known and known.source["kind"] in ("archive", "folder"):
+        path, kind = Path(known.source["location"]), known.source["kind"]
+        if not path.exists():
+            raise InputError(f"{path}, the source of the data set, is gone; give it with --archive PATH")
+    location = str(path)
+    if path is None:
+        check_space(request.directory, 2 * max(published.bytes for published in sources.PUBLISHED.values()))
+        path = sources.download(
+            request.data_dir / "downloads",
+            url=request.url,
+            timeout=request.timeout,
+            attempts=request.attempts,
+            announce=request.announce,
+        )
+        kind, location = "download", request.url or sources.DEFAULT_URL
+    request.announce(f"reading {path}")
+    return sources.read_archive(path), sources.describe(path, kind, location)
+
+
+def _source_notes(source: dict[str, Any]) -> list[str]:
+    if source["matches_published"] is not False:
+        return []
+    return [
+        f"note: {source['location']} is not one of the published archives (SHA-256 {source['sha256']}); "
+        "this is recorded in the manifest"
+    ]

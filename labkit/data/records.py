@@ -1,0 +1,97 @@
+"""Sharded TFRecords: one ``tf.train.Example`` per image, written whole or not at all.
+
+Features of a record: ``image`` (height · width · channels bytes, uint8, row-major HWC), ``label``
+(int64) and ``index`` (int64, the example's row within its split).
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from labkit.data.manifest import Shard
+
+__all__ = ["FEATURES", "parse_batch", "read_records", "write_shard"]
+
+FEATURES = {
+    "image": tf.io.FixedLenFeature([], tf.string),
+    "label": tf.io.FixedLenFeature([], tf.int64),
+    "index": tf.io.FixedLenFeature([], tf.int64),
+}
+_READ_BATCH = 1024
+
+
+def write_shard(path: Path, images: np.ndarray, labels: np.ndarray, first_index: int) -> Shard:
+    """Write one shard; the bytes depend on the arguments alone.
+
+    The file appears under its name only once all of it is on the disk.
+
+    Args:
+        path: the shard's final path.
+        images: uint8 [n, height, width, channels].
+        labels: integers [n].
+        first_index: the row of the first image within its split.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with tf.io.TFRecordWriter(os.fspath(temporary)) as writer:
+        for offset, (image, label) in enumerate(zip(images, labels, strict=True)):
+            writer.write(_serialize(image, int(label), first_index + offset))
+    with open(temporary, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return Shard(file=path.name, count=len(images), sha256=digest, bytes=size)
+
+
+def _serialize(image: np.ndarray, label: int, index: int) -> bytes:
+    features = tf.train.Features(
+        feature={
+            "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+            "index": tf.train.Feature(int64_list=tf.train.Int64List(value=[index])),
+        }
+    )
+    # The order of a protobuf map is arbitrary otherwise, and a rebuilt shard must have the same checksum.
+    return tf.train.Example(features=features).SerializeToString(deterministic=True)
+
+
+def parse_batch(serialized: tf.Tensor, image_shape: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Parse serialized records [n]: images uint8 [n, *image_shape], labels int32 [n], indices int64 [n]."""
+    parsed = tf.io.parse_example(serialized, FEATURES)
+    length = int(np.prod(image_shape))
+    images = tf.io.decode_raw(parsed["image"], tf.uint8)
+    images = tf.reshape(tf.ensure_shape(images, [None, length]), [-1, *image_shape])
+    return images, tf.cast(parsed["label"], tf.int32), parsed["index"]
+
+
+def read_records(
+    paths: Sequence[str], count: int, image_shape: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Read whole shards in order into arrays: images uint8, labels int32, indices int64.
+
+    Raises:
+        ValueError: the files do not hold exactly `count` records.
+        tf.errors.OpError: a file is missing, truncated or fails its record checksums.
+    """
+    images = np.empty((count, *image_shape), np.uint8)
+    labels = np.empty(count, np.int32)
+    indices = np.empty(count, np.int64)
+    filled = 0
+    with tf.device("/CPU:0"):
+        records = tf.data.TFRecordDataset(list(paths)).batch(_READ_BATCH)
+        parsed = records.map(lambda batch: parse_batch(batch, image_shape), num_parallel_calls=2).prefetch(1)
+        for batch_images, batch_labels, batch_indices in parsed.as_numpy_iterator():
+            end = filled + len(batch_labels)
+            if end > count:
+                raise ValueError(f"more than {count} records")
+            images[filled:end] = batch_images
+            labels[filled:end] = batch_labels
+            indices[filled:end] = batch_indices
+            filled = end
+    if filled != count:
+        raise ValueError(f"{filled} records instead of {count}")
+    return images, labels, indices

@@ -1,0 +1,50 @@
+"""What a call of ``prepare`` asks for, and whether that can be."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import InputError
+
+__all__ = ["DATASETS", "Request", "check_request"]
+
+DATASETS = ("cifar10", "shapes")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of :func:`labkit.data.prepare.prepare`, paths made absolute."""
+
+    dataset: str
+    data_dir: Path
+    archive: Path | None
+    validation_size: int | None
+    seed: int
+    url: str | None
+    timeout: float
+    attempts: int
+    examples_per_shard: int
+    announce: Callable[[str], None]
+
+    @property
+    def directory(self) -> Path:
+        """The data set's own folder."""
+        return self.data_dir / self.dataset
+
+
+def check_request(request: Request) -> None:
+    """Raise InputError for arguments out of range, before anything is written."""
+    if request.dataset not in DATASETS:
+        raise InputError(f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}")
+    if request.validation_size is not None and request.validation_size < 0:
+        raise InputError(f"validation size {request.validation_size} is negative; give 0 or more")
+    if request.seed < 0:
+        raise InputError(f"seed {request.seed} is negative; give 0 or more")
+    if request.examples_per_shard < 1:
+        raise InputError(f"{request.examples_per_shard} examples per shard are too few; give 1 or more")
+    if not request.timeout > 0:
+        raise InputError(f"timeout {request.timeout} is no time; give a positive number of seconds")
+    if request.dataset == "shapes" and (request.archive is not None or request.url is not None):
+        raise InputError("data set 'shapes' is drawn, not read; leave --archive out or choose cifar10")
+    if request.archive is not None and not request.archive.exists():
+        raise InputError(f"archive {request.archive} does not exist; give a CIFAR-10 .tar.gz or its folder")

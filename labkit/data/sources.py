@@ -1,0 +1,179 @@
+"""Where CIFAR-10 is published, how it is fetched, and where a prepared data set's data came from."""
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from labkit.data.archives import ImageData, read_archive, source_sha256
+from labkit.data.manifest import file_sha256
+from labkit.errors import InputError
+
+__all__ = [
+    "DEFAULT_ATTEMPTS",
+    "DEFAULT_TIMEOUT",
+    "DEFAULT_URL",
+    "PUBLISHED",
+    "ImageData",
+    "Published",
+    "check_connection",
+    "describe",
+    "download",
+    "matches_published",
+    "read_archive",
+    "source_sha256",
+]
+
+DEFAULT_TIMEOUT = 30.0
+DEFAULT_ATTEMPTS = 3
+_CHUNK = 1 << 16
+_SLOWEST = 1024  # bytes per second, over one time-out
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published archive: its address, SHA-256 and size in bytes."""
+
+    url: str
+    sha256: str
+    bytes: int
+
+
+# The page https://www.cs.toronto.edu/~kriz/cifar.html gives MD5 sums only (c58f30108f718f92721af3b95e74349a
+# and c32a1d4ab5d03f1284b67883e8d87530). The SHA-256 sums are those that other projects pin for the same
+# files: Keras (keras.datasets.cifar10) the first, torchvision for Ruby and GoMLX the second.
+PUBLISHED: dict[str, Published] = {
+    "cifar-10-python.tar.gz": Published(
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        bytes=170_498_071,
+    ),
+    "cifar-10-binary.tar.gz": Published(
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        bytes=170_052_171,
+    ),
+}
+_DEFAULT_NAME = "cifar-10-python.tar.gz"
+DEFAULT_URL = PUBLISHED[_DEFAULT_NAME].url
+
+
+def matches_published(sha256: str) -> bool:
+    """Say whether a checksum is that of one of the published archives."""
+    return any(sha256 == published.sha256 for published in PUBLISHED.values())
+
+
+def describe(path: Path, kind: str, location: str) -> dict[str, Any]:
+    """Return what a manifest records of its source; nothing is published to compare a folder with."""
+    sha256 = source_sha256(path)
+    matches = None if path.is_dir() else matches_published(sha256)
+    return {"kind": kind, "location": location, "sha256": sha256, "matches_published": matches}
+
+
+def download(
+    folder: Path,
+    *,
+    url: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    attempts: int = DEFAULT_ATTEMPTS,
+    announce: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Fetch a published archive into `folder`, unless it is there already, and return its path.
+
+    The file has its name only when it is whole and its checksum is right. What an interrupted download left
+    is taken up again, by this call or the next.
+
+    Args:
+        folder: the cache; made where it is missing.
+        url: a mirror; what it serves must be one of the published archives.
+        timeout: seconds to wait for a connection or for more data.
+        attempts: how often to try.
+        announce: takes a line on what is being done.
+
+    Raises:
+        InputError: no network, no answer in time, no such file, a wrong checksum, or `folder` not writable.
+    """
+    source = url or DEFAULT_URL
+    name = PurePosixPath(urlsplit(source).path).name
+    target = folder / (name if name in PUBLISHED else _DEFAULT_NAME)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.is_file():
+            if matches_published(file_sha256(target)):
+                return target
+            announce(f"{target} is not the published archive; downloading it again")
+        try:
+            return _download(source, target, timeout, attempts, announce)
+        finally:
+            with suppress(OSError):  # it stays unless it is empty
+                folder.rmdir()
+    except OSError as error:  # requests' own errors are handled where they arise
+        raise InputError(f"download into {folder} failed: {error}; choose another --data-dir") from None
+
+
+def _download(
+    source: str, target: Path, timeout: float, attempts: int, announce: Callable[[str], None]
+) -> Path:
+    from labkit.data.transfer import TransferError, fetch
+
+    part = target.with_name(f"{target.name}.part")
+    way_out = "try again, or get the archive elsewhere and give --archive PATH"
+    for attempt in range(1, attempts + 1):
+        resumed = part.is_file() and part.stat().st_size > 0
+        announce(f"{'resuming' if resumed else 'downloading'} {source}")
+        try:
+            fetch(source, part, timeout, slowest=_SLOWEST, chunk=_CHUNK, announce=announce)
+        except TransferError as error:
+            if not error.may_pass or attempt == attempts:
+                raise InputError(f"{source} cannot be downloaded: {error}; {way_out}") from None
+            announce(f"{error}; trying again ({attempt + 1} of {attempts})")
+            time.sleep(min(2 ** (attempt - 2), 5))
+            continue
+        sha256 = file_sha256(part)
+        if matches_published(sha256):
+            os.replace(part, target)
+            return target
+        part.unlink()
+        if not resumed or attempt == attempts:
+            raise InputError(f"{source} is not a published CIFAR-10 archive (SHA-256 {sha256}); {way_out}")
+        announce("the resumed download does not fit together; starting over")
+    raise AssertionError("every attempt returns, raises or goes on")
+
+
+def check_connection(url: str, timeout: float) -> None:
+    """Find out quickly whether `url`'s server can be reached; trust a proxy where one is configured.
+
+    A name server that does not answer can hold a request for half a minute, beyond the reach of its time-out;
+    so the probe runs in a thread that is left behind.
+
+    Raises:
+        InputError: no connection within `timeout` seconds.
+    """
+    if getproxies():
+        return
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    outcome: queue.Queue[str | None] = queue.Queue()
+
+    def probe() -> None:
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=timeout).close()
+            outcome.put(None)
+        except OSError as error:
+            outcome.put(error.strerror or str(error))
+
+    threading.Thread(target=probe, daemon=True).start()
+    try:
+        problem = outcome.get(timeout=timeout)
+    except queue.Empty:
+        problem = f"no answer within {timeout:g} s"
+    if problem:
+        raise InputError(f"{parts.hostname} cannot be reached: {problem}")

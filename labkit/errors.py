@@ -1,0 +1,11 @@
+"""Errors that a user can act on."""
+
+__all__ = ["InputError"]
+
+
+class InputError(ValueError):
+    """Bad input found before any work starts.
+
+    The message is one line: the value given, what is allowed, and the way out. The command line
+    prints it after ``labkit: error:`` and exits with code 2; notebooks show it as it is.
+    """

@@ -1,0 +1,1 @@
+"""Backbones: one file each, one style; `registry.build_model` makes them."""

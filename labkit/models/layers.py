@@ -1,0 +1,134 @@
+"""Layers that the backbones share."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+__all__ = ["BatchNormalization", "recorded_batch_statistics"]
+
+# Per thread, because MirroredStrategy traces each replica in a thread of its own.
+_RECORDING = threading.local()
+
+
+@contextlib.contextmanager
+def recorded_batch_statistics() -> Iterator[list[tuple["BatchNormalization", tf.Tensor, tf.Tensor]]]:
+    """Collect (layer, mean, variance) of every batch normalization called in training within the block."""
+    outer = getattr(_RECORDING, "statistics", None)
+    _RECORDING.statistics = []
+    try:
+        yield _RECORDING.statistics
+    finally:
+        _RECORDING.statistics = outer
+
+
+@keras.saving.register_keras_serializable(package="labkit")
+class BatchNormalization(keras.layers.Layer):
+    """Batch normalization with TensorFlow's fused kernel (Ioffe & Szegedy, 2015).
+
+    Keras's own layer computes the moments op by op; ``benchmarks/train_step.py`` shows the difference.
+    In training the layer hands the statistics of its batch to ``recorded_batch_statistics`` instead of
+    updating its moving averages: the training step combines them over the replicas, in one packed
+    reduction, so that the moving averages are equal on every replica.
+
+    Args:
+        data_format: ``channels_last`` ([batch, height, width, channels]) or ``channels_first``.
+        decay: share of the old moving average kept at each update.
+        epsilon: added to the variance. The fused kernel takes at least 1.001e-5.
+        synchronized: take the statistics over all replicas' slices of the batch. One replica alone
+            uses the fused kernel all the same; with several, the moments are reduced between them.
+
+    Call arguments: ``inputs``, float [4-D]; ``training``. Returns the same shape and dtype.
+    """
+
+    def __init__(
+        self,
+        data_format: str = "channels_last",
+        decay: float = 0.997,
+        epsilon: float = 1e-5,
+        synchronized: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.data_format = data_format
+        self.decay = decay
+        self.epsilon = epsilon
+        self.synchronized = synchronized
+
+    def build(self, input_shape):
+        channels = (input_shape[-1 if self.data_format == "channels_last" else 1],)
+
+        def weight(name: str, initializer: str, trainable: bool):
+            return self.add_weight(
+                shape=channels,
+                name=name,
+                initializer=initializer,
+                trainable=trainable,
+                dtype="float32",
+                autocast=False,
+            )
+
+        self.gamma = weight("gamma", "ones", True)
+        self.beta = weight("beta", "zeros", True)
+        self.moving_mean = weight("moving_mean", "zeros", False)
+        self.moving_variance = weight("moving_variance", "ones", False)
+
+    def call(self, inputs, training=False):
+        if not training:
+            return self._fused(inputs, self.moving_mean, self.moving_variance, training=False)[0]
+        if self.synchronized and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            return self._synchronized(inputs)
+        outputs, mean, variance = self._fused(inputs, None, None, training=True)
+        self._record(mean, variance)
+        return outputs
+
+    def _record(self, mean, variance) -> None:
+        statistics = getattr(_RECORDING, "statistics", None)
+        if statistics is not None:
+            statistics.append((self, mean, variance))
+
+    def _fused(self, inputs, mean, variance, training: bool):
+        return tf.compat.v1.nn.fused_batch_norm(
+            inputs,
+            tf.convert_to_tensor(self.gamma),
+            tf.convert_to_tensor(self.beta),
+            mean=None if mean is None else tf.convert_to_tensor(mean),
+            variance=None if variance is None else tf.convert_to_tensor(variance),
+            epsilon=self.epsilon,
+            data_format="NHWC" if self.data_format == "channels_last" else "NCHW",
+            is_training=training,
+        )
+
+    def _synchronized(self, inputs):
+        axes, shape = ([0, 1, 2], [1, 1, 1, -1])
+        if self.data_format == "channels_first":
+            axes, shape = [0, 2, 3], [1, -1, 1, 1]
+        values = tf.cast(inputs, tf.float32)
+        context = tf.distribute.get_replica_context()
+        moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
+        moments = context.all_reduce(tf.distribute.ReduceOp.MEAN, moments)
+        mean, variance = moments[0], tf.maximum(moments[1] - tf.square(moments[0]), 0.0)
+        scale = tf.math.rsqrt(variance + max(self.epsilon, 1.001e-5)) * tf.convert_to_tensor(self.gamma)
+        offset = tf.convert_to_tensor(self.beta) - mean * scale
+        outputs = values * tf.reshape(scale, shape) + tf.reshape(offset, shape)
+        # The moving average keeps the unbiased variance, as the fused kernel does.
+        count = tf.cast(tf.size(inputs) // tf.shape(mean)[0], tf.float32) * context.num_replicas_in_sync
+        self._record(mean, variance * count / (count - 1.0))
+        return tf.cast(outputs, inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def compute_output_spec(self, inputs, training=False):
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "data_format": self.data_format,
+            "decay": self.decay,
+            "epsilon": self.epsilon,
+            "synchronized": self.synchronized,
+        }

@@ -1,0 +1,73 @@
+"""Named runs: each a set of values that flags given beside it override.
+
+A preset's docstring holds its command, what it is for, and what to expect, as measured on two cores of
+an AVX-512 server CPU (``docs/results.md``).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit.config import unknown_name_error
+
+__all__ = ["PRESETS", "preset_summary", "preset_values"]
+
+
+def estimator_2017() -> Mapping[str, Any]:
+    """The defaults of TensorFlow's cifar10_estimator of 2017, which are labkit's own: ResNet-44, 80,000 steps.
+
+    Command: ``labkit train --preset estimator_2017``. Meant for GPUs; on two CPU cores it takes days.
+    """
+    return {}
+
+
+def resnet20_one_cycle() -> Mapping[str, Any]:
+    """ResNet-20 past 80 % test accuracy on CIFAR-10 within 20 minutes on two cores.
+
+    Command: ``labkit train --preset resnet20_one_cycle --dataset cifar10``.
+    """
+    return {
+        "num_layers": 20,
+        "train_steps": 2460,
+        "train_batch_size": 128,
+        "eval_batch_size": 500,
+        "learning_rate": 0.2,
+        "learning_rate_schedule": "one_cycle",
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "decay_norm_and_bias": False,
+        "batch_norm_decay": 0.9,
+        "log_every_steps": 50,
+    }
+
+
+def smoke() -> Mapping[str, Any]:
+    """Does everything run? ResNet-8 for 20 steps on the embedded shapes: under a minute.
+
+    Command: ``labkit train --preset smoke``.
+    """
+    return {
+        "dataset": "shapes",
+        "num_layers": 8,
+        "train_steps": 20,
+        "train_batch_size": 32,
+        "batch_norm_decay": 0.9,
+        "log_every_steps": 5,
+    }
+
+
+PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
+    preset.__name__: preset for preset in (estimator_2017, resnet20_one_cycle, smoke)
+}
+
+
+def preset_values(name: str) -> Mapping[str, Any]:
+    """Return the values of a preset. Raises InputError for an unknown name."""
+    if name not in PRESETS:
+        raise unknown_name_error("preset", name, PRESETS)
+    return PRESETS[name]()
+
+
+def preset_summary(name: str) -> str:
+    """Return the first line of a preset's docstring."""
+    return (inspect.getdoc(PRESETS[name]) or "").splitlines()[0]

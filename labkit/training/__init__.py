@@ -1,0 +1,1 @@
+"""The train loop: strategy, schedules, optimizer, steps, telemetry, checkpoints, evaluation."""

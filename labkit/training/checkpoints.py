@@ -1,0 +1,150 @@
+"""Checkpoints that are complete or not there.
+
+A checkpoint is a folder ``step-00000100`` with TensorFlow's files and ``state.json``. It is written
+under a temporary name, flushed to the disk and renamed, so a process killed at any moment leaves
+either the whole checkpoint or none under that name.
+"""
+
+import json
+import os
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from labkit.errors import InputError
+
+__all__ = ["CheckpointState", "CheckpointStore"]
+
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """What the loop needs beside the variables.
+
+    ``best_step`` and ``best_accuracy`` (0 to 1): the best validation so far; None before the first.
+    """
+
+    step: int
+    seed: int
+    data_checksum: str
+    num_replicas: int
+    best_step: int | None = None
+    best_accuracy: float | None = None
+
+
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Args:
+        folder: the run's ``checkpoints`` folder.
+        keep: how many of the newest stay; the best on validation stays too.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints, ascending."""
+        if not self._folder.is_dir():
+            return []
+        found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def path(self, step: int) -> Path:
+        return self._folder / f"step-{step:08d}"
+
+    def latest_state(self) -> CheckpointState | None:
+        """Return the state of the newest checkpoint, or None where there is none."""
+        steps = self.steps()
+        return self.state(steps[-1]) if steps else None
+
+    def state(self, step: int) -> CheckpointState:
+        """Return the state saved at ``step``. Raises InputError where it can't be read."""
+        path = self.path(step) / "state.json"
+        try:
+            return CheckpointState(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise self._damaged(step, error) from None
+
+    def save(self, checkpoint: tf.train.Checkpoint, state: CheckpointState) -> None:
+        """Write the checkpoint of ``state.step`` and remove those that need not be kept."""
+        self.remove_unfinished()
+        final = self.path(state.step)
+        if not final.exists():
+            temporary = self._folder / f".{final.name}.{os.getpid()}.tmp"
+            temporary.mkdir(parents=True)
+            checkpoint.write(str(temporary / "variables"))
+            (temporary / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n")
+            for path in temporary.iterdir():
+                _flush(path)
+            _flush(temporary)
+            os.rename(temporary, final)
+            _flush(self._folder)
+        self._prune(state.best_step)
+
+    def restore(
+        self, checkpoint: tf.train.Checkpoint, step: int, *, partial: bool = False
+    ) -> CheckpointState:
+        """Load the variables saved at ``step``.
+
+        Args:
+            checkpoint: over variables that exist already, made under the run's strategy.
+            partial: whether the checkpoint may hold more than ``checkpoint`` asks for.
+
+        Raises InputError where the checkpoint is damaged or belongs to other variables.
+        """
+        state = self.state(step)
+        try:
+            status = checkpoint.read(str(self.path(step) / "variables"))
+            status.assert_existing_objects_matched()
+            if partial:
+                status.expect_partial()
+            else:
+                status.assert_consumed()
+        except (tf.errors.OpError, AssertionError, ValueError) as error:
+            raise self._damaged(step, error) from None
+        return state
+
+    def remove_unfinished(self) -> None:
+        """Remove what killed writers left behind. Only the process that writes the run may call this."""
+        for path in self._folder.glob(".step-*.tmp"):
+            shutil.rmtree(path)
+
+    def remove_after(self, step: int) -> None:
+        """Remove checkpoints of later steps."""
+        for later in self.steps():
+            if later > step:
+                self._remove(later)
+
+    def _prune(self, best_step: int | None) -> None:
+        steps = self.steps()
+        for step in steps[: -self._keep]:
+            if step != best_step:
+                self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        # Renamed first: a reader, or a kill in the middle of the removal, never meets half a checkpoint.
+        doomed = self._folder / f".{self.path(step).name}.{os.getpid()}.tmp"
+        os.rename(self.path(step), doomed)
+        shutil.rmtree(doomed)
+
+    def _damaged(self, step: int, error: Any) -> InputError:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)[:160]
+        return InputError(
+            f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder to go on from the "
+            "one before, or start anew with --overwrite"
+        )
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

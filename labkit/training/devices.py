@@ -1,0 +1,189 @@
+"""Which devices a run uses, and the ``tf.distribute`` strategy over them.
+
+One strategy for one process: TensorFlow fixes threads and logical devices at its first operation.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from labkit.config import DistributionConfig, ModelConfig
+from labkit.errors import InputError
+
+__all__ = ["DevicePlan", "choose_data_format", "configure_tensorflow", "make_strategy", "plan_devices"]
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Where the replicas of a run are.
+
+    ``devices``: one logical device name a replica. ``banner``: a line to show wherever results are
+    shown, where the devices aren't what the names of the flags promise; else empty.
+    """
+
+    kind: str
+    devices: tuple[str, ...]
+    simulated: bool = False
+    banner: str = ""
+
+    @property
+    def num_replicas(self) -> int:
+        return len(self.devices)
+
+    def describe(self) -> str:
+        if self.simulated:
+            return f"{self.num_replicas} replicas simulated on logical CPU devices"
+        if self.kind == "GPU":
+            return f"{self.num_replicas} GPU" + ("s" if self.num_replicas > 1 else "")
+        return "CPU"
+
+
+def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
+    """Return the devices for ``config`` on a machine with ``num_gpus_found`` GPUs.
+
+    Raises InputError where more GPUs are asked for than there are, unless missing ones are simulated,
+    and for the GPU variable strategy without a GPU.
+    """
+    wanted = num_gpus_found if config.num_gpus is None else config.num_gpus
+    if wanted > num_gpus_found:
+        if not config.simulate_missing_gpus:
+            raise InputError(
+                f"--num-gpus is {wanted}; allowed: 0 to {num_gpus_found}, the GPUs that TensorFlow finds here "
+                "(see labkit doctor), or add --simulate-missing-gpus"
+            )
+        # All replicas are simulated, not only the missing ones: a synchronous step is as slow as its
+        # slowest replica, and one kind of device keeps one data format and one set of kernels.
+        banner = (
+            f"SIMULATED: {wanted} GPUs asked for, {num_gpus_found} found; "
+            f"the {wanted} replicas run on logical CPU devices, so speeds say nothing about GPUs"
+        )
+        devices = tuple(f"/cpu:{index}" for index in range(wanted))
+        return DevicePlan("CPU", devices, simulated=True, banner=banner)
+    if wanted == 0:
+        if config.variable_strategy == "GPU":
+            raise InputError(
+                "--variable-strategy is 'GPU' but no GPU is found; allowed here: 'CPU' (see labkit doctor)"
+            )
+        return DevicePlan("CPU", ("/cpu:0",))
+    return DevicePlan("GPU", tuple(f"/gpu:{index}" for index in range(wanted)))
+
+
+def configure_tensorflow(config: DistributionConfig, *, deterministic: bool) -> DevicePlan:
+    """Set threads, placement, determinism and logical devices; return the plan. Must come before the first operation.
+
+    Raises InputError where the devices aren't there (``plan_devices``), or where TensorFlow is already
+    running in this process with other settings.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    plan = plan_devices(config, len(gpus))
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
+        tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
+        tf.config.set_soft_device_placement(config.allow_soft_placement)
+        tf.debugging.set_log_device_placement(config.log_device_placement)
+        used = gpus[: plan.num_replicas] if plan.kind == "GPU" else []
+        tf.config.set_visible_devices(used, "GPU")
+        for gpu in used:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        if plan.simulated:
+            _split_cpu(plan.num_replicas)
+    except RuntimeError:
+        raise InputError(
+            "TensorFlow is already running in this process with other threads or devices; "
+            "restart the kernel (or start a new process) and train first thing"
+        ) from None
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    return plan
+
+
+def _split_cpu(count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    )
+
+
+def make_strategy(plan: DevicePlan, variable_strategy: str) -> tf.distribute.Strategy:
+    """Return the strategy over the plan's devices.
+
+    One replica: TensorFlow's default strategy or ``OneDeviceStrategy``; there is nothing to reduce.
+    Several with variable strategy ``CPU``: ``CentralStorageStrategy``, one copy of the variables on the
+    CPU, where gradients are summed and the update is made. ``GPU``: ``MirroredStrategy``, a copy on
+    every device, gradients summed by all-reduce, each device updating its own copy.
+    """
+    if plan.num_replicas == 1:
+        if plan.kind == "CPU":
+            return tf.distribute.get_strategy()
+        return tf.distribute.OneDeviceStrategy(plan.devices[0])
+    if variable_strategy == "CPU":
+        return tf.distribute.experimental.CentralStorageStrategy(list(plan.devices), "/cpu:0")
+    return tf.distribute.MirroredStrategy(list(plan.devices))
+
+
+def choose_data_format(asked: str, plan: DevicePlan) -> str:
+    """Return ``channels_last`` or ``channels_first``; ``auto`` means first on GPUs, last on CPUs.
+
+    What is asked for is tried on the first device, forward and backward. Raises InputError where the
+    device can't run it.
+    """
+    data_format = asked
+    if asked == "auto":
+        data_format = "channels_first" if plan.kind == "GPU" else "channels_last"
+    try:
+        _probe_data_format(data_format, plan.devices[0])
+    except (tf.errors.OpError, ValueError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:160]
+        raise InputError(
+            f"--data-format is {asked!r}, which {plan.devices[0]} can't run ({reason}); "
+            "allowed here: channels_last, or auto"
+        ) from None
+    return data_format
+
+
+def _probe_data_format(data_format: str, device: str) -> None:
+    layout = "NHWC" if data_format == "channels_last" else "NCHW"
+    shape = [2, 8, 8, 4] if layout == "NHWC" else [2, 4, 8, 8]
+    window = [1, 2, 2, 1] if layout == "NHWC" else [1, 1, 2, 2]
+
+    @tf.function
+    def probe(images, kernel, scale):
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            x = tf.nn.conv2d(images, kernel, 1, "SAME", data_format=layout)
+            x, _, _ = tf.compat.v1.nn.fused_batch_norm(x, scale, scale, data_format=layout)
+            x = tf.nn.avg_pool2d(x, window, window, "VALID", data_format=layout)
+            loss = tf.reduce_sum(tf.square(x))
+        return tape.gradient(loss, kernel)
+
+    soft = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(False)
+    try:
+        with tf.device(device):
+            probe(tf.ones(shape), tf.ones([3, 3, 4, 4]), tf.ones([4])).numpy()
+    finally:
+        tf.config.set_soft_device_placement(soft)
+
+
+def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
+    """Raise InputError where the devices have no arithmetic units for the precision asked for."""
+    if config.precision == "float32":
+        return
+    if plan.kind == "GPU":
+        found = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+        capability = found.get("compute_capability", (0, 0))
+        good, needs = capability >= (8, 0), f"compute capability 8.0, this one has {capability}"
+    else:
+        good, needs = bool(cpu_bfloat16_flags()), "avx512_bf16 or amx_bf16, which this CPU doesn't have"
+    if not good:
+        raise InputError(f"--precision is {config.precision!r}, which needs {needs}; allowed here: float32")
+
+
+def cpu_bfloat16_flags() -> list[str]:
+    """Return which instruction sets for bfloat16 the CPU names (Linux; empty elsewhere)."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return []
+    return [name for name in ("avx512_bf16", "amx_bf16") if name in flags]

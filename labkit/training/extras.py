@@ -1,0 +1,50 @@
+"""Histograms, graph and images for TensorBoard, written only when asked for."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from labkit.config import Config
+from labkit.runs import RunDirectory
+from labkit.training.session import Session
+
+__all__ = ["Extras"]
+
+
+class Extras:
+    """Writes into ``events/extras``: TensorBoard follows one writer a folder."""
+
+    def __init__(self, config: Config, run: RunDirectory, session: Session) -> None:
+        self._every = config.run.histograms_every_steps
+        self._session = session
+        self._graph = config.run.write_graph
+        self._images = config.run.write_images
+        self._writer: Any = None
+        self.wants_batch = self._graph or self._images
+        if self._every or self.wants_batch:
+            self._writer = tf.summary.create_file_writer(str(run.events_path / "extras"))
+
+    def first_batch(self, images: tf.Tensor, step: int) -> None:
+        """Write the model's graph and the images of the first batch, as they are asked for.
+
+        Args:
+            images: of the first local replica, float32 [batch, height, width, channels], standardised.
+        """
+        self.wants_batch = False
+        with self._writer.as_default(step=step):
+            if self._graph:
+                predict = tf.function(lambda batch: self._session.model(batch, training=False))
+                tf.summary.graph(predict.get_concrete_function(tf.TensorSpec(images.shape, tf.float32)).graph)
+            if self._images:
+                low, high = tf.reduce_min(images), tf.reduce_max(images)
+                tf.summary.image("train/images", (images - low) / (high - low), max_outputs=16)
+        self._writer.flush()
+
+    def after_step(self, step: int) -> None:
+        """Write a histogram of every weight where it is time to."""
+        if self._writer is None or not self._every or step % self._every:
+            return
+        with self._writer.as_default(step=step):
+            for weight in self._session.model.weights:
+                tf.summary.histogram(weight.path, tf.convert_to_tensor(weight.value))
+        self._writer.flush()

@@ -1,0 +1,88 @@
+"""Everything that a process needs to train or evaluate one run, made in the right order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from labkit.config import Config
+from labkit.data.manifest import Manifest
+from labkit.models.registry import build_model
+from labkit.training.devices import (
+    DevicePlan,
+    check_precision,
+    choose_data_format,
+    configure_tensorflow,
+    make_strategy,
+)
+from labkit.training.optimizers import SGD
+from labkit.training.steps import make_predict_step, make_train_step
+
+__all__ = ["Session", "make_session", "prepare_devices"]
+
+
+@dataclass(frozen=True)
+class Session:
+    """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps."""
+
+    config: Config
+    manifest: Manifest
+    plan: DevicePlan
+    strategy: tf.distribute.Strategy
+    model: keras.Model
+    optimizer: SGD
+    step: tf.Variable
+    train_step: Any
+    predict_step: Any
+
+    def checkpoint(self) -> tf.train.Checkpoint:
+        """Return all of the state that training goes on from."""
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
+
+    def model_checkpoint(self) -> tf.train.Checkpoint:
+        """Return the state that evaluation needs."""
+        return tf.train.Checkpoint(model=self.model)
+
+    def weights_are_finite(self) -> bool:
+        """Return whether no weight or moving average is NaN or infinite."""
+        return all(bool(tf.reduce_all(tf.math.is_finite(weight.value))) for weight in self.model.weights)
+
+
+def prepare_devices(config: Config) -> DevicePlan:
+    """Configure TensorFlow for ``config`` and check that its devices can run it.
+
+    Raises InputError where they can't: too few GPUs, batch sizes that the replicas don't divide, a layout
+    or precision that the device doesn't have.
+    """
+    plan = configure_tensorflow(config.distribution, deterministic=config.run.deterministic)
+    config.check_replicas(plan.num_replicas)
+    check_precision(config.model, plan)
+    choose_data_format(config.model.data_format, plan)
+    return plan
+
+
+def make_session(config: Config, manifest: Manifest, plan: DevicePlan) -> Session:
+    """Build the model and the rest. The initial weights depend on the seed and the model alone."""
+    strategy = make_strategy(plan, config.distribution.variable_strategy)
+    data_format = choose_data_format(config.model.data_format, plan)
+    with strategy.scope():
+        model = build_model(
+            config.model,
+            num_classes=manifest.num_classes,
+            image_shape=manifest.image_shape,
+            data_format=data_format,
+            seed=config.run.seed,
+        )
+        optimizer = SGD(model, config.optimizer)
+        step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+    train_step = make_train_step(
+        strategy,
+        model,
+        optimizer,
+        step,
+        global_batch_size=config.data.train_batch_size,
+        label_smoothing=config.optimizer.label_smoothing,
+    )
+    predict_step = make_predict_step(strategy, model)
+    return Session(config, manifest, plan, strategy, model, optimizer, step, train_step, predict_step)

@@ -1,0 +1,169 @@
+"""What a run tells while it trains: metrics, TensorBoard events, status, console."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from labkit.runs import MetricsWriter, RunDirectory, Status
+
+__all__ = ["EventWriter", "Pace", "Telemetry"]
+
+SECONDS_BETWEEN_STATUSES = 0.5
+SECONDS_TO_START = 300.0  # a first step may compile for minutes
+
+
+class EventWriter:
+    """TensorBoard events of scalars, serialized here and written by TensorBoard's own thread.
+
+    One event a row, with a value for each figure: ``tf.summary.scalar`` costs as much for each value as
+    this does for a row (``benchmarks/telemetry.py``).
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        self._writer = EventFileWriter(str(folder), flush_secs=5)
+        # TensorBoard then drops what an earlier process wrote from this step on.
+        start = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
+
+    def scalars(self, row: Mapping[str, Any]) -> None:
+        """Write every float of a metrics row as ``<split>/<name>``."""
+        values = [
+            Summary.Value(tag=f"{row['split']}/{name}", simple_value=value)
+            for name, value in row.items()
+            if isinstance(value, float) and name not in ("wall_time", "epoch")
+        ]
+        self._writer.add_event(
+            Event(wall_time=row["wall_time"], step=row["step"], summary=Summary(value=values))
+        )
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@dataclass
+class Pace:
+    """Speed of a session: since the last line on the console, and on average.
+
+    The first step is left out of both: it compiles.
+    """
+
+    global_batch_size: int
+    _steps: int = 0
+    _seconds: float = 0.0
+    _waited: float = 0.0
+    _lap_steps: int = 0
+    _lap_seconds: float = 0.0
+    _lap_waited: float = 0.0
+    _compiled: bool = False
+
+    def add(self, seconds: float, waited: float) -> None:
+        """Count a step that took ``seconds``, of which ``waited`` for its input."""
+        if not self._compiled:
+            self._compiled = True
+            return
+        self._steps += 1
+        self._seconds += seconds
+        self._waited += waited
+        self._lap_steps += 1
+        self._lap_seconds += seconds
+        self._lap_waited += waited
+
+    def average_examples_per_second(self) -> float | None:
+        return self._steps * self.global_batch_size / self._seconds if self._seconds else None
+
+    def seconds_per_step(self) -> float | None:
+        return self._seconds / self._steps if self._steps else None
+
+    def lap(self) -> dict[str, float] | None:
+        """Return the figures since the last call, None where no step was counted."""
+        if not self._lap_steps:
+            return None
+        figures = {
+            "examples_per_second": self._lap_steps * self.global_batch_size / self._lap_seconds,
+            "seconds_per_step": self._lap_seconds / self._lap_steps,
+            "input_wait_fraction": self._lap_waited / self._lap_seconds,
+        }
+        self._lap_steps, self._lap_seconds, self._lap_waited = 0, 0.0, 0.0
+        return figures
+
+
+class Telemetry:
+    """The writer of one run directory, for one session (from a start to its end).
+
+    Args:
+        run: the directory, which exists.
+        total_steps: steps of the whole run.
+        first_step: steps completed before this session.
+        resumed: whether there was an earlier session: its rows after ``first_step`` no longer count.
+    """
+
+    def __init__(self, run: RunDirectory, *, total_steps: int, first_step: int, resumed: bool) -> None:
+        self._run = run
+        self._metrics = MetricsWriter(run.metrics_path)
+        if resumed:
+            self._metrics.mark_seam(first_step)
+        self._events = EventWriter(run.events_path, first_step + 1)
+        self._status_written = 0.0
+        now = time.time()
+        self._status = Status(
+            state="starting",
+            step=first_step,
+            total_steps=total_steps,
+            heartbeat=now,
+            started=now,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            stalled_after_seconds=SECONDS_TO_START,
+        )
+        self.state("starting")
+
+    def train_row(self, row: dict[str, Any], pace: Pace) -> None:
+        """Record one training step."""
+        self._metrics.append([row])
+        self._events.scalars(row)
+        if row["wall_time"] - self._status_written < SECONDS_BETWEEN_STATUSES:
+            self._status = replace(self._status, step=row["step"])
+            return
+        seconds = pace.seconds_per_step()
+        left = self._status.total_steps - row["step"]
+        self._write(
+            state="running",
+            message="training",
+            step=row["step"],
+            examples_per_second=pace.average_examples_per_second(),
+            eta_seconds=None if seconds is None else seconds * left,
+            stalled_after_seconds=SECONDS_TO_START if seconds is None else max(15.0, 20 * seconds),
+        )
+
+    def evaluation_row(self, row: dict[str, Any]) -> None:
+        """Record the result of a validation or test."""
+        self._metrics.append([row])
+        self._events.scalars(row)
+
+    def beat(self, message: str) -> None:
+        """Say that the run is alive while no step ends: in validation, in saving."""
+        if time.time() - self._status_written >= SECONDS_BETWEEN_STATUSES:
+            self._write(message=message)
+
+    def state(self, state: str, message: str = "") -> None:
+        """Write a new state at once."""
+        ended = {} if state in ("starting", "running") else {"eta_seconds": None}
+        self._write(state=state, message=message, **ended)
+
+    def _write(self, **changed: Any) -> None:
+        self._status_written = time.time()
+        self._status = replace(self._status, heartbeat=self._status_written, **changed)
+        self._run.write_status(self._status)
+
+    def close(self) -> None:
+        """Flush everything."""
+        self._metrics.close()
+        self._events.close()

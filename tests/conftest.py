@@ -1,0 +1,35 @@
+"""Fixtures that every test may use."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slow tests last, so that what breaks quickly is seen first."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep data and runs of the tests, and of the processes they start, out of the user's home."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def cifar10_folder() -> Path:
+    """The folder with CIFAR-10 in its published layouts, archives and extracted folders."""
+    named = os.environ.get("LABKIT_CIFAR10")
+    if not named:
+        pytest.skip("LABKIT_CIFAR10 is not set: it names a folder with cifar-10-batches-py and its siblings")
+    folder = Path(named)
+    if not (folder / "cifar-10-batches-py").is_dir():
+        pytest.fail(f"LABKIT_CIFAR10={named} holds no cifar-10-batches-py")
+    return folder
