@@ -16,8 +16,8 @@ __all__ = ["data_uri", "grid"]
 # Colours come from currentColor and translucent tints, so that they fit the light theme and the dark one.
 STYLE = """
 <style>
-.lk-grid {display: grid; grid-template-columns: repeat(auto-fill, minmax(168px, 1fr)); gap: 14px; margin: 0;
-          padding: 0; list-style: none}
+.lk-grid {display: grid; grid-template-columns: repeat(auto-fill, minmax(152px, 1fr)); gap: 14px;
+          margin: 0 !important; padding: 0 !important; list-style: none}
 .lk-card {border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 10px;
           overflow: hidden; margin: 0 !important}
 .lk-card.wrong {border-color: #d92d43}

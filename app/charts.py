@@ -33,6 +33,7 @@ X_AXES = {"step": "Step", "epoch": "Epoch", "time": "Minutes"}
 # Points drawn of one line: two for each of 1,200 columns of pixels, more than a chart is wide.
 MAX_POINTS = 2400
 MAX_MARKS = 400
+MAX_MARKERS = 100  # of a line drawn with markers: beyond, they only hide each other
 MAX_SEAM_LABELS = 4
 
 
@@ -107,12 +108,19 @@ def curve_figure(
     if lines:
         _add_seams(figure, seams, lines[0].curve, x_axis, origin)
     figure.update_layout(
-        title={"text": title, "font": {"size": 15}, "x": 0, "y": 0.98, "yanchor": "top"},
+        title={"text": title, "font": {"size": 15}, "x": 0, "y": 0.97, "yanchor": "top"},
         height=height,
-        margin={"l": 8, "r": 8, "t": 44, "b": 8},
+        margin={"l": 8, "r": 8, "t": 56, "b": 8},
         hovermode="x unified",
-        showlegend=len(figure.data) > 1,
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
+        showlegend=sum(trace.showlegend is not False for trace in figure.data) > 1,
+        legend={
+            "orientation": "h",
+            "x": 1,
+            "xanchor": "right",
+            "y": 0.98,
+            "yref": "container",
+            "yanchor": "top",
+        },
         uirevision=f"{x_axis}-{log_y}",
         xaxis={"title": {"text": X_AXES[x_axis], "standoff": 6}, "automargin": True},
         yaxis={
@@ -152,7 +160,7 @@ def _add_line(figure: go.Figure, line: Line, x: Floats, percent: bool) -> None:
     figure.add_scatter(
         x=xs,
         y=ys,
-        mode="lines+markers" if line.markers or len(xs) == 1 else "lines",
+        mode="lines+markers" if len(xs) <= (MAX_MARKERS if line.markers else 1) else "lines",
         line=style,
         marker={"size": 6, "color": line.color},
         name=line.name,
@@ -205,7 +213,7 @@ def _add_seams(figure: go.Figure, seams: Sequence[Seam], curve: Curve, x_axis: s
             x=place,
             line={"dash": "dot", "width": 1.2, "color": "#8a919c"},
             annotation={"text": label, "font": {"size": 11, "color": "#8a919c"}} if label else None,
-            annotation_position="top left" if label else None,
+            annotation_position="top" if label else None,
         )
 
 

@@ -197,17 +197,16 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
     if st.session_state.get("live_figures_of") != wanted:
         st.session_state["live_figures"] = make_figures(metrics, x_axis, smoothing, window, log_y)
         st.session_state["live_figures_of"] = wanted
-    columns = st.columns(2)
-    for place, ((title, value, _, _), figure) in enumerate(
-        zip(CHARTS, st.session_state["live_figures"], strict=True)
-    ):
-        with columns[place % 2].container(border=True):
-            st.plotly_chart(
-                figure,
-                key=f"live-{value}-{run.path}",
-                config={"displaylogo": False},
-                alt=f"{title} of {run.name}",
-            )
+    charts = list(zip(CHARTS, st.session_state["live_figures"], strict=True))
+    for row in (charts[:2], charts[2:]):
+        for column, ((title, value, _, _), figure) in zip(st.columns(2), row, strict=True):
+            with column.container(border=True):
+                st.plotly_chart(
+                    figure,
+                    key=f"live-{value}-{run.path}",
+                    config={"displaylogo": False},
+                    alt=f"{title} of {run.name}",
+                )
 
 
 def controls() -> tuple[str, float, int | None, bool]:

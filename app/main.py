@@ -15,7 +15,7 @@ from app import compare, configuration, live, predictions, state  # noqa: E402
 
 def main() -> None:
     """Draw the sidebar and the chosen page."""
-    st.set_page_config(page_title="labkit", page_icon=":material/science:", layout="wide")
+    st.set_page_config(page_title="labkit", page_icon="🧪", layout="wide")
     state.refuse_open_server()
     page = st.navigation(
         [

@@ -13,7 +13,7 @@ from labkit.runs import RunDirectory
 
 __all__ = ["page"]
 
-PAGE_SIZE = 24
+PAGE_SIZE = 18
 ANY = "any"
 
 

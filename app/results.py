@@ -137,10 +137,8 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
         and (count == 0 or (labels.min() >= 0 and labels.max() < probabilities.shape[1]))
     )
     if not good:
-        raise InputError(
-            f"{path} is damaged: images {images.dtype}{list(images.shape)}, labels "
-            f"{labels.dtype}{list(labels.shape)}, probabilities {probabilities.dtype}{list(probabilities.shape)} don't match"
-        )
+        shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
+        raise InputError(f"{path} is damaged: {shapes} don't belong together")
     summary = _summary(run, split, count)
     classes = summary.get("classes")
     if not isinstance(classes, list) or len(classes) != probabilities.shape[1]:

@@ -1,6 +1,7 @@
 """What the pages share: the chosen run, mirrored in the URL, and what was read from disk."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
@@ -42,17 +43,19 @@ def refuse_open_server() -> None:
 
 def run_folders() -> list[Path]:
     """Return the folders whose runs are listed: the one typed in, those of ``LABKIT_RUNS``, the home's."""
-    typed = str(st.session_state.get("folder") or "").strip()
+    # The URL counts until the field below the choice of run has been drawn once.
+    typed = str(st.session_state.get("folder", st.query_params.get("folder")) or "")
     named = [typed, *os.environ.get("LABKIT_RUNS", "").split(os.pathsep)]
     folders = [Path(name).expanduser().absolute() for name in named if name.strip()]
     return list(dict.fromkeys([*folders, runs_home()]))
 
 
 def run_labels() -> list[str]:
-    """Return what names each known run, the last active one first: its name in the home, else its path."""
+    """Return what names each known run, the last active one first: its name, or its path if two share it."""
     runs = [run for folder in run_folders() for run in list_runs(folder)]
     runs.sort(key=RunDirectory.last_active, reverse=True)
-    return [run.name if run.path.parent == runs_home() else str(run.path) for run in runs]
+    shared = Counter(run.name for run in runs)
+    return [run.name if shared[run.name] == 1 else str(run.path) for run in runs]
 
 
 def find_run(label: str) -> RunDirectory:

@@ -77,7 +77,7 @@ class FieldInfo:
         return kind + (" or None" if self.optional else "")
 
     def check(self, value: Any) -> Any:
-        """Return ``value`` in the field's type. Raises InputError naming the flag, value and what is allowed."""
+        """Return ``value`` in the field's type. Raises InputError naming flag, value and what is allowed."""
         if value is None and self.optional:
             return None
         good = isinstance(value, self.type) and not (self.type is not bool and isinstance(value, bool))
@@ -233,7 +233,7 @@ class DistributionConfig(_Owner):
         super().__post_init__()
         if self.num_gpus == 0 and self.variable_strategy == "GPU":
             raise InputError(
-                "--variable-strategy is 'GPU' with --num-gpus 0; allowed: 'CPU' without GPUs, or one GPU or more"
+                "--variable-strategy is 'GPU' with --num-gpus 0; allowed: 'CPU', or one GPU or more"
             )
 
 

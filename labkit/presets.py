@@ -14,7 +14,7 @@ __all__ = ["PRESETS", "preset_summary", "preset_values"]
 
 
 def estimator_2017() -> Mapping[str, Any]:
-    """The defaults of TensorFlow's cifar10_estimator of 2017, which are labkit's own: ResNet-44, 80,000 steps.
+    """The defaults of TensorFlow's cifar10_estimator of 2017, and labkit's own: ResNet-44, 80,000 steps.
 
     Command: ``labkit train --preset estimator_2017``. Meant for GPUs; on two CPU cores it takes days.
     """

@@ -65,8 +65,8 @@ class Status:
     """What ``status.json`` holds: where a run stands, as its writer last said.
 
     ``heartbeat`` and ``started`` are seconds since the epoch. ``stalled_after_seconds`` is the age of the
-    heartbeat after which the run counts as stalled; the writer knows its own pace. ``message`` is one line for people
-    (the reason of a failure, what is being done now).
+    heartbeat after which the run counts as stalled; the writer knows its own pace. ``message`` is one
+    line for people (the reason of a failure, what is being done now).
     """
 
     state: str

@@ -112,7 +112,8 @@ def _archive_files(path: Path) -> dict[str, bytes]:
     except FileNotFoundError:
         raise InputError(f"archive {path} does not exist") from None
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise InputError(f"{path} is truncated or no tar archive ({error}); get it again") from None
+        reason = str(error).splitlines()[0].rstrip(":") if str(error) else "it ends early"
+        raise InputError(f"{path} is truncated or no tar archive ({reason}); get it again") from None
     return files
 
 

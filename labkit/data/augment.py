@@ -34,8 +34,8 @@ def distortion_offsets(
     Returns:
         top and left int32 [n], uniform in 0 … 2·PADDING (PADDING means centred); flip bool [n].
     """
-    state = mix64_tensor(tf.constant(key, tf.uint64), tf.cast(epoch, tf.uint64))
-    state = mix64_tensor(state, tf.cast(index, tf.uint64))
+    state = mix64_tensor(tf.constant(key, tf.uint64), epoch)
+    state = mix64_tensor(state, index)
     places = 2 * PADDING + 1
     # The upper 32 bits scaled to the number of outcomes; the bias of that is below 2^-24.
     half = tf.constant(32, tf.uint64)

@@ -1,8 +1,8 @@
-"""Random numbers as a function of integers: hashes and keyed permutations, without any generator's state."""
+"""Random numbers as a function of integers: hashes and permutations, without any generator's state."""
 
 import tensorflow as tf
 
-__all__ = ["mix64", "mix64_tensor", "permute", "seed_words"]
+__all__ = ["mix64", "mix64_tensor", "permutation"]
 
 _MASK = (1 << 64) - 1
 # splitmix64: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", with the
@@ -10,7 +10,6 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2 = 0x94D049BB133111EB
-_ROUNDS = 8
 
 
 def mix64(*values: int) -> int:
@@ -25,36 +24,28 @@ def mix64(*values: int) -> int:
 
 
 def mix64_tensor(state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """One round of :func:`mix64` on uint64 tensors."""
-    state = state + value + tf.constant(_GOLDEN, tf.uint64)
+    """Fold integer tensors into the state of :func:`mix64`, uint64 tensors that broadcast with them."""
+    state = state + tf.cast(value, tf.uint64) + tf.constant(_GOLDEN, tf.uint64)
     for shift, multiplier in ((30, _MULTIPLIER_1), (27, _MULTIPLIER_2)):
         state = tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, tf.constant(shift, tf.uint64)))
         state = state * tf.constant(multiplier, tf.uint64)
     return tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, tf.constant(31, tf.uint64)))
 
 
-def seed_words(key: int, epoch: tf.Tensor) -> tf.Tensor:
-    """Hash a key with epochs int64 [...] to words uint32 [..., 2]."""
-    return tf.bitcast(mix64_tensor(tf.constant(key, tf.uint64), tf.cast(epoch, tf.uint64)), tf.uint32)
+def permutation(size: int, key: int, epoch: tf.Tensor) -> tf.Tensor:
+    """Draw the order of `size` things in an epoch: their hashes, sorted.
 
-
-def permute(index: tf.Tensor, size: int, key: int, epoch: tf.Tensor) -> tf.Tensor:
-    """Look up places in the permutation of 0 … size − 1 that (key, epoch) draw, each in constant time.
-
-    A block cipher on just enough bits, applied again where it leads beyond `size` (cycle walking).
+    Not ``tf.random.experimental.index_shuffle``, which needs no sorting: in TensorFlow 2.21 it fails a
+    chi-square test of uniformity for sizes of 64 and 97, even with twice its rounds.
 
     Args:
-        index: int64 [n] in 0 … size − 1.
-        size: the number of things permuted.
-        key: unsigned 64-bit.
-        epoch: int64, scalar or [n].
+        size: the number of things.
+        key: unsigned 64-bit; what the order is drawn from, with the epoch.
+        epoch: int64 [...].
 
     Returns:
-        int64 [n]; for one epoch, different places give different results.
+        int64 [..., size], each of 0 … size − 1 once.
     """
-    words = seed_words(key, epoch)
-    # Not tf.random.experimental.index_shuffle: it pads a batch of seeds along the wrong axis, and fixes the
-    # rounds at 4.
-    seed = tf.concat([words, tf.zeros_like(words[..., :1])], axis=-1)
-    last = tf.constant(size - 1, tf.int64)
-    return tf.raw_ops.RandomIndexShuffle(index=index, seed=seed, max_index=last, rounds=_ROUNDS)
+    state = mix64_tensor(tf.constant(key, tf.uint64), epoch)
+    hashes = mix64_tensor(state[..., None], tf.range(size, dtype=tf.int64))
+    return tf.cast(tf.math.top_k(tf.bitcast(hashes, tf.int64), size).indices, tf.int64)

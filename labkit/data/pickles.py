@@ -43,7 +43,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it wants to run {module}.{name}") from None
+            raise pickle.UnpicklingError(f"it wants to run {module + '.' + name!r}") from None
 
 
 def load_pickle(where: str, content: bytes) -> dict[Any, Any]:
@@ -59,9 +59,8 @@ def load_pickle(where: str, content: bytes) -> dict[Any, Any]:
     try:
         value = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can raise anything
-        raise InputError(
-            f"{where} is refused: no plain pickle of arrays ({error or type(error).__name__})"
-        ) from None
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"{where} is refused: no plain pickle of arrays ({reason})") from None
     if not isinstance(value, dict):
         raise InputError(f"{where} holds a {type(value).__name__} instead of a dict")
     return value

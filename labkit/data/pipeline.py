@@ -5,9 +5,9 @@ s·B … s·B + B − 1 of an endless stream in which epoch *e* is a permutation
 (seed, e). Nothing is dropped where an epoch ends within a batch. A restart therefore needs the step number
 alone, and replicas that take their slices see the same global batch, however many they are.
 
-``memory`` holds the split as one uint8 array and looks the permutation up in O(batch). ``streaming`` reads
-the shards in an order drawn from (seed, epoch), interleaved in parallel, through a shuffle buffer. Both are
-deterministic; their orders differ, since a buffer cannot shuffle as widely as a permutation.
+``memory`` holds the split as one uint8 array and permutes its rows. ``streaming`` reads the shards in an
+order drawn from (seed, epoch), interleaved in parallel, through a shuffle buffer. Both are deterministic;
+their orders differ, since a buffer cannot shuffle as widely as a permutation.
 """
 
 import os
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.data.augment import crop_and_flip, distortion_key, distortion_offsets, standardize
-from labkit.data.hashing import mix64, permute, seed_words
+from labkit.data.hashing import mix64, mix64_tensor, permutation
 from labkit.data.inputs import INPUT_PATHS, WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import damage_error, find_split, load_split, verified_paths
 from labkit.data.manifest import Manifest, has_size
@@ -42,6 +42,9 @@ _INTERLEAVED_SHARDS = 8
 _INTERLEAVED_BLOCK = 16
 
 Arrays = tuple[np.ndarray, np.ndarray]
+Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+EpochReader = Callable[[tf.Tensor], tf.data.Dataset]
+Fetcher = Callable[[tf.Tensor], Batch]
 
 
 def train_dataset(
@@ -94,19 +97,22 @@ def train_dataset(
     )
     with tf.device("/CPU:0"):
         if choose_input_path(manifest, input_path) == "memory":
-            dataset = _memory_batches(window, arrays if arrays is not None else load_split(manifest, "train"))
+            arrays = arrays if arrays is not None else load_split(manifest, "train")
+            read_epoch, fetch = _memory_epochs(window, arrays)
         else:
-            dataset = _streamed_batches(window, manifest, shuffle_buffer_size)
+            read_epoch, fetch = _streamed_epochs(window, manifest, shuffle_buffer_size)
+        key = distortion_key(seed)
 
-        def finish(position: tf.Tensor, images: tf.Tensor, labels: tf.Tensor, index: tf.Tensor):
+        def make_batch(position: tf.Tensor, samples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            images, labels, index = fetch(samples)
             if use_distortion:
                 epoch = (position + tf.range(replica_batch, dtype=tf.int64)) // window.examples
-                images = crop_and_flip(images, *distortion_offsets(distortion_key(seed), epoch, index))
+                images = crop_and_flip(images, *distortion_offsets(key, epoch, index))
             images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
             return images, tf.ensure_shape(labels, [replica_batch])
 
-        dataset = dataset.map(lambda *batch: finish(*batch), num_parallel_calls=tf.data.AUTOTUNE)
-        return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
+        batches = _replica_batches(window, read_epoch).map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)
+        return batches.prefetch(tf.data.AUTOTUNE).with_options(_options())
 
 
 @dataclass(frozen=True)
@@ -121,11 +127,6 @@ class _Window:
     stop_step: int
     share: InputShare
 
-    def position(self, step: tf.Tensor, local_replica: tf.Tensor) -> tf.Tensor:
-        """Return the stream position of the first sample of a replica's batch, int64."""
-        replica = self.share.first_replica + local_replica
-        return step * self.global_batch_size + replica * self.replica_batch_size
-
 
 def _options() -> tf.data.Options:
     options = tf.data.Options()
@@ -138,68 +139,68 @@ def _options() -> tf.data.Options:
     return options
 
 
-def _memory_batches(window: _Window, arrays: Arrays) -> tf.data.Dataset:
-    """Yield (position, images uint8, labels, index) of every wanted batch out of `arrays`."""
+def _replica_batches(window: _Window, read_epoch: EpochReader) -> tf.data.Dataset:
+    """Cut the endless stream of samples into this process's batches, each with its place in the stream.
+
+    Yields (position int64, samples [replica batch]) from the first to the last wanted step.
+    """
+    start = window.start_step * window.global_batch_size
+    epochs = tf.data.Dataset.range(
+        start // window.examples, window.stop_step * window.global_batch_size // window.examples + 1
+    )
+    samples = epochs.flat_map(read_epoch).skip(start % window.examples)
+    steps = samples.batch(window.global_batch_size, drop_remainder=True)
+    steps = steps.take(window.stop_step - window.start_step).enumerate(window.start_step)
+    share = window.share
+
+    def split_among_replicas(step: tf.Tensor, batch: tf.Tensor) -> tf.data.Dataset:
+        replicas = tf.range(
+            share.first_replica, share.first_replica + share.num_local_replicas, dtype=tf.int64
+        )
+        by_replica = tf.reshape(batch, [share.num_replicas, window.replica_batch_size])
+        positions = step * window.global_batch_size + replicas * window.replica_batch_size
+        return tf.data.Dataset.from_tensor_slices((positions, tf.gather(by_replica, replicas)))
+
+    return steps.flat_map(split_among_replicas)
+
+
+def _memory_epochs(window: _Window, arrays: Arrays) -> tuple[EpochReader, Fetcher]:
+    """Return how to list an epoch's samples (row numbers) and how to fetch a batch of them from `arrays`."""
     # identity: a tensor converted from an array keeps a second copy of it alive (seen in TensorFlow 2.21).
     images, labels = tf.identity(arrays[0]), tf.identity(arrays[1])
     if images.shape[0] != window.examples:
         raise InputError(f"arrays hold {images.shape[0]} examples, the training split {window.examples}")
     key = mix64(window.seed, 0x6F72646572)  # "order" in ASCII
-    local = window.share.num_local_replicas
 
-    def fetch(number: tf.Tensor):
-        position = window.position(number // local, number % local)
-        positions = position + tf.range(window.replica_batch_size, dtype=tf.int64)
-        index = permute(positions % window.examples, window.examples, key, positions // window.examples)
-        return position, tf.gather(images, index), tf.gather(labels, index), index
+    def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(permutation(window.examples, key, epoch))
 
-    numbers = tf.data.Dataset.range(window.start_step * local, window.stop_step * local)
-    return numbers.map(fetch, num_parallel_calls=tf.data.AUTOTUNE)
+    def fetch(index: tf.Tensor) -> Batch:
+        return tf.gather(images, index), tf.gather(labels, index), index
+
+    return read_epoch, fetch
 
 
-def _streamed_batches(window: _Window, manifest: Manifest, shuffle_buffer_size: int) -> tf.data.Dataset:
-    """Yield the same from the shards; every process reads all records and parses only its share."""
-    first_position = window.start_step * window.global_batch_size
-    last_epoch = window.stop_step * window.global_batch_size // window.examples
-    first_epoch = first_position // window.examples
-    records = tf.data.Dataset.range(first_epoch, last_epoch + 1).flat_map(
-        _epoch_reader(manifest, window.seed, shuffle_buffer_size)
-    )
-    steps = records.skip(first_position % window.examples).batch(
-        window.global_batch_size, drop_remainder=True
-    )
-    steps = steps.take(window.stop_step - window.start_step).enumerate(window.start_step)
-    share = window.share
+def _streamed_epochs(
+    window: _Window, manifest: Manifest, shuffle_buffer_size: int
+) -> tuple[EpochReader, Fetcher]:
+    """Return how to read an epoch's samples (serialized records) and how to parse a batch of them.
 
-    def split_among_replicas(step: tf.Tensor, serialized: tf.Tensor) -> tf.data.Dataset:
-        by_replica = tf.reshape(serialized, [share.num_replicas, window.replica_batch_size])
-        mine = by_replica[share.first_replica : share.first_replica + share.num_local_replicas]
-        positions = window.position(step, tf.range(share.num_local_replicas, dtype=tf.int64))
-        return tf.data.Dataset.from_tensor_slices((positions, mine))
-
-    def parse(position: tf.Tensor, serialized: tf.Tensor):
-        return position, *parse_batch(serialized, manifest.image_shape)
-
-    return steps.flat_map(split_among_replicas).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _epoch_reader(
-    manifest: Manifest, seed: int, shuffle_buffer_size: int
-) -> Callable[[tf.Tensor], tf.data.Dataset]:
-    """Return a function: epoch → the training records of that epoch in its own order, as a data set."""
+    Every process reads all records and parses only its share.
+    """
     shards = find_split(manifest, "train").shards
     # The contents are left to the records' own checksums: hashing a large set would delay the first step.
     damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
     if damaged:
         raise damage_error(manifest, damaged)
     paths = [os.fspath(manifest.shard_path(shard)) for shard in shards]
-    shard_key = mix64(seed, 0x7368617264)  # "shard" in ASCII
-    buffer_key = mix64(seed, 0x627566666572)  # "buffer" in ASCII
+    shard_key = mix64(window.seed, 0x7368617264)  # "shard" in ASCII
+    buffer_key = mix64(window.seed, 0x627566666572)  # "buffer" in ASCII
 
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         # Dataset.shuffle mixes the graph's seed in; fixing it keeps tf.random.set_seed out of the order.
         tf.compat.v1.set_random_seed(1)
-        order = permute(tf.range(len(paths), dtype=tf.int64), len(paths), shard_key, epoch)
+        order = permutation(len(paths), shard_key, epoch)
         records = tf.data.Dataset.from_tensor_slices(tf.gather(tf.constant(paths), order)).interleave(
             tf.data.TFRecordDataset,
             cycle_length=min(_INTERLEAVED_SHARDS, len(paths)),
@@ -207,10 +208,10 @@ def _epoch_reader(
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        buffer_seed = tf.cast(seed_words(buffer_key, epoch)[0], tf.int64)
+        buffer_seed = tf.bitcast(mix64_tensor(tf.constant(buffer_key, tf.uint64), epoch), tf.int64)
         return records.shuffle(shuffle_buffer_size, seed=buffer_seed, reshuffle_each_iteration=False)
 
-    return read_epoch
+    return read_epoch, lambda serialized: parse_batch(serialized, manifest.image_shape)
 
 
 def eval_dataset(

@@ -40,7 +40,7 @@ def build_model(
     data_format: str = "channels_last",
     seed: int = 0,
 ) -> keras.Model:
-    """Return a functional model: float32 images [batch, height, width, channels] to logits [batch, num_classes].
+    """Return a functional model: images float32 [batch, height, width, channels] to logits [batch, classes].
 
     Images are channels last whatever ``data_format`` is; the model transposes them on its device.
     Call it inside ``strategy.scope()``.

@@ -77,7 +77,7 @@ def _block_v2(toolbox: Toolbox, x, width: int, stride: int, bottleneck: bool):
 
 
 def _shortcut(toolbox: Toolbox, x, out_channels: int, stride: int, project: bool, norm: bool):
-    """Identity; where the shape changes, pooling and zero channels (option A) or a 1x1 projection (option B)."""
+    """Identity; where the shape changes, pooling and zero channels (option A) or a projection (option B)."""
     in_channels = toolbox.channels(x)
     if stride == 1 and in_channels == out_channels:
         return x

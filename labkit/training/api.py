@@ -12,6 +12,7 @@ from labkit import home
 from labkit.config import Config
 from labkit.data.manifest import Manifest, find_manifest, load_manifest
 from labkit.errors import InputError
+from labkit.notices import import_tensorflow
 from labkit.runs import ACTIVE_STATES, MetricsReader, MetricsWriter, RunDirectory, RunLock
 from labkit.training.admission import Admission, admit, check_writable
 from labkit.training.result import TrainResult
@@ -43,6 +44,7 @@ def train(config: Config, *, overwrite: bool = False, announce: Callable[[str], 
         if admission.found == "finished":
             return _already_finished(admission.run)
 
+    import_tensorflow()
     from labkit.training.loop import train_run
     from labkit.training.session import prepare_devices
 
@@ -78,7 +80,7 @@ def _with_recorded_dataset(config: Config, overwrite: bool) -> Config:
 
 
 def _prepared(config: Config, data_dir: Path) -> tuple[Manifest | None, str]:
-    """Return the manifest where the data set is prepared and the line that says which; None where it must be made.
+    """Return the manifest and the line that says which data set it is; None where it must be made first.
 
     A data directory that the user names must hold what is asked for; the default one is filled as
     ``dataset`` allows.
@@ -152,6 +154,7 @@ def evaluate(
             f"--split is {split!r}; {manifest.dataset} is prepared with: {', '.join(manifest.splits)}"
         )
 
+    import_tensorflow()
     from labkit.training.checkpoints import CheckpointStore
     from labkit.training.evaluate import evaluate_split
     from labkit.training.predictions import write_predictions

@@ -137,8 +137,8 @@ class CheckpointStore:
     def _damaged(self, step: int, error: Any) -> InputError:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:160]
         return InputError(
-            f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder to go on from the "
-            "one before, or start anew with --overwrite"
+            f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder to go on from "
+            "the one before, or start anew with --overwrite"
         )
 
 

@@ -1,4 +1,4 @@
-"""Lines for people: a progress bar in a terminal, plain lines elsewhere, a display that ends static in a notebook."""
+"""Lines for people: a bar in a terminal, plain lines elsewhere, in a notebook a display that ends static."""
 
 import sys
 import time

@@ -49,8 +49,8 @@ def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
     if wanted > num_gpus_found:
         if not config.simulate_missing_gpus:
             raise InputError(
-                f"--num-gpus is {wanted}; allowed: 0 to {num_gpus_found}, the GPUs that TensorFlow finds here "
-                "(see labkit doctor), or add --simulate-missing-gpus"
+                f"--num-gpus is {wanted}, but TensorFlow finds {num_gpus_found} here (see labkit doctor); "
+                f"allowed: 0 to {num_gpus_found}, or any number with --simulate-missing-gpus"
             )
         # All replicas are simulated, not only the missing ones: a synchronous step is as slow as its
         # slowest replica, and one kind of device keeps one data format and one set of kernels.
@@ -70,7 +70,7 @@ def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
 
 
 def configure_tensorflow(config: DistributionConfig, *, deterministic: bool) -> DevicePlan:
-    """Set threads, placement, determinism and logical devices; return the plan. Must come before the first operation.
+    """Set threads, placement, determinism and logical devices before the first operation; return the plan.
 
     Raises InputError where the devices aren't there (``plan_devices``), or where TensorFlow is already
     running in this process with other settings.

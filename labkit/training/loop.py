@@ -132,7 +132,7 @@ class _Loop:
     def _run(self, state: CheckpointState | None, resumed: bool) -> TrainResult:
         self.session = make_session(self.config, self.manifest, self.plan)
         parameters = self.session.model.count_params()
-        # Weights and velocities in float32, in as many checkpoints as are kept, the best and one being written.
+        # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
         check_disk_space(self.run.path, parameters * 8 * (self.config.run.keep_checkpoints + 2))
         if state is not None:
             self.store.restore(self.session.checkpoint(), state.step)

@@ -23,7 +23,7 @@ def make_train_step(
     global_batch_size: int,
     label_smoothing: float,
 ) -> Callable[[Any, Any, tf.Tensor], tf.Tensor]:
-    """Return ``train_step(images, labels, learning_rate)`` -> float32 [2]: mean loss, accuracy of the global batch.
+    """Return ``train_step(images, labels, learning_rate)`` -> float32 [2]: loss and accuracy of the batch.
 
     ``images`` and ``labels`` are what the distributed data set yields. ``step`` grows by one a call; it is
     the run's only counter (Keras's ``iterations`` loses updates under several writers).

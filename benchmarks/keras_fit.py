@@ -1,0 +1,137 @@
+"""The peer of train_step.py: Keras 3's `model.fit` on the same network, images, loss and update.
+
+Trains one epoch for each line that comes in on stdin and prints its speed as a line of JSON. There is no
+callback inside an epoch, no progress bar, and the epochs share one iterator, so nothing but `fit` is timed.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+
+from labkit.config import Config
+from labkit.data.loading import load_split
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.pipeline import train_dataset
+from labkit.models.resnet import resnet
+from labkit.models.toolbox import Toolbox
+
+__all__ = ["KerasToolbox", "compile_peer", "make_peer"]
+
+
+class KerasToolbox(Toolbox):
+    """labkit's layers with Keras's own batch normalization."""
+
+    def norm(self, x):
+        axis = -1 if self.data_format == "channels_last" else 1
+        return keras.layers.BatchNormalization(
+            axis=axis,
+            momentum=self._batch_norm["decay"],
+            epsilon=self._batch_norm["epsilon"],
+            dtype=self.dtype,
+        )(x)
+
+
+def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, int]) -> keras.Model:
+    """Return the network of ``labkit.models.registry.build_model``, made of Keras layers alone."""
+    model = config.model
+    toolbox = KerasToolbox(
+        seed=config.run.seed,
+        batch_norm_decay=model.batch_norm_decay,
+        batch_norm_epsilon=model.batch_norm_epsilon,
+    )
+    images = keras.Input(image_shape, name="images", dtype="float32")
+    logits = resnet(
+        toolbox,
+        images,
+        num_layers=model.num_layers,
+        version=model.resnet_version,
+        block=model.block,
+        num_classes=num_classes,
+    )
+    return keras.Model(images, logits)
+
+
+def compile_peer(model: keras.Model, config: Config, *, steps_per_execution: int, jit_compile: bool) -> None:
+    """Give the peer labkit's update (constant learning rate, decoupled decay), loss and accuracy."""
+    optimizer = config.optimizer
+    model.compile(
+        optimizer=keras.optimizers.SGD(
+            optimizer.learning_rate,
+            momentum=optimizer.momentum,
+            nesterov=optimizer.nesterov,
+            weight_decay=optimizer.weight_decay,
+        ),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        steps_per_execution=steps_per_execution,
+        jit_compile=jit_compile,
+    )
+
+
+class _Turns(keras.callbacks.Callback):
+    """Waits for a line before each epoch and tells the speed after it."""
+
+    def __init__(self, images_per_epoch: int) -> None:
+        super().__init__()
+        self._images = images_per_epoch
+        self._started = 0.0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if not sys.stdin.readline():  # nobody is left to train for
+            os._exit(0)
+        self._started = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        speed = self._images / (time.perf_counter() - self._started)
+        print(json.dumps({"images_per_second": speed}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--num-layers", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="steps of an epoch, that is of a turn")
+    parser.add_argument("--steps-per-execution", type=int, default=1)
+    parser.add_argument("--jit-compile", action="store_true")
+    options = parser.parse_args()
+    config = Config.from_flat(
+        {
+            "num_layers": options.num_layers,
+            "train_batch_size": options.batch_size,
+            "weight_decay_mode": "decoupled",
+        }
+    )
+    manifest = load_manifest(options.data_dir, options.dataset)
+    model = make_peer(config, num_classes=manifest.num_classes, image_shape=manifest.image_shape)
+    compile_peer(
+        model, config, steps_per_execution=options.steps_per_execution, jit_compile=options.jit_compile
+    )
+    _fit(model, manifest, config, options.steps)
+
+
+def _fit(model: keras.Model, manifest: Manifest, config: Config, steps: int) -> None:
+    epochs = 10_000  # more than anyone asks for; the process is ended
+    images = train_dataset(
+        manifest,
+        global_batch_size=config.data.train_batch_size,
+        seed=config.run.seed,
+        start_step=0,
+        stop_step=epochs * steps,
+        input_path="memory",
+        arrays=load_split(manifest, "train"),
+    )
+    turns = _Turns(steps * config.data.train_batch_size)
+    model.fit(images, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=[turns])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""`labkit train` and the Keras peer in processes of their own, of which only one works at a time.
+
+Speed drifts by tens of per cent from minute to minute on shared machines. Both sides of a comparison are
+therefore alive at once and take turns of some seconds, while the other one is held.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.common import ROOT
+from labkit.data.manifest import Manifest
+from labkit.runs import MetricsReader, RunDirectory
+
+__all__ = ["KerasFit", "Training", "train_flags", "train_images_per_second"]
+
+SECONDS_TO_START = 300.0
+SECONDS_WITHOUT_A_STEP = 120.0
+POLL_SECONDS = 0.02
+
+
+def train_flags(manifest: Manifest, *, num_layers: int, batch_size: int, input_path: str = "memory") -> list[str]:
+    """Return flags of ``labkit train`` that train steps and nothing else: no validation, no checkpoints.
+
+    Weight decay is decoupled, which is Keras's kind, so that both sides compute the same update.
+    """
+    values = {
+        "dataset": manifest.dataset,
+        "data-dir": manifest.directory.parent,
+        "num-gpus": 0,
+        "num-layers": num_layers,
+        "train-batch-size": batch_size,
+        "train-steps": 100_000,  # never reached: the process is ended
+        "learning-rate-schedule": "constant",
+        "learning-rate": 0.1,
+        "momentum": 0.9,
+        "weight-decay": 2e-4,
+        "weight-decay-mode": "decoupled",
+        "validate-every-steps": 0,
+        "checkpoint-every-seconds": 1_000_000,
+        "input-path": input_path,
+    }
+    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
+
+
+class _Worker:
+    """A process with its log, ended at the end of the block."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._log = log
+        with open(log, "ab") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=self._stdout(errors), stderr=errors, text=True, cwd=ROOT
+            )
+
+    def _stdout(self, log: Any) -> Any:
+        return log
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def failure(self, what: str) -> RuntimeError:
+        """Return an error with the end of the process's log."""
+        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        return RuntimeError(f"{what}; exit code {self.process.poll()}; the end of its log:\n{tail}")
+
+
+class Training(_Worker):
+    """``labkit train``, unchanged, watched through its run directory and held with SIGSTOP.
+
+    Args:
+        folder: where its run directory and log go.
+        flags: of ``labkit train``, without ``--job-dir``.
+    """
+
+    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.run = RunDirectory(folder / "run")
+        self._reader = MetricsReader(self.run.metrics_path)
+        command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(self.run.path), *flags]
+        super().__init__(command, folder / "train.log")
+
+    def start(self, warmup_steps: int) -> None:
+        """Wait until ``warmup_steps`` steps are done, then hold."""
+        self._wait_for_step(1, SECONDS_TO_START)
+        self._wait_for_step(max(1, warmup_steps), SECONDS_WITHOUT_A_STEP)
+        self._hold()
+
+    def turn(self, steps: int) -> list[dict[str, Any]]:
+        """Go on for ``steps`` whole steps, hold again.
+
+        Returns their metrics rows after the row before them: ``steps`` + 1 rows. The step within which the
+        process was held, and the one after it, which found the input prefetched, are not among them.
+        """
+        self._take_rows()
+        os.kill(self.process.pid, signal.SIGCONT)
+        first = len(self._reader.rows) + 2
+        self._wait_for_step(first + steps, SECONDS_WITHOUT_A_STEP * max(1, steps // 10))
+        self._hold()
+        return self._reader.rows[first - 1 : first + steps]
+
+    def _hold(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def _take_rows(self) -> None:
+        if self._reader.path.exists():
+            self._reader.poll()
+
+    def _wait_for_step(self, step: int, seconds: float) -> None:
+        """Wait until the row of ``step`` is written: rows are one a step, from 1."""
+        give_up = time.monotonic() + seconds
+        while True:
+            self._take_rows()
+            if len(self._reader.rows) >= step:
+                return
+            if self.process.poll() is not None:
+                raise self.failure(f"labkit train ended before step {step}")
+            if time.monotonic() > give_up:
+                raise self.failure(f"labkit train did not reach step {step} in {seconds:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+
+def train_images_per_second(rows: Sequence[dict[str, Any]], batch_size: int) -> float:
+    """Return the speed over a turn's rows, from the first row's end to the last one's: everything counts."""
+    return (len(rows) - 1) * batch_size / (rows[-1]["wall_time"] - rows[0]["wall_time"])
+
+
+class KerasFit(_Worker):
+    """``benchmarks.keras_fit``: one ``model.fit``, an epoch a turn."""
+
+    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        super().__init__([sys.executable, "-m", "benchmarks.keras_fit", *flags], folder / "keras.log")
+
+    def _stdout(self, log: Any) -> Any:
+        return subprocess.PIPE
+
+    def turn(self) -> float:
+        """Let it train one epoch. Returns images per second."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self.process.wait()
+            raise self.failure("the Keras peer ended")
+        return float(json.loads(line)["images_per_second"])

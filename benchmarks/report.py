@@ -1,0 +1,149 @@
+"""What a benchmark found: figures with their raw repeats and goals, as JSON and as a table."""
+
+import datetime
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import describe_machine, load_average
+from labkit.runs import write_json_atomic
+
+__all__ = ["Figure", "Goal", "Report", "print_table", "read_figures"]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound on a median. ``bound`` is ``at least``, ``at most`` or ``below``."""
+
+    bound: str
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.bound not in ("at least", "at most", "below"):
+            raise ValueError(f"bound is {self.bound!r}; allowed: at least, at most, below")
+
+    def is_met(self, figure: float) -> bool:
+        """Return whether ``figure`` is within the bound; NaN never is."""
+        if self.bound == "at least":
+            return figure >= self.value
+        return figure <= self.value if self.bound == "at most" else figure < self.value
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity.
+
+    Args:
+        name: what was measured, in words.
+        unit: such as ``images/s``, ``s``, ``GB``; ``x`` for ratios, ``%`` for shares.
+        repeats: one value for each repeat, in the order of measuring.
+        goal: what the median should reach, or None where it is only told.
+    """
+
+    name: str
+    unit: str
+    repeats: tuple[float, ...]
+    goal: Goal | None = None
+
+    def __post_init__(self) -> None:
+        if not self.repeats:
+            raise ValueError(f"{self.name!r} was never measured")
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.repeats)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median reaches the goal; None without one."""
+        return None if self.goal is None else self.goal.is_met(self.median)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "median": self.median,
+            "minimum": min(self.repeats),
+            "maximum": max(self.repeats),
+            "repeats": list(self.repeats),
+            "goal": None if self.goal is None else {"bound": self.goal.bound, "value": self.goal.value},
+            "met": self.met,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Figure":
+        """Inverse of ``to_json``; median and verdict are computed from the raw repeats again."""
+        goal = Goal(value["goal"]["bound"], value["goal"]["value"]) if value["goal"] else None
+        return cls(value["name"], value["unit"], tuple(value["repeats"]), goal)
+
+
+class Report:
+    """One script's result. Make it before measuring: it notes when and under what load that began.
+
+    Args:
+        name: of the script, and of the file in ``results/``.
+        question: what the script answers, one sentence.
+        configuration: everything that was chosen, flags included.
+    """
+
+    def __init__(self, name: str, question: str, configuration: Mapping[str, Any]) -> None:
+        self.name, self.question, self.configuration = name, question, dict(configuration)
+        self._started = datetime.datetime.now(datetime.UTC)
+        self._load = load_average()
+
+    def finish(self, figures: Sequence[Figure], output: Path) -> Path:
+        """Write ``<output>/<name>.json``, print the table, return the file's path."""
+        output.mkdir(parents=True, exist_ok=True)
+        path = output / f"{self.name}.json"
+        write_json_atomic(
+            path,
+            {
+                "name": self.name,
+                "question": self.question,
+                "date": self._started.isoformat(timespec="seconds"),
+                "seconds": round((datetime.datetime.now(datetime.UTC) - self._started).total_seconds(), 1),
+                "load_average_before": self._load,
+                **describe_machine(),
+                "configuration": self.configuration,
+                "figures": [figure.to_json() for figure in figures],
+            },
+        )
+        print_table(self.question, [("", figure) for figure in figures])
+        print(f"written to {path}", flush=True)
+        return path
+
+
+def read_figures(path: Path) -> list[Figure]:
+    """Return the figures of a file that ``Report.finish`` wrote."""
+    return [Figure.from_json(value) for value in json.loads(path.read_text())["figures"]]
+
+
+def print_table(title: str, rows: Iterable[tuple[str, Figure]]) -> None:
+    """Print figures: goal, median, spread, met or missed. The first of a pair names the benchmark, if any."""
+    rows = list(rows)
+    named = any(name for name, _ in rows)
+    table = Table(title=title, title_justify="left")
+    for column in (*(["benchmark"] if named else []), "figure"):
+        table.add_column(column, overflow="fold")
+    for column in ("median", "min-max", "goal", ""):
+        table.add_column(column, no_wrap=True)
+    for name, figure in rows:
+        goal = "" if figure.goal is None else f"{figure.goal.bound} {_text(figure.goal.value, figure.unit)}"
+        verdict = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[figure.met]
+        spread = f"{_text(min(figure.repeats))}-{_text(max(figure.repeats), figure.unit)}"
+        cells = [figure.name, _text(figure.median, figure.unit), spread, goal, verdict]
+        table.add_row(*([name] if named else []), *cells)
+    console = Console()
+    # A pipe has no width; a table folded to 80 columns is unreadable in a log.
+    console.print(table, width=None if console.is_terminal else 120)
+
+
+def _text(value: float, unit: str = "") -> str:
+    digits = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{digits}{'' if unit in ('', 'x', '%') else ' '}{unit}"

@@ -1,0 +1,316 @@
+"""The ``labkit`` command: flags, and one call each.
+
+The standard library's argparse: flags are derived from the configuration's fields, booleans take both
+forms (``--no-x`` and ``--x False``), and nothing heavy is imported before a command runs.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from labkit import __version__
+from labkit.config import Config, FieldInfo, fields_by_name, unknown_name_error
+from labkit.errors import InputError
+
+__all__ = ["main"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, with the nearest known flag; exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"labkit: error: {message} (see {self.prog} --help)\n")
+
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        known, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flags = [flag for action in known.parser._actions for flag in action.option_strings]
+            raise unknown_name_error("argument", unknown[0].split("=")[0], sorted(flags))
+        return known
+
+
+_BOOLEAN_WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+
+
+class _Boolean(argparse.Action):
+    """``--flag``, ``--no-flag``, ``--flag True``, ``--flag=False``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        negated = ["--no-" + flag.removeprefix("--") for flag in option_strings]
+        super().__init__([*option_strings, *negated], dest, nargs="?", metavar="True|False", **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        value = True
+        if values is not None:
+            if values.lower() not in _BOOLEAN_WORDS:
+                parser.error(f"{option_string} is {values!r}; allowed: True or False")
+            value = _BOOLEAN_WORDS[values.lower()]
+        negative = (option_string or "").startswith("--no-")
+        setattr(namespace, self.dest, value != negative)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0 done, 1 a run failed, 2 bad input, 128 + signal."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        options = _parser().parse_all(arguments)
+        return options.command(options)
+    except InputError as error:
+        print(f"labkit: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader of our output has gone, as in `labkit runs | head -1`: nothing left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+# ---- parsers -------------------------------------------------------------------------------------------
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="labkit", description="Understand, run and trust distributed training.")
+    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
+    parser.set_defaults(parser=parser, command=_help)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_data(commands)
+    _add_train(commands)
+    _add_evaluate(commands)
+    _add_runs(commands)
+    _add_doctor(commands)
+    _add_demo(commands)
+    return parser
+
+
+def _add(commands: Any, name: str, help: str, command: Any) -> _Parser:
+    parser = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+    parser.set_defaults(parser=parser, command=command)
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    parser = _add(commands, "train", "Train a run, or go on with it.", _train)
+    parser.add_argument("--preset", help="start from a named run (see --list-presets)")
+    parser.add_argument("--list-presets", action="store_true", help="show the named runs and end")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="discard the run that is in the job directory"
+    )
+    for info in fields_by_name().values():
+        _add_field(parser, info)
+
+
+def _add_field(parser: argparse.ArgumentParser, info: FieldInfo) -> None:
+    default = "none" if info.default is None else info.default
+    help = f"{info.help} (default: {default})".replace("%", "%%")
+    if info.type is bool:
+        parser.add_argument(info.flag, dest=info.name, action=_Boolean, default=argparse.SUPPRESS, help=help)
+        return
+    metavar = {int: "N", float: "X", str: "TEXT"}[info.type]
+    if info.choices:
+        metavar = "{" + ",".join(str(choice) for choice in info.choices) + "}"
+    parser.add_argument(
+        info.flag,
+        dest=info.name,
+        metavar=metavar,
+        default=argparse.SUPPRESS,
+        help=help,
+    )
+
+
+def _typed(info: FieldInfo, text: str | bool) -> Any:
+    """Convert a flag's text to the field's type; the field itself checks the range."""
+    if isinstance(text, bool):
+        return text
+    if info.optional and text.lower() == "none":
+        return None
+    try:
+        return info.type(text)
+    except ValueError:
+        raise InputError(f"{info.flag} is {text!r}; allowed: {info.allowed}") from None
+
+
+def _add_data(commands: Any) -> None:
+    data = _add(commands, "data", "Prepare data sets.", _help)
+    actions = data.add_subparsers(title="actions", metavar="ACTION")
+    prepare = _add(
+        actions, "prepare", "Download or read a data set, and write it as sharded TFRecords.", _prepare
+    )
+    prepare.add_argument(
+        "--dataset", choices=("cifar10", "shapes"), default="cifar10", help="(default: cifar10)"
+    )
+    prepare.add_argument(
+        "--data-dir", metavar="DIR", help="folder of prepared data sets (default: <home>/data)"
+    )
+    prepare.add_argument(
+        "--archive",
+        metavar="PATH",
+        help="cifar-10-python.tar.gz, cifar-10-binary.tar.gz, or an extracted folder (default: download)",
+    )
+    prepare.add_argument(
+        "--validation-size",
+        type=_whole_number(),
+        metavar="N",
+        help="examples held out of training (default: as prepared, else a tenth: 5000 of CIFAR-10)",
+    )
+    prepare.add_argument("--url", help="download from here instead of the published place")
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = _add(commands, "evaluate", "Evaluate a checkpoint and write its predictions.", _evaluate)
+    parser.add_argument("run", metavar="RUN", help="a run directory, or its name under <home>/runs")
+    parser.add_argument(
+        "--split", choices=("test", "validation", "train"), default="test", help="(default: test)"
+    )
+    parser.add_argument(
+        "--checkpoint", default="best", help="best, last, or a step (default: best on validation)"
+    )
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where the data set is (default: where the run had it)"
+    )
+    parser.add_argument("--eval-batch-size", type=_whole_number(), metavar="N", help="(default: the run's)")
+
+
+def _add_runs(commands: Any) -> None:
+    parser = _add(commands, "runs", "List runs and where they stand.", _runs)
+    parser.add_argument("--runs-dir", metavar="DIR", help="folder of runs (default: <home>/runs)")
+
+
+def _add_doctor(commands: Any) -> None:
+    _add(commands, "doctor", "Say what this machine has, and what to do about each problem.", _doctor)
+
+
+def _add_demo(commands: Any) -> None:
+    _add(commands, "demo", "Run the notebook and say where to look.", _demo)
+
+
+def _whole_number() -> Any:
+    def convert(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number") from None
+
+    return convert
+
+
+def _help(options: argparse.Namespace) -> int:
+    options.parser.print_help()
+    return 0
+
+
+# ---- commands ------------------------------------------------------------------------------------------
+
+
+def _train(options: argparse.Namespace) -> int:
+    from labkit.presets import PRESETS, preset_summary, preset_values
+
+    if options.list_presets:
+        for name in PRESETS:
+            print(f"{name}: {preset_summary(name)}")
+        return 0
+    fields = fields_by_name()
+    given = {name: _typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+    preset = preset_values(options.preset) if options.preset else {}
+    config = Config.from_flat({**preset, **given})
+    from labkit.training.api import train
+
+    result = train(config, overwrite=options.overwrite)
+    if not result.did_work:
+        print(result.message)
+    if result.test:
+        print(f"test accuracy {result.test['accuracy']:.4f} (step {result.test['step']})")
+    if result.state == "interrupted":
+        return 128 + (result.signal_number or signal.SIGINT)
+    return 0 if result.state == "finished" else 1
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from labkit.training.api import evaluate
+
+    figures = evaluate(
+        str(_find_run(options.run)),
+        split=options.split,
+        checkpoint=options.checkpoint,
+        data_dir=options.data_dir,
+        eval_batch_size=options.eval_batch_size,
+    )
+    print(
+        f"{figures['split']} of {figures['examples']:,} examples, step {figures['checkpoint_step']}: "
+        f"loss {figures['loss']:.4f}  top-1 {figures['accuracy']:.4f}  top-5 {figures['top5_accuracy']:.4f}"
+    )
+    print(f"{'class':<12} {'count':>6} {'accuracy':>9} {'precision':>9}")
+    for row in figures["per_class"]:
+        shown = ["-" if row[key] is None else f"{row[key]:.4f}" for key in ("accuracy", "precision")]
+        print(f"{row['name']:<12} {row['count']:>6} {shown[0]:>9} {shown[1]:>9}")
+    return 0
+
+
+def _find_run(name: str) -> Path:
+    from labkit import home
+    from labkit.runs import RunDirectory, list_runs
+
+    for path in (Path(name), home.runs_home() / name):
+        if RunDirectory(path).exists():
+            return path
+    known = [run.name for run in list_runs(home.runs_home())][:5]
+    hint = (
+        f"the newest in {home.runs_home()}: {', '.join(known)}" if known else f"{home.runs_home()} has none"
+    )
+    raise InputError(f"no run at {name!r}; give a run directory or a name that labkit runs lists; {hint}")
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    from labkit import home
+    from labkit.data.prepare import prepare
+
+    result = prepare(
+        options.dataset,
+        options.data_dir or home.data_home(),
+        archive=options.archive,
+        validation_size=options.validation_size,
+        url=options.url,
+        progress=print,
+    )
+    manifest = result.manifest
+    counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
+    print(f"{manifest.dataset}: {counts}, {manifest.num_classes} classes, in {manifest.directory}")
+    if not result.did_work:
+        print("already prepared; every shard verified")
+    return 0
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from labkit import home
+    from labkit.runs import list_runs
+
+    folder = Path(options.runs_dir) if options.runs_dir else home.runs_home()
+    runs = list_runs(folder)
+    if not runs:
+        print(f"no runs in {folder}")
+    for run in runs:
+        status = run.read_status()
+        state = status.liveness() if status else "unknown"
+        step = f"{status.step}/{status.total_steps}" if status else "-"
+        print(f"{run.name:<40} {state:<12} {step:>15}  {run.path}")
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from labkit.doctor import examine
+
+    return examine()
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from labkit.demo import run_demo
+
+    return run_demo()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

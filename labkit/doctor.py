@@ -1,0 +1,177 @@
+"""``labkit doctor``: what this machine has, and what to do about each problem."""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from labkit import home
+from labkit.data.manifest import find_manifest, verify_shards
+from labkit.errors import InputError
+from labkit.notices import import_tensorflow
+
+__all__ = ["Finding", "examine", "findings"]
+
+INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+MALLOC_VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
+LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
+PACKAGES = ("tensorflow", "keras", "numpy", "streamlit", "jupyterlab", "papermill")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. ``level``: ok, note or problem; ``way_out``: what to do, for the latter two."""
+
+    level: str
+    subject: str
+    text: str
+    way_out: str = ""
+
+
+def examine() -> int:
+    """Print all findings. Returns 1 where one is a problem, else 0."""
+    worst = 0
+    for finding in findings():
+        mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
+        print(f"{mark}  {finding.subject:<14} {finding.text}")
+        if finding.way_out:
+            print(f"{'':<24} -> {finding.way_out}")
+        worst |= finding.level == "problem"
+    return int(worst)
+
+
+def findings() -> Iterator[Finding]:
+    """Yield the findings, the quick ones first."""
+    yield _python()
+    yield _versions()
+    yield _cpu()
+    yield from _threads()
+    yield _allocator()
+    yield from _disk()
+    yield from _data_sets()
+    yield from _devices()
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if version.startswith("3.11."):
+        return Finding("ok", "python", version)
+    return Finding(
+        "problem", "python", version, "labkit is locked for Python 3.11: make env with PYTHON=python3.11"
+    )
+
+
+def _versions() -> Finding:
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding("problem", "versions", f"missing: {', '.join(missing)}", "run make env")
+    return Finding("ok", "versions", ", ".join(found))
+
+
+def _cpu() -> Finding:
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return Finding(
+            "note", "instructions", "unknown on this system", "none needed: TensorFlow finds them itself"
+        )
+    present = [name for name in INSTRUCTION_SETS if name in flags]
+    if "avx2" not in present:
+        return Finding("note", "instructions", "no AVX2", "training will be slow: use a newer CPU or a GPU")
+    return Finding("ok", "instructions", ", ".join(present))
+
+
+def _threads() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding(
+        "ok", "threads", f"{cores} usable cores; TensorFlow takes one thread a core unless told otherwise"
+    )
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        yield Finding(
+            "problem", "oneDNN", "switched off: steps take twice as long", "unset TF_ENABLE_ONEDNN_OPTS"
+        )
+    named = os.environ.get("OMP_NUM_THREADS")
+    if named:
+        yield Finding("note", "threads", f"OMP_NUM_THREADS={named}", "unset it if steps are slow")
+
+
+def _allocator() -> Finding:
+    if os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true"):
+        return Finding("ok", "allocator", "TensorFlow's own (TF_CPU_ALLOCATOR_USE_BFC)")
+    if all(name in os.environ for name in MALLOC_VARIABLES):
+        return Finding("ok", "allocator", "glibc, told to keep its memory (MALLOC_* are set)")
+    return Finding(
+        "note",
+        "allocator",
+        "glibc gives big buffers back after every operation",
+        "up to 1.2 x faster steps with: export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 "
+        "MALLOC_TOP_PAD_=268435456",
+    )
+
+
+def _disk() -> Iterator[Finding]:
+    for subject, folder in (("data", home.data_home()), ("runs", home.runs_home())):
+        existing = folder
+        while not existing.exists():
+            existing = existing.parent
+        free = shutil.disk_usage(existing).free
+        text = f"{folder}, {free / 2**30:.1f} GiB free"
+        if not os.access(existing, os.W_OK):
+            yield Finding("problem", subject, f"{text}, not writable", "set LABKIT_HOME to a folder of yours")
+        elif free < LEAST_FREE_BYTES:
+            yield Finding("problem", subject, text, "free some space, or set LABKIT_HOME to another disk")
+        else:
+            yield Finding("ok", subject, text)
+
+
+def _data_sets() -> Iterator[Finding]:
+    for dataset in ("cifar10", "shapes"):
+        prepare = f"labkit data prepare --dataset {dataset}"
+        try:
+            manifest = find_manifest(home.data_home(), dataset)
+        except InputError as error:
+            yield Finding("problem", dataset, str(error), prepare)
+            continue
+        if manifest is None:
+            yield Finding("note", dataset, "not prepared", prepare)
+            continue
+        damaged = verify_shards(manifest)
+        if damaged:
+            yield Finding("problem", dataset, f"damaged: {', '.join(damaged)}", f"rebuild with: {prepare}")
+        else:
+            counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
+            yield Finding("ok", dataset, f"{counts}; every shard verified")
+
+
+def _devices() -> Iterator[Finding]:
+    try:
+        import_tensorflow()
+        import tensorflow as tf
+    except ImportError as error:
+        yield Finding("problem", "devices", f"TensorFlow can't be imported: {error}", "run make env")
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        details = tf.config.experimental.get_device_details(gpu)
+        yield Finding("ok", "devices", f"{gpu.name}: {details.get('device_name', 'unknown')}")
+    if gpus:
+        return
+    if Path("/proc/driver/nvidia").exists():
+        yield Finding(
+            "problem",
+            "devices",
+            "this machine has an NVIDIA driver, but TensorFlow finds no GPU",
+            "install CUDA's libraries: .venv/bin/pip install 'tensorflow[and-cuda]==2.21.0'",
+        )
+    else:
+        yield Finding(
+            "ok", "devices", "CPU only; several replicas can be simulated (--simulate-missing-gpus)"
+        )

@@ -1,0 +1,152 @@
+"""Run directories in every state, as a training and ``labkit evaluate`` leave them."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit import config
+
+from labkit.runs import ACTIVE_STATES, MetricsWriter, RunDirectory, Status, write_json_atomic
+
+CLASSES = ["circle", "square", "<b>star</b>"]
+
+MakeRun = Callable[..., RunDirectory]
+
+
+@pytest.fixture(autouse=True)
+def loopback() -> Iterator[None]:
+    """Stand in for app/.streamlit/config.toml, which only `streamlit run` reads."""
+    before = config.get_option("server.address")
+    config.set_option("server.address", "127.0.0.1")
+    yield
+    config.set_option("server.address", before)
+
+
+@pytest.fixture
+def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that labkit's home holds its runs in."""
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.delenv("LABKIT_RUNS", raising=False)
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    return folder
+
+
+def train_row(step: int, **values: float) -> dict[str, object]:
+    """Return a row as training writes it after ``step``."""
+    row = {
+        "split": "train",
+        "step": step,
+        "epoch": step / 50,
+        "loss": 2.0 / step,
+        "accuracy": 1 - 1 / step,
+        "learning_rate": 0.1,
+        "examples_per_second": 400.0 + step % 3,
+        "seconds_per_step": 0.3,
+        "input_wait_fraction": 0.01,
+        "wall_time": 1_700_000_000.0 + step,
+    }
+    return {**row, **values}
+
+
+def evaluation_row(step: int, split: str = "validation", **values: float) -> dict[str, object]:
+    """Return a row as an evaluation after ``step`` writes it."""
+    row = {
+        "split": split,
+        "step": step,
+        "epoch": step / 50,
+        "loss": 3.0 / step,
+        "accuracy": 0.9,
+        "top5_accuracy": 1.0,
+        "examples": 5000,
+        "seconds": 4.0,
+        "wall_time": 1_700_000_000.0 + step,
+    }
+    return {**row, **values}
+
+
+@pytest.fixture
+def make_run(runs_folder: Path) -> MakeRun:
+    """Make a run in the home: its state, its last step, changes of its last row, its environment."""
+
+    def make(
+        name: str = "first", state: str = "finished", steps: int = 120, *, status: dict | None = None, **last
+    ) -> RunDirectory:
+        run = RunDirectory(runs_folder / name)
+        run.create()
+        write_json_atomic(
+            run.config_path,
+            {
+                "data": {"dataset": "shapes", "train_batch_size": 128},
+                "model": {"model": "resnet", "num_layers": 20},
+                "run": {"train_steps": 200},
+            },
+        )
+        write_json_atomic(
+            run.environment_path,
+            {
+                "versions": {"python": "3.11.2"},
+                "devices": ["/device:CPU:0"],
+                "command": "labkit train --preset quick",
+                "data": {"dataset": "shapes", "chosen_because": "it was asked for"},
+                "replicas": 1,
+            },
+        )
+        writer = MetricsWriter(run.metrics_path)
+        writer.append([train_row(step) for step in range(1, steps)] + [train_row(steps, **last)])
+        writer.append([evaluation_row(steps)])
+        writer.close()
+        run.log_path.write_text("first line\nlast line\n")
+        now = run.metrics_path.stat().st_mtime
+        alive = os.getpid() if state in ACTIVE_STATES else 0
+        run.write_status(
+            Status(
+                **{
+                    "state": state,
+                    "step": steps,
+                    "total_steps": 200,
+                    "heartbeat": now,
+                    "started": now - 65,
+                    "pid": alive,
+                    "host": socket.gethostname(),
+                    "eta_seconds": 30.0,
+                    **(status or {}),
+                }
+            )
+        )
+        return run
+
+    return make
+
+
+def write_predictions(run: RunDirectory, examples: int = 60, seed: int = 0) -> dict[str, np.ndarray]:
+    """Write predictions as ``labkit evaluate`` does; return the arrays."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, len(CLASSES), examples).astype(np.int32)
+    logits = rng.normal(size=(examples, len(CLASSES)))
+    logits[np.arange(examples), labels] += 1.0
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    arrays = {
+        "images": rng.integers(0, 256, (examples, 32, 32, 3)).astype(np.uint8),
+        "labels": labels,
+        "probabilities": probabilities.astype(np.float32),
+        "index": np.arange(examples, dtype=np.int64),
+    }
+    run.predictions_path.mkdir(exist_ok=True)
+    np.savez_compressed(run.predictions_path / "test.npz", **arrays)
+    write_json_atomic(
+        run.predictions_path / "test.json",
+        {
+            "split": "test",
+            "checkpoint_step": 120,
+            "classes": CLASSES,
+            "examples": examples,
+            "loss": 0.8,
+            "accuracy": float((probabilities.argmax(1) == labels).sum() / max(examples, 1)),
+            "top5_accuracy": 1.0,
+        },
+    )
+    return arrays

@@ -1,0 +1,209 @@
+"""The dashboard as a person meets it: the documented command, a training that runs, a real browser."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.runs import RunDirectory
+from tests.app.conftest import CLASSES, write_predictions
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE = 60  # seconds that anything may take on a busy machine; nothing waits longer than it must
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
+    """Run ``command`` and end it, its children too, whatever happens."""
+    started = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait(PATIENCE)
+
+
+@contextmanager
+def training(run: RunDirectory, first_step: int = 1) -> Iterator[subprocess.Popen]:
+    """Run something that writes ``run`` as `labkit train` does, until SIGTERM."""
+    command = [sys.executable, str(Path(__file__).with_name("writer.py")), str(run.path), str(first_step)]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    with process(command, env=environment) as trainer:
+        wait_for(lambda: run.read_status() is not None and run.metrics_path.is_file(), trainer)
+        yield trainer
+
+
+@contextmanager
+def dashboard(home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT) -> Iterator[tuple[str, int]]:
+    """Start the documented command; yield the address and the server's process id."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", script, "--server.headless", "true"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
+    environment |= {"LABKIT_HOME": str(home), "LABKIT_RUNS": ""}
+    log = home / "dashboard.log"
+    with (
+        open(log, "wb") as output,
+        process(
+            [*command, "--server.port", str(port)], cwd=cwd, env=environment, stdout=output, stderr=output
+        ) as server,
+    ):
+        wait_for(lambda: listening(server.pid, port), server, log)
+        yield f"http://127.0.0.1:{port}", server.pid
+
+
+def wait_for(ready: Callable[[], object], started: subprocess.Popen, log: Path | None = None) -> None:
+    end = time.monotonic() + PATIENCE
+    while not ready():
+        assert started.poll() is None, f"ended early: {log.read_text() if log else started.args}"
+        assert time.monotonic() < end, (
+            f"not ready after {PATIENCE} s: {log.read_text() if log else started.args}"
+        )
+        time.sleep(0.05)
+
+
+def listening(pid: int, port: int) -> list[str]:
+    """Return the addresses on which the process, or a child of it, listens at ``port``."""
+    parent = psutil.Process(pid)
+    found = [c for one in (parent, *parent.children(True)) for c in one.net_connections("inet")]
+    return [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
+
+
+@pytest.mark.parametrize("where", ["checkout", "elsewhere"])
+def test_the_server_listens_on_loopback_only_whatever_folder_it_starts_in(tmp_path, where):
+    script, cwd = (
+        ("app/main.py", CHECKOUT) if where == "checkout" else (str(CHECKOUT / "app/main.py"), tmp_path)
+    )
+    with dashboard(tmp_path, script, cwd) as (address, pid):
+        assert listening(pid, int(address.rpartition(":")[2])) == ["127.0.0.1"]
+
+
+@dataclass
+class Visit:
+    """A page in the browser and what went wrong on it."""
+
+    page: "object"
+    complaints: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def visit() -> Iterator[Visit]:
+    """Open a browser; afterwards nothing may have been complained of, nor any other host asked."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed (pip install playwright)"
+    )
+    with api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.set_default_timeout(PATIENCE * 1000)
+        seen = Visit(page)
+        page.on("console", lambda m: seen.complaints.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda r: (
+                seen.elsewhere.append(r.url) if "//127.0.0.1:" not in r.url and "//" in r.url[:9] else None
+            ),
+        )
+        yield seen
+        assert page.locator('[data-testid="stException"]').count() == 0
+        assert seen.complaints == []
+        assert seen.elsewhere == [], "the page needs no other host"
+        browser.close()
+
+
+POINTS = """() => {
+    const plot = document.querySelector('.js-plotly-plot');
+    const trace = plot && plot.data.find(trace => trace.name === 'train');
+    return trace ? (trace._length || trace.x.length) : 0;
+}"""
+ZOOM = "() => document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range"
+
+
+def more_points_than(page, count: int) -> int:
+    page.wait_for_function(f"count => ({POINTS})() > count", arg=count)
+    return page.evaluate(POINTS)
+
+
+@pytest.mark.browser
+def test_the_curve_grows_while_a_training_runs_and_follows_it_to_its_end_and_back(tmp_path, visit):
+    run, page = RunDirectory(tmp_path / "runs" / "watched"), visit.page
+    run.path.mkdir(parents=True)
+    with dashboard(tmp_path) as (address, _):
+        with training(run) as trainer:
+            page.goto(address)
+            badge = page.get_by_test_id("stBadge") if False else page.locator(".stMain")
+            badge.get_by_text("running", exact=True).wait_for()
+            first = more_points_than(page, 1)
+            second = more_points_than(page, first)
+            assert f"Step {run.read_status().step:,}"[:5] in page.locator(".stMain").inner_text()
+            assert page.locator(".js-plotly-plot").count() == 4
+            assert "run=watched" in page.url
+
+            box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
+            middle = box["y"] + box["height"] / 2
+            page.mouse.move(box["x"] + box["width"] * 0.2, middle)
+            page.mouse.down()
+            page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=4)
+            page.mouse.up()
+            zoomed = page.evaluate(ZOOM)
+            third = more_points_than(page, second + 20)
+            assert page.evaluate(ZOOM) == zoomed, "new points leave the reader's zoom alone"
+
+            trainer.terminate()
+            trainer.wait(PATIENCE)
+        badge.get_by_text("interrupted", exact=True).wait_for()
+        with training(run, first_step=run.read_status().step + 1):
+            badge.get_by_text("running", exact=True).wait_for()
+            more_points_than(page, third)
+
+
+@pytest.mark.browser
+def test_wrong_predictions_are_found_by_a_click_into_the_confusion_matrix(make_run, tmp_path, visit):
+    run, page = make_run(), visit.page
+    arrays = write_predictions(run)
+    predicted = arrays["probabilities"].argmax(1)
+    true, taken_for = next(
+        (int(t), int(p)) for t, p in zip(arrays["labels"], predicted, strict=True) if t != p
+    )
+    count = int(((arrays["labels"] == true) & (predicted == taken_for)).sum())
+    with dashboard(tmp_path) as (address, _):
+        page.goto(address)
+        page.get_by_role("link", name="Predictions").click()
+        assert page.locator(".lk-card").first.get_attribute("class") == "lk-card wrong"
+        image = page.locator(".lk-card img").first
+        assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+        assert image.evaluate("image => image.naturalWidth") == 32
+        cell = page.locator(".js-plotly-plot .scatterlayer .point").nth(true * len(CLASSES) + taken_for)
+        cell.scroll_into_view_if_needed()
+        box = cell.bounding_box()
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
+        assert page.locator(".lk-card").count() == min(count, 18)
+        assert "true=" in page.url
+        for name in ("Compare", "Configuration", "Live"):
+            page.get_by_role("link", name=name).click()
+            page.locator(".stMain").get_by_text(run.name).first.wait_for()
+            assert "run=first" in page.url

@@ -1,0 +1,409 @@
+"""Every page with runs in every state: no traceback, the right words, the right numbers."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit import config
+from streamlit.testing.v1 import AppTest
+
+from app import state
+from app.compare import differences
+from app.configuration import flatten
+from app.live import duration
+from labkit.runs import MetricsWriter, RunDirectory, write_json_atomic
+from tests.app.conftest import CLASSES, train_row, write_predictions
+
+MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
+PAGES = ("live", "predictions", "compare", "configuration")
+
+
+def open_main(**url: str) -> AppTest:
+    at = AppTest.from_file(str(MAIN), default_timeout=30)
+    for name, value in url.items():
+        at.query_params[name] = value
+    return checked(at.run())
+
+
+def open_page(name: str, run: RunDirectory | str) -> AppTest:
+    at = AppTest.from_string(f"from app import {name}\n{name}.page()", default_timeout=30)
+    at.session_state["run"] = run if isinstance(run, str) else str(run.path)
+    return checked(at.run())
+
+
+def checked(at: AppTest) -> AppTest:
+    assert not at.exception, at.exception[0].message
+    return at
+
+
+def words(at: AppTest) -> str:
+    kinds = ("title", "subheader", "caption", "markdown", "info", "warning", "error", "code", "metric")
+    parts = [element for kind in kinds for element in at.get(kind)]
+    return "\n".join(f"{getattr(part, 'label', '')} {part.value}" for part in parts)
+
+
+def figures(at: AppTest) -> list[dict]:
+    return [json.loads(chart.proto.spec) for chart in at.get("plotly_chart")]
+
+
+def test_without_runs_the_page_says_how_to_make_one(runs_folder):
+    assert "labkit train" in words(open_main())
+
+
+def test_the_last_active_run_is_chosen_and_pinned(make_run):
+    for place, name in enumerate(["older", "newest"]):
+        os.utime(make_run(name).status_path, (place, place))
+    at = open_main()
+    assert at.selectbox(key="run").value == "newest"
+    assert list(at.selectbox(key="run").options) == ["newest", "older"]
+    os.utime(RunDirectory(state.runs_home() / "older").status_path, (9, 9))
+    assert checked(at.run()).selectbox(key="run").value == "newest", "another run's progress changes nothing"
+
+
+def test_the_url_chooses_a_run_by_name_or_by_path(make_run, tmp_path):
+    make_run("first")
+    other = make_run("second").path.rename(tmp_path / "elsewhere")
+    assert "first" in words(open_main(run="first"))
+    at = open_main(run=str(other))
+    assert "elsewhere" in words(at)
+    assert at.selectbox(key="run").value == str(other)
+
+
+@pytest.mark.parametrize("name", ["nosuch", "/nosuch/run", "../..", "\0", "x" * 5000])
+def test_a_run_that_is_not_there_is_named(make_run, name):
+    make_run()
+    assert "There is no run in" in words(open_main(run=name))
+
+
+def test_runs_of_other_folders_are_listed_and_equal_names_told_apart(make_run, tmp_path, monkeypatch):
+    make_run("same")
+    for folder in ("more", "typed"):
+        (tmp_path / folder).mkdir()
+    make_run("same2").path.rename(tmp_path / "more" / "same")
+    make_run("unique").path.rename(tmp_path / "typed" / "unique")
+    monkeypatch.setenv("LABKIT_RUNS", str(tmp_path / "more"))
+    at = open_main(folder=str(tmp_path / "typed"))
+    expected = {"unique", str(tmp_path / "runs" / "same"), str(tmp_path / "more" / "same")}
+    assert set(at.selectbox(key="run").options) == expected
+    at.selectbox(key="run").set_value(str(tmp_path / "more" / "same"))
+    assert "same" in words(checked(at.run()))
+
+
+def test_half_created_runs_and_junk_break_no_page(make_run, runs_folder):
+    (runs_folder / "junk").mkdir()
+    (runs_folder / "file").write_text("x")
+    half = runs_folder / "half"
+    half.mkdir()
+    (half / "config.json").write_text("{")
+    for page in PAGES:
+        open_page(page, str(half))
+    assert open_main(run="half").selectbox(key="run").options == ["half"]
+
+
+STATES = [
+    ("starting", {}, "starting"),
+    ("running", {}, "running"),
+    ("running", {"heartbeat": 1.0}, "stalled"),
+    ("running", {"pid": "gone"}, "died"),
+    ("finished", {}, "finished"),
+    ("interrupted", {"message": "SIGTERM: saved at step 120"}, "SIGTERM: saved at step 120"),
+    ("failed", {"message": "loss is nan at step 7"}, "loss is nan at step 7"),
+    ("failed", {}, "gave no reason"),
+]
+
+
+@pytest.mark.parametrize(("written", "status", "shown"), STATES)
+def test_every_state_is_shown_with_step_and_curves(make_run, written, status, shown):
+    if status.get("pid") == "gone":
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait(30)
+        status = {"pid": gone.pid}
+    run = make_run(state=written, status=status)
+    at = open_page("live", run)
+    assert shown in words(at)
+    assert at.get("progress")[0].proto.text == "Step 120 of 200"
+    titles = [figure["layout"]["title"]["text"] for figure in figures(at)]
+    assert titles == ["Loss", "Accuracy", "Learning rate", "Examples per second"]
+    names = [trace["name"] for trace in figures(at)[0]["data"]]
+    assert names == ["train, raw", "train", "validation"]
+
+
+def test_an_unknown_state_and_odd_fields_are_no_crash(make_run):
+    run = make_run()
+    run.status_path.write_text('{"state": "dreaming", "step": "x", "total_steps": null, "started": NaN}')
+    assert "no status yet" in words(open_page("live", run))
+
+
+@pytest.mark.parametrize("missing", ["metrics.jsonl", "status.json", "environment.json", "out.log"])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_missing_file_breaks_no_page(make_run, page, missing):
+    run = make_run()
+    (run.path / missing).unlink()
+    open_page(page, run)
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "status.json", "environment.json", "config.json", "out.log"]
+)
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\x00", b"[]\n", b'{"data": 3, "devices": {}}\n'])
+def test_a_damaged_file_breaks_no_page(make_run, name, text):
+    run = make_run()
+    (run.path / name).write_bytes(text)
+    for page in PAGES:
+        open_page(page, run)
+
+
+def test_new_rows_show_at_the_next_look_and_a_torn_line_waits(make_run):
+    run = make_run(state="running")
+    at = open_page("live", run)
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([train_row(121, loss=77.0)])
+    writer.close()
+    with open(run.metrics_path, "a") as file:
+        file.write('{"split": "train", "step": 122, "lo')
+    checked(at.run())
+    assert at.get("progress")[0].proto.text == "Step 121 of 200"
+    assert "Training loss 77" in words(at)
+    assert "damaged" not in words(at)
+
+
+def test_nan_is_shown_as_such_and_marked(make_run):
+    at = open_page("live", make_run(state="failed", loss=math.nan))
+    assert "Training loss NaN" in words(at)
+    assert "train: NaN × 1" in [trace["name"] for trace in figures(at)[0]["data"]]
+
+
+def test_a_seam_is_drawn_in_every_chart(make_run):
+    run = make_run()
+    writer = MetricsWriter(run.metrics_path)
+    writer.mark_seam(100)
+    writer.append([train_row(step) for step in range(101, 130)])
+    at = open_page("live", run)
+    for figure in figures(at):
+        assert figure["layout"]["shapes"][0]["x0"] == 100
+    assert at.get("progress")[0].proto.text.startswith("Step 129") is (run.read_status().step < 129)
+
+
+def test_damaged_lines_are_counted_on_the_page(make_run):
+    run = make_run()
+    with open(run.metrics_path, "a") as file:
+        file.write("oops\n")
+    assert "1 damaged lines" in words(open_page("live", run))
+
+
+def test_simulated_replicas_and_another_data_set_are_announced(make_run):
+    run = make_run()
+    environment = run.read_environment()
+    environment["banner"] = "2 replicas simulated on logical CPU devices"
+    environment["data"] = {"dataset": "shapes", "chosen_because": "CIFAR-10 can't be reached"}
+    write_json_atomic(run.environment_path, environment)
+    write_json_atomic(run.config_path, {"data": {"dataset": "auto"}})
+    at = open_page("live", run)
+    assert "2 replicas simulated" in at.info[0].value
+    assert "shapes" in at.info[1].value
+    assert "CIFAR-10 can't be reached" in at.info[1].value
+    assert "/device:CPU:0" in words(at)
+
+
+@pytest.mark.parametrize(("control", "value"), [("x", "epoch"), ("x", "time"), ("steps", "Last 100")])
+def test_the_controls_change_the_curves(make_run, control, value):
+    run = make_run()
+    at = open_page("live", run)
+    before = figures(at)[0]["data"]
+    widget = at.selectbox(key=control) if control == "steps" else at.get("button_group")[0]
+    widget.set_value(value)
+    assert figures(checked(at.run()))[0]["data"] != before
+
+
+def test_smoothing_and_logarithm_reach_the_figure(make_run):
+    at = open_page("live", make_run())
+    at.slider(key="smoothing").set_value(0.0)
+    at.toggle(key="log").set_value(True)
+    checked(at.run())
+    loss, accuracy = figures(at)[:2]
+    assert [trace["name"] for trace in loss["data"]] == ["train", "validation"]
+    assert loss["layout"]["yaxis"]["type"] == "log"
+    assert accuracy["layout"]["yaxis"]["type"] == "linear"
+
+
+def cards_of(at: AppTest) -> str:
+    return "".join(element.proto.body for element in at.get("html"))
+
+
+def test_predictions_show_mistakes_first_and_each_page_others(make_run):
+    run = make_run()
+    arrays = write_predictions(run)
+    at = open_page("predictions", run)
+    wrong = int((arrays["probabilities"].argmax(1) != arrays["labels"]).sum())
+    assert f"Wrong {wrong}" in words(at)
+    first = cards_of(at)
+    shown = 18
+    assert first.count('lk-card wrong"') == min(wrong, shown)
+    at.session_state["page"] = 2
+    second = cards_of(checked(at.run()))
+    numbers = [
+        {part.split(" ")[0] for part in text.split('alt="Test image ')[1:]} for text in (first, second)
+    ]
+    assert len(numbers[0]) == len(numbers[1]) == shown
+    assert not numbers[0] & numbers[1]
+
+
+def test_predictions_are_filtered_by_both_classes(make_run):
+    run = make_run()
+    arrays = write_predictions(run)
+    at = open_page("predictions", run)
+    at.selectbox(key="true").set_value(CLASSES[0])
+    at.selectbox(key="predicted").set_value(CLASSES[1])
+    checked(at.run())
+    predicted = arrays["probabilities"].argmax(1)
+    count = int(((arrays["labels"] == 0) & (predicted == 1)).sum())
+    assert cards_of(at).count("<img") == min(count, 18) > 0
+    assert f"of {count}," in words(at)
+
+
+def test_predictions_that_are_replaced_while_the_page_is_open_are_read_again(make_run):
+    run = make_run()
+    at = open_page("predictions", run)
+    assert f"labkit evaluate {run.path}" in words(at)
+    write_predictions(run, examples=30)
+    assert "Test images 30" in words(checked(at.run()))
+    write_predictions(run, examples=31, seed=1)
+    assert "Test images 31" in words(checked(at.run()))
+    (run.predictions_path / "test.npz").write_bytes(b"PK\x03\x04 torn")
+    checked(at.run())
+    assert "is damaged" in at.error[0].value
+    assert f"labkit evaluate {run.path}" in words(at)
+
+
+def test_a_filter_of_another_runs_classes_is_dropped(make_run):
+    first, second = make_run("first"), make_run("second")
+    write_predictions(first)
+    arrays = write_predictions(second)
+    summary = json.loads((second.predictions_path / "test.json").read_text())
+    summary["classes"] = ["a", "b", "c"]
+    write_json_atomic(second.predictions_path / "test.json", summary)
+    at = open_page("predictions", first)
+    at.selectbox(key="true").set_value(CLASSES[0])
+    checked(at.run())
+    at.session_state["run"] = str(second.path)
+    checked(at.run())
+    assert at.selectbox(key="true").value == "any"
+    assert f"of {len(arrays['labels'])}," in words(at)
+
+
+def test_no_test_images_at_all_is_no_crash(make_run):
+    run = make_run()
+    write_predictions(run, examples=0)
+    assert "No test image" in words(open_page("predictions", run))
+
+
+def test_comparison_draws_every_run_and_names_what_differs(make_run):
+    first, second = make_run("first"), make_run("second")
+    changed = {**second.read_config(), "model": {"model": "resnet", "num_layers": 32}}
+    write_json_atomic(second.config_path, changed)
+    at = open_page("compare", "first")
+    assert {"first", "second"} <= {trace["name"] for trace in figures(at)[0]["data"]}
+    table = at.dataframe[0].value
+    assert table.to_dict("records") == [{"setting": "model.num_layers", "first": "20", "second": "32"}]
+    assert first.exists()
+
+
+def test_differences_name_settings_that_one_run_lacks():
+    rows = differences({"a": {"x": {"y": 1, "z": [1]}}, "b": {"x": {"z": [1]}}})
+    assert rows == [{"setting": "x.y", "a": "1", "b": "–"}]
+    assert dict(flatten({"a": {"b": {"c": None}}, "d": {}})) == {"a.b.c": "null", "d": "{}"}
+
+
+def test_configuration_shows_settings_environment_and_the_end_of_the_log(make_run):
+    run = make_run()
+    run.log_path.write_text("start\n" + "line\n" * 50_000 + "the end\n")
+    at = open_page("configuration", run)
+    text = words(at)
+    assert "labkit train --preset quick" in text
+    assert "the end" in text
+    assert "start" not in text
+    cells = {cell for table in at.table for cell in table.value.to_numpy().ravel()}
+    assert {"num_layers", "20", "python", "3.11.2"} <= cells
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (-1, "–"),
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 00 min"),
+        (86399, "23 h 59 min"),
+        (86400, "1 d 00 h"),
+        (1_000_000, "11 d 13 h"),
+    ],
+)
+def test_time_spans_are_written_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_server_open_to_the_network_by_accident_shows_nothing(make_run):
+    make_run()
+    config.set_option("server.address", None)
+    at = open_main()
+    assert "--server.address" in at.error[0].value
+    assert not at.get("plotly_chart")
+    assert not at.selectbox
+
+
+def test_thousands_of_runs_are_listed_without_reading_them(runs_folder, monkeypatch):
+    for number in range(2000):
+        folder = runs_folder / f"run-{number:04}"
+        folder.mkdir()
+        (folder / "config.json").touch()
+    read = []
+    monkeypatch.setattr(Path, "read_text", lambda path, *_, **__: read.append(path) or "{}")
+    assert len(state.run_labels()) == 2000
+    assert read == []
+
+
+def test_the_pages_start_without_tensorflow(make_run):
+    make_run()
+    code = (
+        "import sys\nfrom app import compare, configuration, live, predictions\n"
+        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=MAIN.parents[1],
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_long_run_opens_quickly_beside_parsing_it(runs_folder, make_run):
+    """The first look at 300,000 rows costs little more than to parse them, later ones next to nothing."""
+    run = make_run(steps=300_000)
+    start = time.perf_counter()
+    json.loads("[" + ",".join(run.metrics_path.read_text().splitlines()) + "]")
+    parse = time.perf_counter() - start
+    start = time.perf_counter()
+    snapshot = state.curves(run)
+    first = time.perf_counter() - start
+    again = []
+    for _ in range(20):
+        start = time.perf_counter()
+        state.curves(run)
+        again.append(time.perf_counter() - start)
+    assert len(snapshot.curve("train", "loss")) == 300_000
+    assert first < 4 * parse
+    assert np.median(again) < parse / 100

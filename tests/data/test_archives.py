@@ -1,0 +1,159 @@
+"""Both published layouts, as archive or folder, and everything that can be wrong with one."""
+
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+
+from labkit.data.archives import read_archive, source_sha256
+from labkit.errors import InputError
+
+LAYOUTS = ("python", "binary")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("form", ["archive", "folder", "parent"])
+def test_every_form_of_either_layout_gives_the_same_data(fake_cifar, tmp_path, layout, form):
+    if form == "archive":
+        source = fake_cifar.archive(tmp_path / "a.tar.gz", layout)
+    else:
+        folder = fake_cifar.folder(tmp_path, layout)
+        source = folder if form == "folder" else tmp_path
+    data = read_archive(source)
+    np.testing.assert_array_equal(data.train_images, fake_cifar.train_images)
+    np.testing.assert_array_equal(data.train_labels, fake_cifar.train_labels)
+    np.testing.assert_array_equal(data.test_images, fake_cifar.test_images)
+    np.testing.assert_array_equal(data.test_labels, fake_cifar.test_labels)
+    assert data.train_images.dtype == data.test_images.dtype == np.uint8
+    assert data.classes[0] == "airplane" and len(data.classes) == 10
+    assert data.layout == layout
+
+
+def _member(name, kind, link=""):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+@pytest.mark.parametrize("name", ["../data_batch_1", "/etc/passwd", "a/../../b", ".."])
+def test_names_that_lead_out_of_the_archive_are_refused(make_tar, tmp_path, name):
+    with pytest.raises(InputError, match="leads out of the archive"):
+        read_archive(make_tar(tmp_path / "a.tar.gz", {name: b"x"}))
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
+)
+def test_links_and_devices_are_refused(make_tar, tmp_path, kind):
+    extra = (_member("cifar-10-batches-py/data_batch_1", kind, "/etc/passwd"),)
+    with pytest.raises(InputError, match="link or a device"):
+        read_archive(make_tar(tmp_path / "a.tar.gz", {"readme.html": b""}, extra))
+
+
+def test_an_archive_that_unpacks_without_end_is_refused(tmp_path):
+    member = tarfile.TarInfo("data_batch_1")
+    member.size = 2**31
+    (tmp_path / "a.tar").write_bytes(member.tobuf())
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_archive(tmp_path / "a.tar")
+
+
+def test_reading_writes_nothing(fake_cifar, tmp_path):
+    source = fake_cifar.archive(tmp_path / "a.tar.gz", "python")
+    read_archive(source)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_truncated_archive_is_refused_wherever_it_ends(fake_cifar, tmp_path, layout):
+    whole = fake_cifar.archive(tmp_path / "a.tar.gz", layout).read_bytes()
+    for share in (0.0, 0.01, 0.3, 0.6, 0.9, 0.99):
+        (tmp_path / "b.tar.gz").write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(InputError, match="b.tar.gz"):
+            read_archive(tmp_path / "b.tar.gz")
+
+
+def test_a_batch_that_is_there_twice_is_refused(fake_cifar, make_tar, tmp_path):
+    files = {f"a/{name}": content for name, content in fake_cifar.files("binary").items()}
+    files["b/data_batch_2.bin"] = files["a/data_batch_2.bin"]
+    with pytest.raises(InputError, match="data_batch_2.bin twice"):
+        read_archive(make_tar(tmp_path / "a.tar.gz", files))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_missing_file_is_named(fake_cifar, tmp_path, layout):
+    for number, name in enumerate(fake_cifar.files(layout)):
+        folder = fake_cifar.folder(tmp_path / str(number), layout, **{name: None})
+        with pytest.raises(InputError, match=f"misses {name}"):
+            read_archive(folder)
+
+
+def test_a_sixth_batch_is_refused(fake_cifar, tmp_path):
+    with pytest.raises(InputError, match="unexpected data_batch_6.bin"):
+        read_archive(fake_cifar.folder(tmp_path, "binary", **{"data_batch_6.bin": b""}))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\0" * 3072, "truncated"),
+        (b"\0" * 3073, "has only 1 images"),
+        (b"\x0a" * 3073, "labels 10"),
+    ],
+)
+def test_a_damaged_binary_batch_is_named(fake_cifar, tmp_path, content, message):
+    with pytest.raises(InputError, match=f"data_batch_3.bin.*{message}"):
+        read_archive(fake_cifar.folder(tmp_path, "binary", **{"data_batch_3.bin": content}))
+
+
+_PLANES = np.zeros((20, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({b"data": _PLANES}, "no entry 'labels'"),
+        ({b"labels": [0] * 20}, "no entry 'data'"),
+        ({b"data": _PLANES, b"labels": [0] * 19}, "not as many integers"),
+        ({b"data": _PLANES, b"labels": [0.5] * 20}, "not as many integers"),
+        ({b"data": _PLANES, b"labels": [-1] * 20}, "labels -1"),
+        ({b"data": _PLANES[:, :100], b"labels": [0] * 20}, "rows of 100 bytes"),
+        ({b"data": _PLANES.astype(float), b"labels": [0] * 20}, "no array of bytes"),
+        ({b"data": [1, 2], b"labels": [0] * 2}, "no array of bytes"),
+        ({b"data": _PLANES[:0], b"labels": []}, "is empty"),
+        ([1, 2], "instead of a dict"),
+    ],
+)
+def test_a_damaged_python_batch_is_named(fake_cifar, tmp_path, batch, message):
+    folder = fake_cifar.folder(tmp_path, "python", data_batch_4=pickle.dumps(batch))
+    with pytest.raises(InputError, match=f"data_batch_4.*{message}"):
+        read_archive(folder)
+
+
+def test_class_names_must_be_there_and_differ(fake_cifar, tmp_path):
+    for number, text in enumerate([b"", b"cat\ncat\n", "k\u00e4fer\n".encode()]):
+        folder = fake_cifar.folder(tmp_path / str(number), "binary", **{"batches.meta.txt": text})
+        with pytest.raises(InputError, match="batches.meta.txt"):
+            read_archive(folder)
+
+
+def test_what_is_no_cifar_says_what_to_give(tmp_path, make_tar):
+    (tmp_path / "text").write_text("no archive")
+    (tmp_path / "folder").mkdir()
+    make_tar(tmp_path / "other.tar.gz", {"readme": b"x"})
+    for name in ("text", "folder", "other.tar.gz", "nothing"):
+        with pytest.raises(InputError) as caught:
+            read_archive(tmp_path / name)
+        assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_folders_checksum_follows_its_batches_alone(fake_cifar, tmp_path, layout):
+    first = fake_cifar.folder(tmp_path / "1", layout)
+    second = fake_cifar.folder(tmp_path / "2", layout, readme=b"other")
+    assert source_sha256(first) == source_sha256(second) == source_sha256(tmp_path / "2")
+    name = sorted(fake_cifar.files(layout))[1]
+    (second / name).write_bytes((second / name).read_bytes()[:-1] + b"?")
+    assert source_sha256(first) != source_sha256(second)

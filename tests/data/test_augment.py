@@ -1,0 +1,90 @@
+"""The distortion: against a NumPy reference, a function of its arguments alone, uniform and independent."""
+
+import numpy as np
+import tensorflow as tf
+
+from labkit.data.augment import PADDING, crop_and_flip, distortion_key, distortion_offsets, standardize
+
+
+def _draw(seed, epoch, index):
+    epoch, index = np.broadcast_arrays(epoch, index)
+    top, left, flip = distortion_offsets(distortion_key(seed), tf.constant(epoch), tf.constant(index))
+    return (top.numpy() * 9 + left.numpy()) * 2 + flip.numpy()
+
+
+def _excess(table):
+    expected = table.sum(1, keepdims=True) * table.sum(0, keepdims=True) / table.sum()
+    degrees = max((table.shape[0] - 1) * (table.shape[1] - 1), 1)
+    return (((table - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees)
+
+
+def test_crop_and_flip_is_numpys():
+    generator = np.random.default_rng(1)
+    images = generator.integers(0, 256, (200, 32, 32, 3), np.uint8)
+    top, left = generator.integers(0, 2 * PADDING + 1, (2, 200), np.int32)
+    flip = generator.random(200) < 0.5
+    result = crop_and_flip(
+        tf.constant(images), tf.constant(top), tf.constant(left), tf.constant(flip)
+    ).numpy()
+    padded = np.pad(images, [(0, 0), (4, 4), (4, 4), (0, 0)])
+    for i in range(200):
+        crop = padded[i, top[i] : top[i] + 32, left[i] : left[i] + 32]
+        np.testing.assert_array_equal(result[i], crop[:, ::-1] if flip[i] else crop)
+    assert result.dtype == np.uint8
+
+
+def test_the_centred_crop_is_the_image():
+    images = tf.constant(np.random.default_rng(2).integers(0, 256, (5, 32, 32, 3), np.uint8))
+    centre = tf.fill([5], PADDING)
+    np.testing.assert_array_equal(crop_and_flip(images, centre, centre, tf.zeros([5], tf.bool)), images)
+
+
+def test_draws_do_not_depend_on_the_batch_they_come_in():
+    index = np.arange(100, dtype=np.int64)
+    whole = _draw(3, np.int64(7), index)
+    order = np.random.default_rng(0).permutation(100)
+    np.testing.assert_array_equal(_draw(3, np.int64(7), index[order]), whole[order])
+    np.testing.assert_array_equal(_draw(3, np.int64(7), index[17:18]), whole[17:18])
+
+
+def test_seed_epoch_and_index_all_matter():
+    index = np.arange(2000, dtype=np.int64)
+    base = _draw(1, np.int64(0), index)
+    for other in (
+        _draw(2, np.int64(0), index),
+        _draw(1, np.int64(1), index),
+        _draw(1, np.int64(0), index + 1),
+    ):
+        assert 0 <= (base == other).mean() < 0.03  # 1/162 by chance
+
+
+def test_every_offset_and_flip_is_equally_likely():
+    draws = _draw(4, np.int64(2), np.arange(162 * 1000, dtype=np.int64))
+    counts = np.bincount(draws, minlength=162)
+    assert counts.size == 162
+    chi_square = ((counts - 1000) ** 2 / 1000).sum()
+    assert (chi_square - 161) / np.sqrt(2 * 161) < 6
+
+
+def test_draws_of_neighbours_and_of_epochs_are_independent():
+    index = np.arange(100_000, dtype=np.int64)
+    now, later = _draw(5, np.int64(0), index), _draw(5, np.int64(1), index)
+    for first, second in ((now, later), (now[:-1], now[1:]), (now, _draw(6, np.int64(0), index))):
+        table = np.zeros((18, 18))
+        np.add.at(table, (first // 9, second // 9), 1)
+        assert _excess(table) < 6
+        flips = np.zeros((2, 2))
+        np.add.at(flips, (first % 2, second % 2), 1)
+        assert _excess(flips) < 6
+
+
+def test_standardized_images_have_mean_0_and_deviation_1_over_the_split(prepared):
+    from labkit.data.loading import load_split
+
+    images, _ = load_split(prepared, "train")
+    result = standardize(images, prepared).numpy()
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result.mean((0, 1, 2)), 0, atol=1e-4)
+    np.testing.assert_allclose(result.std((0, 1, 2)), 1, atol=1e-4)
+    reference = (images / 255 - np.array(prepared.channel_mean)) / np.array(prepared.channel_std)
+    np.testing.assert_allclose(result, reference, atol=1e-5)

@@ -1,0 +1,59 @@
+"""Hashes and permutations: right, complete, and without visible structure."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.data.hashing import mix64, mix64_tensor, permutation
+
+CHI_SQUARE_LIMIT = 6.0  # standard deviations above the mean
+
+
+def _excess(counts: np.ndarray, degrees: int) -> float:
+    """Chi-square of counts against uniformity, in standard deviations of its distribution."""
+    expected = counts.sum() / counts.size
+    return (((counts - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees)
+
+
+def test_mix64_gives_splitmix64s_published_first_output():
+    assert mix64(0) == 0xE220A8397B1DCDAF
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1))
+def test_tensors_hash_as_integers_do(first, second):
+    state = mix64_tensor(tf.constant(mix64(first), tf.uint64), tf.constant(second, tf.uint64))
+    assert int(state) == mix64(first, second)
+
+
+def test_nearby_values_hash_apart():
+    hashes = {mix64(seed, value) for seed in range(50) for value in range(50)}
+    assert len(hashes) == 2500
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 2**64 - 1), st.integers(0, 10**9))
+def test_a_permutation_has_every_place_once(size, key, epoch):
+    order = permutation(size, key, tf.constant(epoch, tf.int64))
+    np.testing.assert_array_equal(np.sort(order), np.arange(size))
+
+
+def test_a_permutation_is_the_order_of_the_hashes():
+    key, epoch = mix64(5), 3
+    hashes = np.array([mix64(5, epoch, place) for place in range(50)], np.uint64).view(np.int64)
+    np.testing.assert_array_equal(permutation(50, key, tf.constant(epoch, tf.int64)), np.argsort(-hashes))
+
+
+@pytest.mark.parametrize("size", [2, 10, 64, 97])
+def test_orders_are_uniform_over_epochs(size):
+    places = permutation(size, mix64(11), tf.range(400 * size, dtype=tf.int64)).numpy()
+    table = np.stack([np.bincount(places[:, place], minlength=size) for place in range(size)])
+    assert _excess(table, (size - 1) ** 2) < CHI_SQUARE_LIMIT
+    if size > 2:  # what follows what within an epoch
+        follows = np.bincount((places[:, 1] - places[:, 0]) % size, minlength=size)[1:]
+        assert _excess(follows, size - 2) < CHI_SQUARE_LIMIT
+    # where a place's example goes from one epoch to the next
+    moves = np.bincount((places[1:, 0] - places[:-1, 0]) % size, minlength=size)
+    assert _excess(moves, size - 1) < CHI_SQUARE_LIMIT

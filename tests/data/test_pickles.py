@@ -1,0 +1,79 @@
+"""Only plain arrays come out of a pickle."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit.data.pickles import load_pickle
+from labkit.errors import InputError
+
+
+class _Runs:
+    """Unpickling this would call a function of the operating system."""
+
+    def __init__(self, call, *arguments):
+        self._reduced = call, arguments
+
+    def __reduce__(self):
+        return self._reduced
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_of_every_protocol_are_read(protocol):
+    value = {b"data": np.arange(12, dtype=np.uint8).reshape(3, 4), b"labels": [1, 2], b"name": b"\x00\xff"}
+    read = load_pickle("file", pickle.dumps(value, protocol))
+    np.testing.assert_array_equal(read[b"data"], value[b"data"])
+    assert read[b"data"].dtype == np.uint8
+    assert read[b"labels"] == [1, 2] and read[b"name"] == b"\x00\xff"
+
+
+def test_a_pickle_of_python_2_and_numpy_1_is_read():
+    content = (
+        b"(dp0\nS'data'\np1\ncnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
+        b"(I1\n(I2\nI2\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntR(I3\nS'|'\nNNNI-1\nI-1\nI0\ntbI00\n"
+        b"S'\\x01\\x02\\xfe\\xff'\ntbsS'labels'\n(lp2\nI3\naI9\nas."
+    )
+    read = load_pickle("file", content)
+    np.testing.assert_array_equal(read[b"data"], np.array([[1, 2], [254, 255]], np.uint8))
+    assert read[b"labels"] == [3, 9]
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_foreign_callable_is_refused_and_not_run(protocol, tmp_path):
+    target = tmp_path / "made"
+    content = pickle.dumps({b"data": _Runs(Path.touch, target)}, protocol)
+    with pytest.raises(InputError, match="wants to run"):
+        load_pickle("data_batch_1", content)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("call", [eval, getattr, np.load, np.frombuffer, __import__, bytearray])
+def test_callables_of_python_and_numpy_are_refused_too(call):
+    with pytest.raises(InputError, match="wants to run"):
+        load_pickle("file", pickle.dumps(_Runs(call, "1")))
+
+
+def test_arrays_of_objects_are_refused():
+    with pytest.raises(InputError, match="not allowed"):
+        load_pickle("file", pickle.dumps({b"data": np.array([object, None], dtype=object)}))
+
+
+def test_a_codec_other_than_latin1_is_refused():
+    content = b"c_codecs\nencode\n(S'00'\nS'hex'\ntR."
+    with pytest.raises(InputError, match="not allowed"):
+        load_pickle("file", content)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"(dp0\nS'data'\n", pickle.dumps([1])])
+def test_what_is_no_pickled_dict_is_named(content):
+    with pytest.raises(InputError, match="^batches.meta "):
+        load_pickle("batches.meta", content)
+
+
+def test_every_truncation_is_an_input_error():
+    content = pickle.dumps({b"data": np.arange(6, dtype=np.uint8), b"labels": [0] * 6}, 2)
+    for length in range(len(content)):
+        with pytest.raises(InputError):
+            load_pickle("file", content[:length])

@@ -1,0 +1,227 @@
+"""The batch at step s depends on (data set, seed, s) alone: each example once an epoch, resume equals going on."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.data import pipeline
+from labkit.data.augment import PADDING, distortion_key, distortion_offsets
+from labkit.data.manifest import load_manifest
+from labkit.data.pipeline import InputShare, eval_dataset, load_split, standardize, train_dataset
+from labkit.errors import InputError
+
+PATHS = ("memory", "streaming")
+EXAMPLES = 87
+
+
+def _batches(manifest, start, stop, batch=12, path="memory", seed=5, **options):
+    dataset = train_dataset(
+        manifest,
+        global_batch_size=batch,
+        seed=seed,
+        start_step=start,
+        stop_step=stop,
+        input_path=path,
+        shuffle_buffer_size=25,
+        **options,
+    )
+    return [(images.numpy(), labels.numpy()) for images, labels in dataset]
+
+
+def _assert_equal(first, second):
+    assert len(first) == len(second)
+    for (images, labels), (other_images, other_labels) in zip(first, second, strict=True):
+        np.testing.assert_array_equal(images, other_images)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+@pytest.fixture(scope="module")
+def rows(prepared):
+    """Find an undistorted image's row in the training split."""
+    images, labels = load_split(prepared, "train")
+    table = {image.tobytes(): row for row, image in enumerate(standardize(images, prepared).numpy())}
+
+    def find(batches):
+        found = [
+            (table[image.tobytes()], label) for pair in batches for image, label in zip(*pair, strict=True)
+        ]
+        assert all(labels[row] == label for row, label in found)
+        return [row for row, _ in found]
+
+    return find
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("batch", [1, 12, 29, 87, 100])
+def test_every_epoch_visits_every_example_once_whatever_the_batch(prepared, rows, path, batch):
+    steps = -(-4 * EXAMPLES // batch)
+    order = rows(_batches(prepared, 0, steps, batch, path, use_distortion=False))[: 4 * EXAMPLES]
+    epochs = np.array(order).reshape(4, EXAMPLES)
+    for epoch in epochs:
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(EXAMPLES))
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    assert (np.diff(epochs) == 1).mean() < 0.2  # no epoch is in the order of the files
+
+
+@settings(max_examples=8, deadline=None)
+@given(start=st.integers(0, 39), length=st.integers(0, 9), path=st.sampled_from(PATHS))
+def test_starting_anywhere_gives_what_an_uninterrupted_run_gives(prepared, start, length, path):
+    whole = _batches(prepared, 0, start + length, path=path)
+    _assert_equal(_batches(prepared, start, start + length, path=path), whole[start:])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shares", [[(1, 0, 1)], [(3, 0, 3)], [(4, 0, 1), (4, 1, 2), (4, 3, 1)]])
+def test_the_replicas_slices_are_the_global_batch(prepared, path, shares):
+    whole = _batches(prepared, 5, 10, path=path)
+    parts = [_batches(prepared, 5, 10, path=path, share=InputShare(*share)) for share in shares]
+    for step in range(5):
+        local = [
+            pair
+            for part, (_, _, count) in zip(parts, shares, strict=True)
+            for pair in part[step * count : (step + 1) * count]
+        ]
+        joined = np.concatenate([x for x, _ in local]), np.concatenate([y for _, y in local])
+        _assert_equal([joined], [whole[step]])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_seed_alone_decides(prepared, path):
+    first = _batches(prepared, 0, 10, path=path)
+    tf.random.set_seed(1234)
+    _assert_equal(_batches(prepared, 0, 10, path=path), first)
+    other = _batches(prepared, 0, 10, path=path, seed=6)
+    assert any((x != y).any() for (_, x), (_, y) in zip(first, other, strict=True))
+
+
+def test_both_paths_distort_an_example_of_an_epoch_alike(prepared):
+    def epoch(path):
+        batches = _batches(prepared, 29, 58, 3, path)  # the second epoch: 29 steps of 3
+        return sorted(image.tobytes() for images, _ in batches for image in images)
+
+    assert epoch("memory") == epoch("streaming")
+
+
+def test_the_distortion_is_the_documented_function_of_seed_epoch_and_row(prepared, rows):
+    plain = _batches(prepared, 0, 3, EXAMPLES, use_distortion=False)
+    distorted = _batches(prepared, 0, 3, EXAMPLES)
+    images, _ = load_split(prepared, "train")
+    padded = np.pad(images, [(0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0)])
+    for epoch in range(3):
+        order = np.array(rows([plain[epoch]]))
+        draws = distortion_offsets(
+            distortion_key(5), tf.fill([EXAMPLES], tf.constant(epoch, tf.int64)), order
+        )
+        for place, (row, top, left, flip) in enumerate(zip(order, *(d.numpy() for d in draws), strict=True)):
+            crop = padded[row, top : top + 32, left : left + 32]
+            expected = standardize(crop[:, ::-1] if flip else crop, prepared)
+            np.testing.assert_array_equal(distorted[epoch][0][place], expected)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_shapes_are_static_and_types_are_the_models(prepared, path):
+    dataset = train_dataset(
+        prepared,
+        global_batch_size=12,
+        seed=0,
+        start_step=0,
+        stop_step=1,
+        input_path=path,
+        share=InputShare(2, 0, 2),
+    )
+    images, labels = dataset.element_spec
+    assert (images.shape, images.dtype) == ((6, 32, 32, 3), tf.float32)
+    assert (labels.shape, labels.dtype) == ((6,), tf.int32)
+
+
+def test_arrays_that_are_passed_are_used(prepared, monkeypatch):
+    arrays = load_split(prepared, "train")
+    expected = _batches(prepared, 0, 3)
+    monkeypatch.setattr(pipeline, "load_split", lambda *_: pytest.fail("read again"))
+    _assert_equal(_batches(prepared, 0, 3, arrays=arrays), expected)
+    with pytest.raises(InputError, match="arrays hold 86"):
+        _batches(prepared, 0, 3, arrays=(arrays[0][1:], arrays[1][1:]))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_steps_are_no_batches(prepared, path):
+    assert _batches(prepared, 7, 7, path=path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": 3, "stop": 2}, "no range"),
+        ({"start": -1, "stop": 2}, "no range"),
+        ({"batch": 0}, "batch size 0"),
+        ({"batch": 10, "share": InputShare(4, 0, 1)}, "multiple of 4"),
+        ({"path": "disk"}, "input path 'disk'"),
+    ],
+)
+def test_impossible_arguments_are_refused(prepared, options, message):
+    with pytest.raises(InputError, match=message):
+        _batches(prepared, **{"start": 0, "stop": 1, **options})
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_missing_shard_is_named_before_the_first_batch(prepared, tmp_path, path):
+    shutil.copytree(prepared.directory, tmp_path / "cifar10")
+    manifest = load_manifest(tmp_path, "cifar10")
+    lost = manifest.shard_path(manifest.splits["train"].shards[0])
+    lost.unlink()
+    with pytest.raises(InputError, match=lost.name):
+        _batches(manifest, 0, 1, path=path)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    batch_share=st.integers(1, 12), replicas=st.integers(1, 4), split=st.sampled_from(["test", "validation"])
+)
+def test_evaluation_counts_every_example_once(prepared, batch_share, replicas, split):
+    batch = batch_share * replicas
+    per_replica = [
+        list(eval_dataset(prepared, split, global_batch_size=batch, share=InputShare(replicas, replica, 1)))
+        for replica in range(replicas)
+    ]
+    assert len({len(batches) for batches in per_replica}) == 1
+    images, labels = load_split(prepared, split)
+    expected = standardize(images, prepared).numpy()
+    seen = []
+    for batches in per_replica:
+        for batch_images, batch_labels, index, weight in batches:
+            assert batch_images.shape == (batch_share, 32, 32, 3)
+            real = weight.numpy() == 1
+            np.testing.assert_array_equal(weight.numpy()[~real], 0)
+            np.testing.assert_array_equal(index.numpy()[~real], -1)
+            rows = index.numpy()[real]
+            np.testing.assert_array_equal(batch_images.numpy()[real], expected[rows])
+            np.testing.assert_array_equal(batch_labels.numpy()[real], labels[rows])
+            seen.extend(rows)
+    assert sorted(seen) == list(range(len(labels)))
+
+
+def test_local_replicas_follow_each_other_in_evaluation(prepared):
+    together = [
+        x[2].numpy() for x in eval_dataset(prepared, "test", global_batch_size=8, share=InputShare(2, 0, 2))
+    ]
+    alone = [
+        [x[2].numpy() for x in eval_dataset(prepared, "test", global_batch_size=8, share=InputShare(2, r, 1))]
+        for r in range(2)
+    ]
+    interleaved = [index for step in zip(*alone, strict=True) for index in step]
+    np.testing.assert_array_equal(np.stack(together), np.stack(interleaved))
+
+
+def test_evaluation_names_damage_and_missing_splits(prepared, tmp_path):
+    shutil.copytree(prepared.directory, tmp_path / "cifar10")
+    manifest = load_manifest(tmp_path, "cifar10")
+    lost = manifest.shard_path(manifest.splits["test"].shards[-1])
+    lost.write_bytes(lost.read_bytes()[:-3])
+    with pytest.raises(InputError, match=lost.name):
+        eval_dataset(manifest, "test", global_batch_size=8)
+    with pytest.raises(InputError, match="no 'dev' split"):
+        eval_dataset(manifest, "dev", global_batch_size=8)

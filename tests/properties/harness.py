@@ -1,0 +1,81 @@
+"""Real trainings in processes of their own, for the tests of this folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from labkit.runs import MetricsReader
+
+# Small enough for seconds, with everything in it that resume has to get right: batch normalization,
+# momentum, distortion, a schedule, validation, several epochs' orders.
+SMALL = {
+    "dataset": "shapes",
+    "num_layers": 8,
+    "train_batch_size": 16,
+    "eval_batch_size": 500,
+    "learning_rate": 0.05,
+    "learning_rate_schedule": "one_cycle",
+    "batch_norm_decay": 0.9,
+    "validate_every_steps": 25,
+    "log_every_steps": 10,
+    "num_gpus": 0,
+    "deterministic": True,
+}
+TIME_LIMIT = 240  # seconds for one process; far above what any needs
+
+
+def train_command(job_dir: Path, **fields: object) -> list[str]:
+    """Return the command line of a training of ``SMALL`` with other values for ``fields``."""
+    command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(job_dir)]
+    for name, value in (SMALL | fields).items():
+        command += ["--" + name.replace("_", "-"), str(value)]
+    return command
+
+
+def start(job_dir: Path, **fields: object) -> subprocess.Popen:
+    """Start a training; its output goes beside the run directory."""
+    with open(job_dir.with_suffix(".txt"), "a") as output:
+        return subprocess.Popen(
+            train_command(job_dir, **fields), stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ)
+        )
+
+
+def train(job_dir: Path, **fields: object) -> None:
+    """Train to the end."""
+    process = start(job_dir, **fields)
+    try:
+        code = process.wait(TIME_LIMIT)
+    finally:
+        process.kill()
+    assert code == 0, job_dir.with_suffix(".txt").read_text()[-3000:]
+
+
+def checkpoint_values(job_dir: Path, step: int) -> dict[str, np.ndarray]:
+    """Return every array of a checkpoint by its name in the file."""
+    reader = tf.train.load_checkpoint(str(job_dir / "checkpoints" / f"step-{step:08d}" / "variables"))
+    names = [name for name in reader.get_variable_to_shape_map() if name != "_CHECKPOINTABLE_OBJECT_GRAPH"]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_bit_equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
+    """Compare two checkpoints bit by bit."""
+    assert first.keys() == second.keys()
+    assert len(first) > 20
+    different = [name for name in first if first[name].tobytes() != second[name].tobytes()]
+    assert not different
+
+
+def metrics(job_dir: Path) -> MetricsReader:
+    """Return the run's metrics as a reader sees them."""
+    reader = MetricsReader(job_dir / "metrics.jsonl")
+    reader.poll()
+    return reader
+
+
+def losses(job_dir: Path) -> list[float]:
+    """Return the training loss of each step, in order."""
+    return [row["loss"] for row in metrics(job_dir).split("train")]

@@ -1,0 +1,154 @@
+"""A run that was stopped is the run that was never stopped."""
+
+import json
+import math
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit.runs import RunDirectory
+from tests.properties.harness import (
+    TIME_LIMIT,
+    assert_bit_equal,
+    checkpoint_values,
+    losses,
+    metrics,
+    start,
+    train,
+)
+
+STEPS = 120
+KILLS = 20
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    job_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    train(job_dir, train_steps=STEPS, checkpoint_every_steps=1)
+    return job_dir
+
+
+def kill_when(process, condition) -> bool:
+    """SIGKILL ``process`` as soon as ``condition`` holds; False where it ended before."""
+    deadline = time.monotonic() + TIME_LIMIT
+    while process.poll() is None:
+        if condition():
+            process.kill()
+            process.wait(TIME_LIMIT)
+            return True
+        assert time.monotonic() < deadline, "the condition never came"
+        time.sleep(0.0005)
+    return False
+
+
+def moment(kind: str, job_dir: Path, chance: random.Random):
+    """Return a condition for the moment of a kill, drawn anew for each."""
+    metrics_path, checkpoints = job_dir / "metrics.jsonl", job_dir / "checkpoints"
+    if kind == "anywhere":
+        at = time.monotonic() + chance.uniform(0, 8)
+        return lambda: time.monotonic() >= at
+    if kind == "saving":
+        return lambda: any(checkpoints.glob(".step-*.tmp"))
+    size = metrics_path.stat().st_size if metrics_path.exists() else 0
+    more = chance.randrange(1, 1500)  # bytes: up to some five rows, and inside of one as well
+    return lambda: metrics_path.exists() and metrics_path.stat().st_size >= size + more
+
+
+def test_twenty_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path):
+    chance = random.Random(20)
+    job_dir = tmp_path / "run"
+    kinds = ["saving", "stepping", "anywhere", "stepping"] * (KILLS // 4)
+    killed = {"saving": 0, "stepping": 0, "anywhere": 0}
+    for kind in kinds:
+        process = start(job_dir, train_steps=STEPS, checkpoint_every_steps=1)
+        try:
+            killed[kind] += kill_when(process, moment(kind, job_dir, chance))
+        finally:
+            process.kill()
+            process.wait(TIME_LIMIT)
+    train(job_dir, train_steps=STEPS, checkpoint_every_steps=1)
+
+    assert sum(killed.values()) == KILLS, f"the run ended before the last kill: {killed}"
+    assert_bit_equal(checkpoint_values(uninterrupted, STEPS), checkpoint_values(job_dir, STEPS))
+    rows = metrics(job_dir)
+    assert [row["step"] for row in rows.split("train")] == list(range(1, STEPS + 1))
+    assert [row["step"] for row in rows.split("validation")] == [25, 50, 75, 100, 120]
+    assert len(rows.split("test")) == 1
+    assert losses(job_dir) == losses(uninterrupted)
+    assert rows.seams
+    assert not list((job_dir / "checkpoints").glob(".*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(uninterrupted, tmp_path, number):
+    job_dir = tmp_path / "run"
+    # No checkpoint is due before the end: what is restored is what the signal made it save.
+    fields = {"train_steps": STEPS, "checkpoint_every_seconds": None, "validate_every_steps": 25}
+    process = start(job_dir, **fields)
+    deadline = time.monotonic() + TIME_LIMIT
+    try:
+        while process.poll() is None and not (
+            (job_dir / "metrics.jsonl").exists() and len(metrics(job_dir).rows) >= 5
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.send_signal(number)
+        code = process.wait(TIME_LIMIT)
+    finally:
+        process.kill()
+    assert code == 128 + number
+    status = RunDirectory(job_dir).read_status()
+    assert status.state == "interrupted"
+    assert signal.Signals(number).name in status.message
+    assert 5 <= status.step < STEPS
+    assert (job_dir / "checkpoints" / f"step-{status.step:08d}").is_dir()
+
+    train(job_dir, **fields)
+    assert metrics(job_dir).seams[-1].step == status.step
+    assert_bit_equal(checkpoint_values(uninterrupted, STEPS), checkpoint_values(job_dir, STEPS))
+    assert losses(job_dir) == losses(uninterrupted)
+
+
+def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+    job_dir = tmp_path / "run"
+    process = start(
+        job_dir,
+        train_steps=STEPS,
+        learning_rate=1e18,
+        learning_rate_schedule="constant",
+        warmup_steps=100,
+        checkpoint_every_steps=1,
+    )
+    try:
+        assert process.wait(TIME_LIMIT) == 1
+    finally:
+        process.kill()
+    status = RunDirectory(job_dir).read_status()
+    assert status.state == "failed"
+    assert f"step {status.step}" in status.message
+    rows = metrics(job_dir).split("train")
+    assert rows[-1]["step"] == status.step
+    kept = sorted((job_dir / "checkpoints").iterdir())
+    for path in kept:
+        step = json.loads((path / "state.json").read_text())["step"]
+        for value in checkpoint_values(job_dir, step).values():
+            assert value.dtype.kind != "f" or all(math.isfinite(x) for x in value.ravel())
+
+
+def test_streaming_input_resumes_too(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(whole, train_steps=12, input_path="streaming")
+    process = start(parts, train_steps=12, input_path="streaming", checkpoint_every_steps=1)
+    try:
+        kill_when(process, moment("stepping", parts, random.Random(1)))
+    finally:
+        process.kill()
+        process.wait(TIME_LIMIT)
+    train(parts, train_steps=12, input_path="streaming", checkpoint_every_steps=1)
+    assert losses(parts) == losses(whole)
+    assert_bit_equal(checkpoint_values(whole, 12), checkpoint_values(parts, 12))

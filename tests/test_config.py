@@ -1,0 +1,91 @@
+"""The configuration: what it refuses, and that it survives JSON."""
+
+import dataclasses
+
+import pytest
+
+from labkit.config import Config, fields_by_name
+from labkit.errors import InputError
+
+# The flags of the 2017 cifar10_estimator with their defaults, from its README and main function.
+ESTIMATOR_2017 = {
+    "data_dir": None,
+    "job_dir": None,
+    "variable_strategy": "CPU",
+    "num_gpus": None,
+    "num_layers": 44,
+    "train_steps": 80000,
+    "train_batch_size": 128,
+    "eval_batch_size": 100,
+    "momentum": 0.9,
+    "weight_decay": 2e-4,
+    "learning_rate": 0.1,
+    "use_distortion_for_training": True,
+    "sync": False,
+    "num_intra_threads": 0,
+    "num_inter_threads": 0,
+    "data_format": "auto",
+    "log_device_placement": False,
+    "batch_norm_decay": 0.997,
+    "batch_norm_epsilon": 1e-5,
+}
+
+
+def test_estimator_flags_keep_their_defaults():
+    flat = Config().flat()
+    assert {name: flat[name] for name in ESTIMATOR_2017} == ESTIMATOR_2017
+
+
+def test_names_are_unique_over_the_owners():
+    config = Config()
+    names = [
+        field.name
+        for owner in dataclasses.fields(config)
+        for field in dataclasses.fields(getattr(config, owner.name))
+    ]
+    assert len(names) == len(set(names)) == len(fields_by_name())
+
+
+def test_json_round_trip():
+    config = Config.from_flat({"num_layers": 20, "gradient_clip_norm": 1.5, "num_gpus": 2, "job_dir": "x"})
+    assert Config.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"num_layers": 21}, ["--num-layers", "21", "6n+2", "20", "26"]),
+        ({"num_layers": 44, "block": "bottleneck"}, ["44", "9n+2", "38", "47"]),
+        ({"train_steps": -1}, ["--train-steps", "-1", "at least 1"]),
+        ({"num_gpus": -1}, ["--num-gpus", "-1", "at least 0"]),
+        ({"num_intra_threads": -2}, ["--num-intra-threads", "-2"]),
+        ({"variable_strategy": "GPU", "num_gpus": 0}, ["--variable-strategy", "GPU", "--num-gpus 0"]),
+        ({"variable_strategy": "TPU"}, ["TPU", "CPU, GPU"]),
+        ({"train_batch_size": 128, "num_gpus": 3}, ["--train-batch-size", "128", "3 replicas", "129"]),
+        ({"eval_batch_size": 101, "num_gpus": 2}, ["--eval-batch-size", "101", "2 replicas"]),
+        ({"learning_rate": float("nan")}, ["--learning-rate", "nan"]),
+        ({"learning_rate": "0.1"}, ["--learning-rate", "'0.1'", "a number"]),
+        ({"use_distortion_for_training": 1}, ["--use-distortion-for-training", "1", "True or False"]),
+        ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
+        ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),
+        ({"learning_rat": 1.0}, ["learning_rat", "did you mean 'learning_rate'"]),
+    ],
+)
+def test_refusals_name_the_value_and_what_is_allowed(values, words):
+    with pytest.raises(InputError) as refusal:
+        Config.from_flat(values)
+    message = str(refusal.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_identity_is_what_is_trained():
+    config = Config()
+    assert config.replace({"log_every_steps": 7, "num_gpus": 2}).fingerprint() == config.fingerprint()
+    changed = config.replace({"learning_rate": 0.2, "seed": 1})
+    assert changed.fingerprint() != config.fingerprint()
+    assert config.differences(changed) == [
+        "--learning-rate is 0.1 there, 0.2 here",
+        "--seed is 0 there, 1 here",
+    ]

@@ -1,0 +1,92 @@
+"""SGD against the formulas, written out in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.config import OptimizerConfig
+from labkit.training.optimizers import SGD
+
+RATES = (0.1, 0.05, 0.2)
+
+
+def model_and_gradients():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    random = np.random.default_rng(0)
+    model.layers[-1].bias.assign(random.normal(size=2))
+    gradients = [
+        [random.normal(size=weight.shape).astype(np.float32) for weight in model.trainable_variables]
+        for _ in RATES
+    ]
+    return model, gradients
+
+
+def by_labkit(config: OptimizerConfig):
+    model, gradients = model_and_gradients()
+    optimizer = SGD(model, config)
+    strategy = tf.distribute.get_strategy()
+
+    @tf.function
+    def step(values, rate):
+        def update(strategy, values, rate):
+            optimizer.apply(strategy, values, rate)
+
+        tf.distribute.get_replica_context().merge_call(update, args=(values, rate))
+
+    for values, rate in zip(gradients, RATES, strict=True):
+        step([tf.constant(value) for value in values], tf.constant(rate))
+    return [weight.numpy() for weight in model.trainable_variables]
+
+
+def by_hand(config: OptimizerConfig):
+    model, gradients = model_and_gradients()
+    weights = [weight.numpy().astype(np.float64) for weight in model.trainable_variables]
+    velocities = [np.zeros_like(weight) for weight in weights]
+    for values, rate in zip(gradients, RATES, strict=True):
+        norm = np.sqrt(sum(float((value**2).sum()) for value in values))
+        clip = 1.0
+        if config.gradient_clip_norm is not None:
+            clip = min(1.0, config.gradient_clip_norm / norm)
+        for index, value in enumerate(values):
+            gradient = clip * value
+            decay = config.weight_decay
+            if weights[index].ndim == 1 and not config.decay_norm_and_bias:
+                decay = 0.0
+            if config.weight_decay_mode == "l2":
+                gradient = gradient + decay * weights[index]
+            else:
+                weights[index] = weights[index] - rate * decay * weights[index]
+            velocities[index] = config.momentum * velocities[index] + gradient
+            if config.nesterov:
+                weights[index] = weights[index] - rate * (gradient + config.momentum * velocities[index])
+            else:
+                weights[index] = weights[index] - rate * velocities[index]
+    return weights
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"weight_decay": 0.0},
+        {"weight_decay": 0.0, "nesterov": True},
+        {"weight_decay": 0.3},
+        {"weight_decay": 0.3, "decay_norm_and_bias": False},
+        {"weight_decay": 0.3, "weight_decay_mode": "decoupled"},
+        {
+            "weight_decay": 0.3,
+            "weight_decay_mode": "decoupled",
+            "decay_norm_and_bias": False,
+            "nesterov": True,
+        },
+        {"weight_decay": 0.3, "gradient_clip_norm": 0.5},
+        {"weight_decay": 0.0, "gradient_clip_norm": 1000.0},
+        {"weight_decay": 0.0, "momentum": 0.0},
+    ],
+    ids=str,
+)
+def test_updates_follow_the_formulas(fields):
+    config = OptimizerConfig(**fields)
+    for found, expected in zip(by_labkit(config), by_hand(config), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
