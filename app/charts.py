@@ -108,7 +108,18 @@ def curve_figure(
     if lines:
         _add_seams(figure, seams, lines[0].curve, x_axis, origin)
     figure.update_layout(
-        title={"text": title, "font": {"size": 15}, "x": 0, "y": 0.97, "yanchor": "top"},
+        title={
+            "text": title,
+            "font": {"size": 15, "weight": 600},
+            "x": 0,
+            "xanchor": "left",
+            "y": 0.97,
+            "yanchor": "top",
+        },
+        template="none",
+        colorway=list(PALETTE),
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
         height=height,
         margin={"l": 8, "r": 8, "t": 56, "b": 8},
         hovermode="x unified",
@@ -122,7 +133,7 @@ def curve_figure(
             "yanchor": "top",
         },
         uirevision=f"{x_axis}-{log_y}",
-        xaxis={"title": {"text": X_AXES[x_axis], "standoff": 6}, "automargin": True},
+        xaxis={"title": {"text": X_AXES[x_axis], "standoff": 6}, "automargin": True, "showgrid": False},
         yaxis={
             "type": "log" if log_y else "linear",
             "automargin": True,

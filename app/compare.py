@@ -4,7 +4,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import state
+from app import frames, state
 from app.charts import PALETTE, Line, curve_figure, last_steps
 from app.configuration import flatten
 from app.live import controls
@@ -45,6 +45,7 @@ def page() -> None:
     if not runs:
         st.info("Choose runs to compare.")
         return
+    frames.prepare()
     shown = st.pills(
         "Curves",
         list(VALUES),
@@ -94,7 +95,7 @@ def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
             height=380,
         )
         with columns[place % len(columns)].container(border=True):
-            st.plotly_chart(figure, key=f"compare-{split}-{value}", config={"displaylogo": False}, alt=title)
+            frames.draw(figure, key=f"compare-{split}-{value}", label=title)
 
 
 def unique_names(runs: list[RunDirectory]) -> list[str]:

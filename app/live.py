@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import state
+from app import frames, state
 from app.charts import COLORS, X_AXES, Line, curve_figure, last_steps
 from app.curves import Snapshot
 from labkit.runs import RunDirectory, Status
@@ -44,6 +44,7 @@ WINDOWS = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 
 def page() -> None:
     """Draw the page of the chosen run."""
     run = state.selected_run()
+    frames.prepare()
     changes = _changes_by_the_second(run)
 
     @st.fragment(run_every=REFRESH_SECONDS if changes else None, key="live")
@@ -201,12 +202,7 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
     for row in (charts[:2], charts[2:]):
         for column, ((title, value, _, _), figure) in zip(st.columns(2), row, strict=True):
             with column.container(border=True):
-                st.plotly_chart(
-                    figure,
-                    key=f"live-{value}-{run.path}",
-                    config={"displaylogo": False},
-                    alt=f"{title} of {run.name}",
-                )
+                frames.draw(figure, key=f"live-{value}-{run.path}", label=f"{title} of {run.name}")
 
 
 def controls() -> tuple[str, float, int | None, bool]:

@@ -76,7 +76,10 @@ def choose_run() -> None:
     # The URL first: a run that isn't listed is an option too, so that the page can say what is wrong with it.
     chosen = st.session_state.get("run") or st.query_params.get("run")
     if not chosen and labels:
-        st.session_state["run"] = labels[0]
+        chosen = labels[0]
+        if "run" not in st.session_state:  # a reload and a shared link stay with this run
+            st.query_params["run"] = chosen
+        st.session_state["run"] = chosen
     options = labels if not chosen or chosen in labels else [chosen, *labels]
     st.selectbox(
         "Run",

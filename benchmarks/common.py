@@ -37,7 +37,9 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--repeats", type=at_least(1), default=5, help="repeats; the median counts")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON result")
-    parser.add_argument("--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets")
+    parser.add_argument(
+        "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
+    )
     parser.add_argument("--num-layers", type=at_least(8), default=20, help="depth of the ResNet")
     parser.add_argument("--batch-size", type=at_least(1), default=128, help="examples per training step")
     return parser

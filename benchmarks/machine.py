@@ -14,8 +14,8 @@ __all__ = ["describe_machine", "load_average"]
 
 PACKAGES = ("labkit", "tensorflow", "keras", "numpy", "tensorboard")
 INSTRUCTION_SETS = re.compile(r"sse4_2|fma|avx.*|amx.*|asimd.*|sve.*")
-# Whatever changes how TensorFlow computes or how memory is handed out.
-ENVIRONMENT = re.compile(r"(TF|XLA|MALLOC|OMP|KMP|ONEDNN|DNNL|CUDA|KERAS)_|LD_PRELOAD$")
+# Whatever changes how TensorFlow computes or how memory is handed out (TF_CLI_ is Terraform's).
+ENVIRONMENT = re.compile(r"(TF(?!_CLI)|XLA|MALLOC|OMP|KMP|ONEDNN|DNNL|CUDA|KERAS)_|LD_PRELOAD$")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -25,7 +25,9 @@ def describe_machine() -> dict[str, Any]:
         "hardware": {
             "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
             "cpu_family_model_stepping": [cpu.get(key) for key in ("cpu family", "model", "stepping")],
-            "instruction_sets": [flag for flag in cpu.get("flags", "").split() if INSTRUCTION_SETS.match(flag)],
+            "instruction_sets": [
+                flag for flag in cpu.get("flags", "").split() if INSTRUCTION_SETS.match(flag)
+            ],
             "logical_cores": psutil.cpu_count(),
             "physical_cores": psutil.cpu_count(logical=False),
             "cores_allowed": _cores_allowed(),

@@ -25,7 +25,9 @@ SECONDS_WITHOUT_A_STEP = 120.0
 POLL_SECONDS = 0.02
 
 
-def train_flags(manifest: Manifest, *, num_layers: int, batch_size: int, input_path: str = "memory") -> list[str]:
+def train_flags(
+    manifest: Manifest, *, num_layers: int, batch_size: int, input_path: str = "memory"
+) -> list[str]:
     """Return flags of ``labkit train`` that train steps and nothing else: no validation, no checkpoints.
 
     Weight decay is decoupled, which is Keras's kind, so that both sides compute the same update.
@@ -56,7 +58,12 @@ class _Worker:
         self._log = log
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=self._stdout(errors), stderr=errors, text=True, cwd=ROOT
+                command,
+                stdin=subprocess.PIPE,
+                stdout=self._stdout(errors),
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
             )
 
     def _stdout(self, log: Any) -> Any:

@@ -3,6 +3,7 @@
 import datetime
 import json
 import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,11 +90,15 @@ class Report:
     Args:
         name: of the script, and of the file in ``results/``.
         question: what the script answers, one sentence.
-        configuration: everything that was chosen, flags included.
+        configuration: everything that was chosen, flags included. Paths are left out: they say nothing
+            about the figures, and results are published.
     """
 
     def __init__(self, name: str, question: str, configuration: Mapping[str, Any]) -> None:
-        self.name, self.question, self.configuration = name, question, dict(configuration)
+        self.name, self.question = name, question
+        self.configuration = {
+            key: value for key, value in configuration.items() if not isinstance(value, Path)
+        }
         self._started = datetime.datetime.now(datetime.UTC)
         self._load = load_average()
 
@@ -139,9 +144,8 @@ def print_table(title: str, rows: Iterable[tuple[str, Figure]]) -> None:
         spread = f"{_text(min(figure.repeats))}-{_text(max(figure.repeats), figure.unit)}"
         cells = [figure.name, _text(figure.median, figure.unit), spread, goal, verdict]
         table.add_row(*([name] if named else []), *cells)
-    console = Console()
     # A pipe has no width; a table folded to 80 columns is unreadable in a log.
-    console.print(table, width=None if console.is_terminal else 120)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def _text(value: float, unit: str = "") -> str:

@@ -45,9 +45,7 @@ def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> di
     with ExitStack() as stack:
         training = stack.enter_context(Training(folder / "labkit", flags))
         training.start(options.warmup_steps)
-        turns = {
-            "labkit": lambda: train_images_per_second(training.turn(options.steps), options.batch_size)
-        }
+        turns = {"labkit": lambda: train_images_per_second(training.turn(options.steps), options.batch_size)}
         for name in options.peers:
             peer = stack.enter_context(KerasFit(folder / name, _peer_flags(name, options, manifest)))
             peer.turn()  # traces and compiles

@@ -139,6 +139,8 @@ class Manifest:
             name: Split(split["name"], split["count"], tuple(Shard(**shard) for shard in split["shards"]))
             for name, split in content.pop("splits").items()
         }
+        if not content["source"].keys() >= {"kind", "location", "sha256", "matches_published"}:
+            raise ValueError("its source is incomplete")
         for name in ("classes", "image_shape", "channel_mean", "channel_std"):
             content[name] = tuple(content[name])
         manifest = cls(directory=directory, splits=splits, **content)

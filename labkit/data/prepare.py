@@ -232,24 +232,31 @@ def _read_source(request: Request, known: Manifest | None) -> tuple[sources.Imag
         request.announce("drawing the shapes data set")
         drawn = shapes.generate(request.seed)
         return drawn, shapes.describe(drawn)
-    path, kind = request.archive, "folder" if request.archive and request.archive.is_dir() else "archive"
-    if path is None and request.url is None and known and known.source["kind"] in ("archive", "folder"):
-        path, kind = Path(known.source["location"]), known.source["kind"]
-        if not path.exists():
-            raise InputError(f"{path}, the source of the data set, is gone; give it with --archive PATH")
-    location = str(path)
-    if path is None:
-        check_space(request.directory, 2 * max(published.bytes for published in sources.PUBLISHED.values()))
-        path = sources.download(
-            request.data_dir / "downloads",
-            url=request.url,
-            timeout=request.timeout,
-            attempts=request.attempts,
-            announce=request.announce,
-        )
-        kind, location = "download", request.url or sources.DEFAULT_URL
+    path, kind, location = _locate_cifar10(request, known.source if known else {})
     request.announce(f"reading {path}")
     return sources.read_archive(path), sources.describe(path, kind, location)
+
+
+def _locate_cifar10(request: Request, known: dict[str, Any]) -> tuple[Path, str, str]:
+    """Return where the data can be read, and the kind and location of the source to record."""
+    if request.archive is not None:
+        return request.archive, "folder" if request.archive.is_dir() else "archive", str(request.archive)
+    if request.url is None and known.get("kind") in ("archive", "folder"):
+        path = Path(known["location"])
+        if not path.exists():
+            raise InputError(f"{path}, the source of the data set, is gone; give it with --archive PATH")
+        return path, known["kind"], known["location"]
+    url = request.url or known.get("location") or sources.DEFAULT_URL
+    # The archive itself, and about as much again for the records made from it.
+    check_space(request.directory, 2 * max(published.bytes for published in sources.PUBLISHED.values()))
+    path = sources.download(
+        request.data_dir / "downloads",
+        url=url,
+        timeout=request.timeout,
+        attempts=request.attempts,
+        announce=request.announce,
+    )
+    return path, "download", url
 
 
 def _source_notes(source: dict[str, Any]) -> list[str]:

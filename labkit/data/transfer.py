@@ -58,7 +58,7 @@ def fetch(
     except urllib3.exceptions.TimeoutError:
         raise TransferError(f"no data within {timeout:g} s", may_pass=True) from None
     except urllib3.exceptions.HTTPError:
-        raise TransferError("the connection broke", may_pass=True) from None
+        raise TransferError(f"the data ended after {path.stat().st_size:,} bytes", may_pass=True) from None
     except requests.RequestException as error:
         raise TransferError(str(error), may_pass=False) from None
 
@@ -90,7 +90,7 @@ def _receive(
                     )
                 window_start, window_received = time.monotonic(), received
     if total is not None and received < total:
-        raise TransferError(f"the data ended after {received:,} of {total:,} bytes", may_pass=True)
+        raise TransferError(f"the data ended after {received:,} bytes", may_pass=True)
 
 
 class _Display:

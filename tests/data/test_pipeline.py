@@ -1,4 +1,4 @@
-"""The batch at step s depends on (data set, seed, s) alone: each example once an epoch, resume equals going on."""
+"""The batch at step s depends on (data set, seed, s) alone: every example once an epoch."""
 
 import shutil
 

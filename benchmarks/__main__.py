@@ -1,0 +1,62 @@
+"""Run every benchmark, each in a process of its own, and print one summary."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.common import RESULTS, ROOT, at_least
+from benchmarks.report import print_table, read_figures
+from labkit import home
+
+SCRIPTS = ("train_step", "input_pipeline", "telemetry", "startup")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Return 0 where every script ran, met or missed; 1 where one failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCRIPTS)} (default: all)")
+    parser.add_argument("--repeats", type=at_least(1), default=5, help="repeats of each (default: 5)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON results")
+    parser.add_argument(
+        "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
+    )
+    parser.add_argument("--summary", action="store_true", help="measure nothing, show what is there")
+    options = parser.parse_args(arguments)
+    names = options.names or list(SCRIPTS)
+    unknown = [name for name in names if name not in SCRIPTS]
+    if unknown:
+        parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(SCRIPTS)}")
+    failed = [] if options.summary else [name for name in names if not _run(name, options)]
+    summarize([name for name in names if name not in failed], options.output)
+    for name in failed:
+        print(f"{name} failed: see above", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run(name: str, options: argparse.Namespace) -> bool:
+    print(f"== {name}", flush=True)
+    values = {
+        "repeats": options.repeats,
+        "output": options.output.absolute(),
+        "data-dir": options.data_dir.absolute(),
+    }
+    flags = [part for flag, value in values.items() for part in (f"--{flag}", str(value))]
+    return subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *flags], cwd=ROOT) == 0
+
+
+def summarize(names: list[str], output: Path) -> None:
+    """Print the figures that have a goal, of the scripts whose results are in ``output``."""
+    rows = []
+    for name in names:
+        path = output / f"{name}.json"
+        if not path.exists():
+            print(f"{name}: no result in {output}")
+            continue
+        rows += [(name, figure) for figure in read_figures(path) if figure.goal is not None]
+    if rows:
+        print_table("Goals", rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

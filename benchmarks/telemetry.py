@@ -1,0 +1,131 @@
+"""What do metrics, events and status cost of a training step?
+
+Rows of a real training are recorded again through `labkit.training.telemetry`, with a status at every step
+(in a training there is one every half second at most). Counted are the time that the loop is held up, and the
+CPU time of the event writer's thread. Between two rows the CPU's caches are overwritten, as a step would do.
+The step they are compared with is that of `labkit train`, which takes turns with this process.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.common import at_least, make_parser, prepared_data, work_folder
+from benchmarks.processes import Training, train_flags
+from benchmarks.report import Figure, Goal, Report
+from labkit.data.manifest import Manifest
+from labkit.runs import RunDirectory
+from labkit.training.telemetry import Pace, Telemetry
+
+QUESTION = "Do metrics, events and status together cost at most 1 % of a training step?"
+GOAL = Goal("at most", 1.0)
+OVERWRITTEN_BYTES = 64 * 2**20  # more than the last-level cache that two cores have to themselves
+
+Row = dict[str, Any]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--rows", type=at_least(1), default=100, help="rows recorded in a turn")
+    parser.add_argument("--steps", type=at_least(1), default=16, help="training steps of a turn")
+    parser.add_argument("--warmup-steps", type=at_least(1), default=10, help="steps before the first turn")
+    options = parser.parse_args(arguments)
+    manifest = prepared_data(options.data_dir)
+    report = Report("telemetry", QUESTION, vars(options) | {"dataset": manifest.dataset})
+    with work_folder() as folder:
+        steps, ours, summaries = measure(options, manifest, folder)
+    report.finish(figures(steps, ours, summaries), options.output)
+
+
+def measure(
+    options: argparse.Namespace, manifest: Manifest, folder: Path
+) -> tuple[list[float], list[float], list[float]]:
+    """Return seconds, one value a repeat: of a training step, of labkit's record, of ``tf.summary``'s."""
+    flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
+    steps, ours, summaries = [], [], []
+    with Training(folder / "labkit", flags) as training:
+        training.start(options.warmup_steps)
+        for repeat in range(options.repeats):
+            rows = training.turn(options.steps)
+            steps.append((rows[-1]["wall_time"] - rows[0]["wall_time"]) / options.steps)
+            ours.append(seconds_of_telemetry(rows, options.rows, folder / f"run{repeat}"))
+            summaries.append(seconds_of_summaries(rows, options.rows, folder / f"summaries{repeat}"))
+            print(
+                f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, "
+                f"telemetry {ours[-1] * 1e3:.3f} ms, tf.summary {summaries[-1] * 1e3:.3f} ms",
+                flush=True,
+            )
+    return steps, ours, summaries
+
+
+def seconds_of_telemetry(rows: list[Row], count: int, folder: Path) -> float:
+    """Return what one row costs through ``Telemetry.train_row``, with a status each time, in seconds."""
+    run = RunDirectory(folder)
+    run.create()
+    telemetry = Telemetry(run, total_steps=count, first_step=0, resumed=False)
+    pace = Pace(128)
+
+    def record(row: Row) -> None:
+        # A second ahead of the last status, so that one is written for every row.
+        telemetry.train_row(row | {"wall_time": time.time() + 1.0}, pace)
+
+    return _seconds_per_row(record, rows, count, telemetry.close)
+
+
+def seconds_of_summaries(rows: list[Row], count: int, folder: Path) -> float:
+    """Return what the same row's floats cost through eager ``tf.summary.scalar``, in seconds."""
+    writer = tf.summary.create_file_writer(str(folder))
+
+    def record(row: Row) -> None:
+        with writer.as_default(step=row["step"]):
+            for name, value in row.items():
+                if isinstance(value, float) and name not in ("wall_time", "epoch"):
+                    tf.summary.scalar(f"train/{name}", value)
+
+    return _seconds_per_row(record, rows, count, writer.close)
+
+
+def _seconds_per_row(
+    record: Callable[[Row], None], rows: list[Row], count: int, close: Callable[[], None]
+) -> float:
+    """Return wall seconds inside ``record`` plus CPU seconds of all other threads, a row."""
+    overwritten = np.zeros(OVERWRITTEN_BYTES, np.uint8)
+    record(rows[0])  # the first call opens files and builds caches
+    waited = 0.0
+    others = time.process_time() - time.thread_time()
+    for index in range(count):
+        overwritten += 1
+        row = rows[index % len(rows)] | {"step": index + 1}
+        started = time.perf_counter()
+        record(row)
+        waited += time.perf_counter() - started
+    close()
+    others = time.process_time() - time.thread_time() - others
+    return (waited + others) / count
+
+
+def figures(steps: list[float], ours: list[float], summaries: list[float]) -> list[Figure]:
+    """Return the share of a step, which has the goal, ``tf.summary``'s, and what they are made of."""
+
+    def shares(costs: list[float]) -> tuple[float, ...]:
+        return tuple(100.0 * cost / step for cost, step in zip(costs, steps, strict=True))
+
+    return [
+        Figure("metrics, events and status, of a step", "%", shares(ours), GOAL),
+        Figure("the same floats through tf.summary.scalar alone, of a step", "%", shares(summaries)),
+        Figure("metrics, events and status", "ms", tuple(1e3 * value for value in ours)),
+        Figure("tf.summary.scalar alone", "ms", tuple(1e3 * value for value in summaries)),
+        Figure("training step", "ms", tuple(1e3 * value for value in steps)),
+    ]
+
+
+if __name__ == "__main__":
+    main()

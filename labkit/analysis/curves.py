@@ -1,0 +1,82 @@
+"""A run's metrics as arrays, ready to be drawn. Needs no TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.runs import MetricsReader, RunDirectory, Seam
+
+__all__ = ["Curve", "Curves", "moving_average", "read_curves"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One figure of one split by step: ``step`` and ``value``, float64 [n]; NaN and ±Infinity are kept."""
+
+    step: Floats
+    value: Floats
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def not_finite(self) -> Floats:
+        """The steps at which the value is NaN or infinite."""
+        return self.step[~np.isfinite(self.value)]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The rows of a run that count, and where it was resumed."""
+
+    rows: Sequence[Mapping[str, Any]]
+    seams: Sequence[Seam] = ()
+
+    def curve(self, split: str, name: str) -> Curve:
+        """Return the figure ``name`` of ``split``; empty where no row has it."""
+        points = [
+            (row["step"], row[name])
+            for row in self.rows
+            if row.get("split") == split and _is_number(row.get(name)) and _is_number(row.get("step"))
+        ]
+        step, value = np.asarray(points, np.float64).reshape(-1, 2).T
+        order = np.argsort(step, kind="stable")
+        return Curve(step[order], value[order])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read_curves(run: RunDirectory) -> Curves:
+    """Read all of a run's metrics; empty where there are none yet."""
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    return Curves(reader.rows, reader.seams)
+
+
+def moving_average(value: Floats, weight: float) -> Floats:
+    """Return the exponential moving average of ``value``, float64 [n].
+
+    Bias-corrected as in Adam (Kingma & Ba 2015, §3): it starts at the first value, not at zero.
+
+    Args:
+        value: float64 [n]. NaN and ±Infinity stay at their places and don't enter the average.
+        weight: share of the past, 0 ≤ weight < 1; 0 returns ``value``.
+
+    Raises ValueError for another weight.
+    """
+    if not 0 <= weight < 1:
+        raise ValueError(f"weight is {weight}; allowed: 0 ≤ weight < 1")
+    averaged = np.array(value, np.float64)
+    total = mass = 0.0
+    for place in np.flatnonzero(np.isfinite(averaged)):
+        total = weight * total + (1 - weight) * averaged[place]
+        mass = weight * mass + (1 - weight)
+        averaged[place] = total / mass
+    return averaged

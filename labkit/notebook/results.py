@@ -1,0 +1,83 @@
+"""What a notebook ends with: the predictions of its run, and its last word."""
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.notebook.session import Prepared, banner_html
+
+if TYPE_CHECKING:
+    from labkit.training.result import TrainResult
+
+__all__ = ["RESULT_MIME", "Conclusion", "conclude", "predictions_of"]
+
+RESULT_MIME = "application/vnd.labkit.result+json"
+
+
+def predictions_of(result: "TrainResult") -> Predictions:
+    """Return the predictions of the test set; of the validation set where the run left the test set alone.
+
+    They are made now where the run has none. Raises InputError where the training hasn't finished.
+    """
+    run = result.run
+    if result.state != "finished":
+        raise InputError(f"there are no predictions yet: the training is {result.state}: {result.message}")
+    split = "test" if Config.from_json(run.read_config()).run.evaluate_test else "validation"
+    if not (run.predictions_path / f"{split}.npz").is_file():
+        from labkit.training.api import evaluate
+
+        evaluate(str(run.path), split=split)
+    return load_predictions(run, split)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The last word of the notebook, for people and (``RESULT_MIME``) for programs."""
+
+    run: str
+    state: str
+    did_work: bool
+    dataset: str
+    data_note: str
+    devices: str
+    banner: str
+    split: str
+    accuracy: float
+    examples: int
+    step: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.split} accuracy {self.accuracy:.4f} on {self.dataset}, {self.examples:,} examples, "
+            f"step {self.step}, {self.devices}\nrun {self.run}"
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        heading = f"{self.split} accuracy {self.accuracy:.2%}"
+        shown = (
+            f"{banner_html(self.banner)}<p style='font-size:1.3em'><b>{heading}</b> "
+            f"on {escape(self.dataset)} ({self.examples:,} examples, weights of step {self.step:,}, {escape(self.devices)})</p>"
+            f"<p>Run: <code>{escape(self.run)}</code></p>"
+        )
+        return {"text/plain": str(self), "text/html": shown, RESULT_MIME: dict(vars(self))}
+
+
+def conclude(prepared: Prepared, result: "TrainResult", predictions: Predictions) -> Conclusion:
+    """Return what was reached, on what, and where it is."""
+    summary = predictions.summary
+    return Conclusion(
+        run=str(result.run.path),
+        state=result.state,
+        did_work=result.did_work,
+        dataset=prepared.manifest.dataset,
+        data_note=prepared.data_note,
+        devices=prepared.plan.describe(),
+        banner=prepared.plan.banner,
+        split=str(summary.get("split", "test")),
+        accuracy=1 - float(predictions.wrong.mean()),
+        examples=len(predictions),
+        step=int(summary.get("checkpoint_step", result.step)),
+    )

@@ -1,0 +1,95 @@
+"""The devices and the data set of a notebook, chosen and shown before anything is trained."""
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from labkit import home
+from labkit.config import Config
+from labkit.notices import import_tensorflow
+from labkit.runs import RunDirectory
+
+if TYPE_CHECKING:
+    from labkit.data.manifest import Manifest
+    from labkit.training.devices import DevicePlan
+
+__all__ = ["Prepared", "banner_html", "prepare"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Devices, data set, and the configuration with the data set's name in it."""
+
+    config: Config
+    plan: "DevicePlan"
+    manifest: "Manifest"
+    data_note: str
+
+    def _lines(self) -> list[tuple[str, str]]:
+        manifest = self.manifest
+        counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
+        return [
+            ("devices", self.plan.describe()),
+            ("data", self.data_note),
+            ("images", f"{counts}; {'×'.join(map(str, manifest.image_shape))}"),
+            ("classes", ", ".join(manifest.classes)),
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {text}" for name, text in self._lines()]
+        return "\n".join([self.plan.banner, *lines] if self.plan.banner else lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top'>{name}</th>"
+            f"<td style='text-align:left'>{escape(text)}</td></tr>"
+            for name, text in self._lines()
+        )
+        return f"{banner_html(self.plan.banner)}<table>{rows}</table>"
+
+
+def banner_html(banner: str) -> str:
+    """Return a box that can't be overlooked; nothing for an empty banner."""
+    if not banner:
+        return ""
+    style = (
+        "padding:.6em 1em;margin:.3em 0;border-left:5px solid #d55e00;background:#fff3e6;color:#3b2200;"
+        "font-weight:600"
+    )
+    return f"<div style='{style}' role='alert'>{escape(banner)}</div>"
+
+
+def prepare(config: Config) -> Prepared:
+    """Choose devices and data set, in that order: TensorFlow takes its devices before its first operation.
+
+    ``dataset=auto`` means the data set that an existing run in ``job_dir`` was started with.
+
+    Raises InputError where ``config`` can't be run here.
+    """
+    import_tensorflow()
+    from labkit.data.resolve import resolve
+    from labkit.training.session import prepare_devices
+
+    plan = prepare_devices(config)
+    if config.data.dataset == "auto" and config.run.job_dir is not None:
+        run = RunDirectory(config.run.job_dir)
+        if run.exists():
+            config = config.replace({"dataset": Config.from_json(run.read_config()).data.dataset})
+    ours = config.data.data_dir is None
+    notes: list[str] = []
+
+    def announce(line: str) -> None:
+        notes.append(line.removeprefix("data set: "))
+        print(line, flush=True)
+
+    manifest = resolve(
+        config.data.dataset,
+        config.data.data_dir or home.data_home(),
+        data_dir_is_default=ours,
+        prepare_missing=ours,
+        announce=announce,
+    )
+    return Prepared(config.replace({"dataset": manifest.dataset}), plan, manifest, notes[-1])

@@ -1,0 +1,305 @@
+"""Figures of a run and of its predictions. Matplotlib is loaded when the first one is drawn.
+
+Each function returns a ``matplotlib.figure.Figure`` that belongs to no window and no pyplot state: it can be
+saved from anywhere, and shows itself in a notebook when it is the last value of a cell.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labkit.analysis.curves import Curve, Curves, moving_average
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from labkit.analysis.predictions import Predictions
+
+__all__ = [
+    "class_accuracy",
+    "class_probabilities",
+    "confusion_matrix",
+    "image_grid",
+    "message",
+    "png",
+    "prediction_grid",
+    "training_curves",
+    "wrong_predictions",
+]
+
+# Okabe and Ito (2008): told apart by readers with any kind of colour vision.
+TRAIN, VALIDATION, TEST, MARK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#6b7280"
+DOTS_PER_INCH = 144
+SHOWN_PER_INCH = 72  # half of the dots: sharp on dense screens
+MAX_CLASSES_WITH_COUNTS = 20
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9ca3af",
+    "axes.labelcolor": "#374151",
+    "axes.grid": False,
+    "grid.color": "#e5e7eb",
+    "xtick.color": "#374151",
+    "ytick.color": "#374151",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def _figure(width: float, height: float, alt: str) -> "Figure":
+    """Return an empty figure of ``width`` × ``height`` inches that shows itself as PNG, ``alt`` in words."""
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
+            shown = {"width": round(self.get_figwidth() * SHOWN_PER_INCH), "alt": alt}
+            return png(self), shown
+
+    return ShownFigure(figsize=(width, height), dpi=SHOWN_PER_INCH, layout="constrained", facecolor="white")
+
+
+def png(figure: "Figure") -> bytes:
+    """Return ``figure`` as a PNG file's content."""
+    target = io.BytesIO()
+    figure.savefig(target, format="png", dpi=DOTS_PER_INCH)
+    return target.getvalue()
+
+
+def _styled() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
+# ---- images --------------------------------------------------------------------------------------------
+
+
+def image_grid(
+    images: NDArray[np.uint8], titles: Sequence[str] = (), rows: Sequence[str] = (), *, columns: int = 10
+) -> "Figure":
+    """Draw images side by side, line by line.
+
+    Args:
+        images: uint8 [n, height, width, channels], 1 or 3 channels.
+        titles: one above each of the first ``len(titles)`` images.
+        rows: one label left of each of the first lines.
+        columns: images in a line.
+
+    Raises ValueError where there is no image.
+    """
+    if not len(images):
+        raise ValueError("no image to draw; give at least one")
+    lines = -(-len(images) // columns)
+    title_height = 0.16 * max((title.count("\n") + 1 for title in titles), default=0)
+    with _styled():
+        figure = _figure(1.1 * columns, (1.1 + title_height) * lines, f"{len(images)} images")
+        axes = figure.subplots(lines, columns, squeeze=False)
+        for place, axis in enumerate(axes.flat):
+            axis.set(xticks=[], yticks=[])
+            axis.spines[:].set_visible(False)
+            if place < len(images):
+                axis.imshow(images[place].squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            if place < len(titles):
+                axis.set_title(titles[place], fontsize=8, loc="center", fontweight="normal")
+        for axis, label in zip(axes[:, 0], rows, strict=False):
+            axis.set_ylabel(label, fontsize=8)
+    return figure
+
+
+def wrong_predictions(predictions: "Predictions", count: int = 20, *, columns: int = 10) -> "Figure":
+    """Draw the ``count`` most confident mistakes: true class, predicted class and its probability."""
+    places = predictions.select(wrong_only=True)[:count]
+    if not len(places):
+        return message("Not one prediction is wrong.")
+    return prediction_grid(predictions, places, columns=columns)
+
+
+def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: int = 10) -> "Figure":
+    """Draw the examples at ``places``, int [n], each titled with its true and its predicted class."""
+    places = np.asarray(places)
+    titles = []
+    for place in places:
+        true = predictions.classes[predictions.labels[place]]
+        predicted = predictions.predicted[place]
+        share = predictions.probabilities[place, predicted]
+        titles.append(f"{true}\n→ {predictions.classes[predicted]} {share:.0%}")
+    figure = image_grid(predictions.images[places], titles, columns=columns)
+    for axis, place in zip(figure.axes, places, strict=False):
+        axis.title.set_color(MARK if predictions.wrong[place] else TEST)
+    return figure
+
+
+def message(text: str) -> "Figure":
+    """Draw a line of text where there is nothing else to draw."""
+    with _styled():
+        figure = _figure(6, 0.6, text)
+        figure.text(0.5, 0.5, text, ha="center", va="center", color=GREY)
+    return figure
+
+
+# ---- curves --------------------------------------------------------------------------------------------
+
+
+def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
+    """Draw loss, accuracy, learning rate and examples per second over the steps of a run.
+
+    Single training steps are faint, their moving average is strong. Dotted lines mark where the run was
+    resumed, crosses at the upper edge the steps at which a value was NaN or infinite.
+
+    Args:
+        curves: of ``labkit.analysis.curves.read_curves``.
+        smoothing: weight of the past in the moving average, 0 ≤ smoothing < 1.
+    """
+    panels = (
+        ("loss", "Loss", "cross-entropy (nats)"),
+        ("accuracy", "Accuracy", "share of examples"),
+        ("learning_rate", "Learning rate", "learning rate"),
+        ("examples_per_second", "Speed", "examples per second"),
+    )
+    with _styled():
+        figure = _figure(11, 6, "Loss, accuracy, learning rate and examples per second over training steps")
+        for axis, (name, title, label) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
+            weight = 0.0 if name == "learning_rate" else smoothing
+            _draw_training(axis, curves.curve("train", name), weight)
+            _draw_evaluations(axis, curves, name)
+            _draw_seams(axis, curves)
+            axis.set(title=title, ylabel=label)
+            axis.grid(axis="y")
+            axis.set_axisbelow(True)
+            axis.label_outer()
+            if name in ("learning_rate", "examples_per_second"):
+                axis.set_ylim(bottom=0)
+                axis.set_xlabel("step")
+            if axis.get_legend_handles_labels()[1]:
+                axis.legend()
+    return figure
+
+
+def _draw_training(axis: "Axes", curve: Curve, weight: float) -> None:
+    if not len(curve):
+        return
+    finite = np.where(np.isfinite(curve.value), curve.value, np.nan)
+    label = "train"
+    if weight:
+        axis.plot(curve.step, finite, color=TRAIN, alpha=0.25, linewidth=0.7)
+        label = "train (moving average)"
+    axis.plot(curve.step, moving_average(finite, weight), color=TRAIN, linewidth=1.6, label=label)
+    lost = curve.not_finite
+    if len(lost):
+        edge = axis.get_xaxis_transform()
+        axis.plot(lost, np.full(len(lost), 0.97), "x", color=MARK, transform=edge, label="NaN or infinite")
+
+
+def _draw_evaluations(axis: "Axes", curves: Curves, name: str) -> None:
+    for split, color, marker in (("validation", VALIDATION, "o-"), ("test", TEST, "D")):
+        if name not in ("loss", "accuracy"):
+            continue
+        curve = curves.curve(split, name)
+        if len(curve):
+            axis.plot(
+                curve.step, curve.value, marker, color=color, markersize=4.5, linewidth=1.2, label=split
+            )
+
+
+def _draw_seams(axis: "Axes", curves: Curves) -> None:
+    for number, seam in enumerate(curves.seams):
+        axis.axvline(seam.step, color=GREY, linestyle=":", linewidth=1, label=None if number else "resumed")
+
+
+# ---- classes -------------------------------------------------------------------------------------------
+
+
+def confusion_matrix(confusion: ArrayLike, classes: Sequence[str]) -> "Figure":
+    """Draw how often each class was taken for which.
+
+    Args:
+        confusion: counts, int [true class, predicted class]; the shade is the share of the true class.
+        classes: names.
+
+    Raises ValueError where the matrix isn't square with one row per class.
+    """
+    counts = np.asarray(confusion)
+    if counts.shape != (len(classes), len(classes)):
+        raise ValueError(f"confusion has shape {counts.shape}; allowed: {(len(classes), len(classes))}")
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    size = min(12.0, max(4.5, 0.62 * len(classes)))
+    with _styled():
+        figure = _figure(
+            size + 1.2, size, "Confusion matrix: true classes in rows, predicted classes in columns"
+        )
+        axis = figure.subplots()
+        shade = axis.imshow(share, cmap="Blues", vmin=0, vmax=1)
+        ticks = range(len(classes))
+        axis.set_xticks(ticks, classes, rotation=45, ha="right", rotation_mode="anchor")
+        axis.set_yticks(ticks, classes)
+        axis.set(xlabel="predicted class", ylabel="true class", title="Confusion matrix")
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+        figure.colorbar(shade, ax=axis, label="share of the true class", shrink=0.8).outline.set_visible(
+            False
+        )
+        if len(classes) <= MAX_CLASSES_WITH_COUNTS:
+            for (true, predicted), count in np.ndenumerate(counts):
+                if count:
+                    dark = share[true, predicted] > 0.5
+                    axis.text(
+                        predicted, true, f"{count:,}", ha="center", va="center", fontsize=8,
+                        color="white" if dark else "#1f2937",
+                    )  # fmt: skip
+    return figure
+
+
+def class_accuracy(predictions: "Predictions") -> "Figure":
+    """Draw the share of each class that is recognised, the best first, and the mean over all examples."""
+    rows = [row for row in predictions.per_class() if row["accuracy"] is not None]
+    rows.sort(key=lambda row: row["accuracy"])
+    names, shares = [row["class"] for row in rows], [row["accuracy"] for row in rows]
+    with _styled():
+        figure = _figure(7, max(1.8, 0.28 * len(rows) + 0.8), "Accuracy of each class")
+        axis = figure.subplots()
+        bars = axis.barh(names, shares, color=TRAIN, height=0.7)
+        axis.bar_label(bars, [f"{share:.1%}" for share in shares], padding=3, fontsize=8)
+        axis.set(xlim=(0, 1.1), xlabel="share recognised (recall)", title="Accuracy of each class")
+        axis.set_xticks(np.linspace(0, 1, 6), [f"{share:.0%}" for share in np.linspace(0, 1, 6)])
+        axis.tick_params(axis="y", length=0)
+        if len(predictions):
+            mean = 1 - float(predictions.wrong.mean())
+            axis.axvline(mean, color=VALIDATION, linewidth=1.2, label=f"all examples: {mean:.1%}")
+            figure.legend(loc="outside lower right")
+    return figure
+
+
+def class_probabilities(predictions: "Predictions", place: int) -> "Figure":
+    """Draw one example beside the probability that the model gives to each class."""
+    label, predicted = predictions.labels[place], predictions.predicted[place]
+    shares = predictions.probabilities[place]
+    colors = [GREY] * len(shares)
+    colors[predicted] = MARK
+    colors[label] = TEST
+    with _styled():
+        figure = _figure(7, max(2.2, 0.24 * len(shares) + 0.6), "One image and the probability of each class")
+        image, bars = figure.subplots(1, 2, width_ratios=(1, 2))
+        image.imshow(
+            predictions.images[place].squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
+        )
+        image.set(xticks=[], yticks=[])
+        image.set_title(
+            f"test image {predictions.index[place]}", fontsize=8, loc="center", fontweight="normal"
+        )
+        image.spines[:].set_visible(False)
+        drawn = bars.barh(predictions.classes, shares, color=colors)
+        bars.bar_label(drawn, [f"{share:.1%}" for share in shares], padding=3, fontsize=8)
+        bars.invert_yaxis()
+        bars.set(xlim=(0, 1.15), xlabel="probability")
+        bars.set_title(
+            f"true: {predictions.classes[label]}, predicted: {predictions.classes[predicted]}", fontsize=9
+        )
+    return figure

@@ -1,0 +1,102 @@
+"""The figures of ``labkit.plots`` with something to turn. Each stands below its static twin.
+
+A saved notebook keeps no working widgets, so whatever is shown here is first shown as a picture, and the
+controls appear only where somebody can use them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from labkit import plots
+
+if TYPE_CHECKING:
+    from labkit.analysis.curves import Curves
+    from labkit.analysis.predictions import Predictions
+
+__all__ = ["browse_predictions", "explore_curves", "prediction_browser", "someone_is_there"]
+
+PAGE_SIZE = 20
+ANY = "any class"
+
+
+def someone_is_there() -> bool:
+    """Return whether the running cell came from a frontend that can answer: JupyterLab, not papermill."""
+    from IPython.core.getipython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        return False
+    request = kernel.get_parent("shell") or {}
+    return bool(request.get("content", {}).get("allow_stdin"))
+
+
+def browse_predictions(predictions: "Predictions", count: int = PAGE_SIZE) -> None:
+    """Show the most confident mistakes and, to somebody who is there, controls to look at all examples."""
+    _show(plots.wrong_predictions(predictions, count), lambda: prediction_browser(predictions))
+
+
+def explore_curves(curves: "Curves", smoothing: float = 0.9) -> None:
+    """Show the curves of a run and, to somebody who is there, a control of their smoothing."""
+    _show(plots.training_curves(curves, smoothing=smoothing), lambda: curve_explorer(curves, smoothing))
+
+
+def _show(figure: Any, make_widget: Callable[[], Any]) -> None:
+    from IPython.display import display
+
+    display(figure)
+    if someone_is_there():
+        display(make_widget())
+
+
+def curve_explorer(curves: "Curves", smoothing: float) -> Any:
+    """Return a slider over the smoothing of ``plots.training_curves``."""
+    import ipywidgets
+
+    weight = ipywidgets.FloatSlider(
+        smoothing, min=0, max=0.99, step=0.01, description="smoothing", continuous_update=False
+    )
+    return _live(lambda: plots.training_curves(curves, smoothing=weight.value), weight, drawn=False)
+
+
+def prediction_browser(predictions: "Predictions") -> Any:
+    """Return controls for classes, mistakes only and page over ``plots.prediction_grid``."""
+    import ipywidgets
+
+    choices = [(ANY, None), *((name, place) for place, name in enumerate(predictions.classes))]
+    true = ipywidgets.Dropdown(options=choices, description="true")
+    predicted = ipywidgets.Dropdown(options=choices, description="predicted")
+    wrong_only = ipywidgets.Checkbox(True, description="mistakes only", indent=False)
+    page = ipywidgets.BoundedIntText(1, min=1, max=1, description="page")
+
+    def draw() -> Any:
+        places = predictions.select(true.value, predicted.value, wrong_only.value)
+        page.max = max(1, -(-len(places) // PAGE_SIZE))
+        page.description = f"page / {page.max}"
+        shown = places[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]
+        if not len(shown):
+            return plots.message("No example fits this choice.")
+        return plots.prediction_grid(predictions, shown)
+
+    return _live(draw, true, predicted, wrong_only, page)
+
+
+def _live(draw: Callable[[], Any], *controls: Any, drawn: bool = True) -> Any:
+    """Return ``controls`` above the picture of ``draw()``, redrawn when one of them changes.
+
+    With ``drawn=False`` the picture appears with the first change: its twin stands right above.
+    """
+    import ipywidgets
+
+    image = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%"))
+
+    def redraw(_: Any = None) -> None:
+        figure = draw()
+        image.width = str(round(figure.get_figwidth() * plots.SHOWN_PER_INCH))
+        image.value = plots.png(figure)
+
+    if drawn:
+        redraw()
+    for control in controls:
+        control.observe(redraw, names="value")
+    row = ipywidgets.HBox(controls, layout=ipywidgets.Layout(flex_flow="row wrap"))
+    return ipywidgets.VBox([row, image])

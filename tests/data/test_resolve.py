@@ -1,0 +1,108 @@
+"""Which data set a run gets, and that it is told."""
+
+import subprocess
+import sys
+
+import pytest
+
+from labkit.data import prepare as preparing
+from labkit.data import resolve as resolving
+from labkit.data import shapes, sources
+from labkit.data.manifest import find_manifest
+from labkit.data.prepare import prepare
+from labkit.data.resolve import resolve
+from labkit.errors import InputError
+
+generate = shapes.generate
+
+
+@pytest.fixture(autouse=True)
+def small_shapes(monkeypatch):
+    """Draw few shapes."""
+    monkeypatch.setattr(shapes, "generate", lambda seed: generate(seed, train_count=100, test_count=20))
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """No network: the probe fails as it would."""
+
+    def fail(url, timeout):
+        raise InputError(f"{url} cannot be reached: no route to host")
+
+    monkeypatch.setattr(sources, "check_connection", fail)
+    monkeypatch.setattr(sources, "download", lambda *_, **__: pytest.fail("downloaded"))
+
+
+@pytest.fixture
+def online(monkeypatch, fake_cifar, tmp_path):
+    """A network that has the small CIFAR-10."""
+    archive = fake_cifar.archive(tmp_path / "net" / "cifar.tar.gz", "python")
+    monkeypatch.setattr(sources, "check_connection", lambda url, timeout: None)
+    monkeypatch.setattr(sources, "download", lambda *_, **__: archive)
+
+
+def _resolve(dataset, data_dir, **options):
+    lines = []
+    manifest = resolve(dataset, data_dir, announce=lines.append, **options)
+    choice = [line for line in lines if line.startswith("data set:")]
+    assert len(choice) == 1 and "\n" not in choice[0]
+    assert f"data set: {manifest.dataset} in" in choice[0]
+    return manifest, choice[0]
+
+
+def test_auto_takes_cifar10_where_it_is_prepared(prepared, offline):
+    for is_default in (True, False):
+        manifest, _ = _resolve("auto", prepared.directory.parent, data_dir_is_default=is_default)
+        assert manifest == prepared
+
+
+def test_auto_downloads_cifar10_where_it_can(tmp_path, online):
+    manifest, _ = _resolve("auto", tmp_path / "data")
+    assert manifest.dataset == "cifar10" and manifest.source["kind"] == "download"
+
+
+def test_auto_draws_shapes_where_there_is_no_network_and_says_why(tmp_path, offline):
+    manifest, line = _resolve("auto", tmp_path / "data")
+    assert manifest.dataset == "shapes" and "no route to host" in line
+    assert not (tmp_path / "data" / "cifar10").exists()
+    assert _resolve("auto", tmp_path / "data")[0] == manifest
+
+
+def test_auto_in_a_folder_that_the_user_named_takes_what_is_there(tmp_path, online):
+    with pytest.raises(InputError, match="labkit data prepare --data-dir"):
+        resolve("auto", tmp_path / "data", data_dir_is_default=False)
+    assert not (tmp_path / "data").exists()
+    prepare("shapes", tmp_path / "data")
+    manifest, line = _resolve("auto", tmp_path / "data", data_dir_is_default=False)
+    assert manifest.dataset == "shapes" and "cifar10 is not prepared there" in line
+
+
+def test_cifar10_never_falls_back_and_is_never_fetched_unasked(tmp_path, online):
+    prepare("shapes", tmp_path / "data")
+    with pytest.raises(InputError, match="labkit data prepare --dataset cifar10"):
+        resolve("cifar10", tmp_path / "data")
+
+
+def test_shapes_are_drawn_only_where_that_is_allowed(tmp_path):
+    with pytest.raises(InputError, match="labkit data prepare --dataset shapes"):
+        resolve("shapes", tmp_path / "data", prepare_missing=False)
+    with pytest.raises(InputError, match="no prepared data set"):
+        resolve("auto", tmp_path / "data", prepare_missing=False)
+    manifest, _ = _resolve("shapes", tmp_path / "data")
+    assert manifest == find_manifest(tmp_path / "data", "shapes")
+    assert _resolve("shapes", tmp_path / "data", prepare_missing=False)[0] == manifest
+
+
+def test_an_unknown_data_set_names_the_known(tmp_path):
+    with pytest.raises(InputError, match="auto, cifar10, shapes"):
+        resolve("mnist", tmp_path)
+
+
+def test_the_choices_are_those_of_prepare_and_auto():
+    assert set(resolving.CHOICES) == {"auto", *preparing.DATASETS}
+
+
+@pytest.mark.parametrize("module", ["manifest", "inputs", "sources", "shapes", "prepare", "resolve"])
+def test_quick_commands_do_not_load_tensorflow(module):
+    code = f"import sys, labkit.data.{module}; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
