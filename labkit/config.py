@@ -282,7 +282,8 @@ class Config:
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        if self.distribution.num_gpus:
+        # Without simulation the devices are looked for first: too few of them is the better message.
+        if self.distribution.num_gpus and self.distribution.simulate_missing_gpus:
             self.check_replicas(self.distribution.num_gpus)
         if self.optimizer.warmup_steps > self.run.train_steps:
             raise InputError(

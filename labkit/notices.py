@@ -21,11 +21,10 @@ NORMAL = (
 def import_tensorflow() -> None:
     """Import TensorFlow and let it look for devices; later imports find it loaded.
 
-    Where ``TF_CPP_MIN_LOG_LEVEL`` is set by the user nothing is held back.
+    ``TF_CPP_MIN_LOG_LEVEL=0`` asks to see everything: then nothing is held back.
     """
-    if "tensorflow" in sys.modules or "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     sys.stderr.flush()
     real = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -33,8 +33,8 @@ __all__ = [
 
 # Okabe and Ito (2008): told apart by readers with any kind of colour vision.
 TRAIN, VALIDATION, TEST, MARK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#6b7280"
-DOTS_PER_INCH = 144
-SHOWN_PER_INCH = 72  # half of the dots: sharp on dense screens
+DOTS_PER_INCH = 180
+SHOWN_PER_INCH = 90  # half of the dots: sharp on dense screens
 MAX_CLASSES_WITH_COUNTS = 20
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -59,6 +59,9 @@ def _figure(width: float, height: float, alt: str) -> "Figure":
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
+        def __repr__(self) -> str:
+            return f"<{alt}>"
+
         def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
             shown = {"width": round(self.get_figwidth() * SHOWN_PER_INCH), "alt": alt}
             return png(self), shown
@@ -98,9 +101,12 @@ def image_grid(
     if not len(images):
         raise ValueError("no image to draw; give at least one")
     lines = -(-len(images) // columns)
-    title_height = 0.16 * max((title.count("\n") + 1 for title in titles), default=0)
+    titled_lines = -(-len(titles) // columns)
+    title_height = 0.15 * max((title.count("\n") + 1 for title in titles), default=0)
+    width = 9.5
+    height = width / columns * lines + title_height * titled_lines
     with _styled():
-        figure = _figure(1.1 * columns, (1.1 + title_height) * lines, f"{len(images)} images")
+        figure = _figure(width, height, f"{len(images)} images")
         axes = figure.subplots(lines, columns, squeeze=False)
         for place, axis in enumerate(axes.flat):
             axis.set(xticks=[], yticks=[])
@@ -114,7 +120,7 @@ def image_grid(
     return figure
 
 
-def wrong_predictions(predictions: "Predictions", count: int = 20, *, columns: int = 10) -> "Figure":
+def wrong_predictions(predictions: "Predictions", count: int = 16, *, columns: int = 8) -> "Figure":
     """Draw the ``count`` most confident mistakes: true class, predicted class and its probability."""
     places = predictions.select(wrong_only=True)[:count]
     if not len(places):
@@ -122,7 +128,7 @@ def wrong_predictions(predictions: "Predictions", count: int = 20, *, columns: i
     return prediction_grid(predictions, places, columns=columns)
 
 
-def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: int = 10) -> "Figure":
+def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: int = 8) -> "Figure":
     """Draw the examples at ``places``, int [n], each titled with its true and its predicted class."""
     places = np.asarray(places)
     titles = []
@@ -165,7 +171,9 @@ def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
         ("examples_per_second", "Speed", "examples per second"),
     )
     with _styled():
-        figure = _figure(11, 6, "Loss, accuracy, learning rate and examples per second over training steps")
+        figure = _figure(
+            9.5, 5.6, "Loss, accuracy, learning rate and examples per second over training steps"
+        )
         for axis, (name, title, label) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
             weight = 0.0 if name == "learning_rate" else smoothing
             _draw_training(axis, curves.curve("train", name), weight)
@@ -174,11 +182,10 @@ def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
             axis.set(title=title, ylabel=label)
             axis.grid(axis="y")
             axis.set_axisbelow(True)
-            axis.label_outer()
             if name in ("learning_rate", "examples_per_second"):
                 axis.set_ylim(bottom=0)
                 axis.set_xlabel("step")
-            if axis.get_legend_handles_labels()[1]:
+            if len(axis.get_legend_handles_labels()[1]) > 1:
                 axis.legend()
     return figure
 
@@ -230,7 +237,7 @@ def confusion_matrix(confusion: ArrayLike, classes: Sequence[str]) -> "Figure":
     if counts.shape != (len(classes), len(classes)):
         raise ValueError(f"confusion has shape {counts.shape}; allowed: {(len(classes), len(classes))}")
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    size = min(12.0, max(4.5, 0.62 * len(classes)))
+    size = min(10.0, max(4.0, 0.5 * len(classes)))
     with _styled():
         figure = _figure(
             size + 1.2, size, "Confusion matrix: true classes in rows, predicted classes in columns"
@@ -272,8 +279,8 @@ def class_accuracy(predictions: "Predictions") -> "Figure":
         axis.tick_params(axis="y", length=0)
         if len(predictions):
             mean = 1 - float(predictions.wrong.mean())
-            axis.axvline(mean, color=VALIDATION, linewidth=1.2, label=f"all examples: {mean:.1%}")
-            figure.legend(loc="outside lower right")
+            axis.axvline(mean, color=VALIDATION, linewidth=1.2)
+            axis.set_title(f"Accuracy of each class (line: all examples, {mean:.1%})")
     return figure
 
 

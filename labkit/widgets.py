@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["browse_predictions", "explore_curves", "prediction_browser", "someone_is_there"]
 
-PAGE_SIZE = 20
+PAGE_SIZE = 16
 ANY = "any class"
 
 

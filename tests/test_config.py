@@ -61,8 +61,14 @@ def test_json_round_trip():
         ({"num_intra_threads": -2}, ["--num-intra-threads", "-2"]),
         ({"variable_strategy": "GPU", "num_gpus": 0}, ["--variable-strategy", "GPU", "--num-gpus 0"]),
         ({"variable_strategy": "TPU"}, ["TPU", "CPU, GPU"]),
-        ({"train_batch_size": 128, "num_gpus": 3}, ["--train-batch-size", "128", "3 replicas", "129"]),
-        ({"eval_batch_size": 101, "num_gpus": 2}, ["--eval-batch-size", "101", "2 replicas"]),
+        (
+            {"train_batch_size": 128, "num_gpus": 3, "simulate_missing_gpus": True},
+            ["--train-batch-size", "128", "3 replicas", "129"],
+        ),
+        (
+            {"eval_batch_size": 101, "num_gpus": 2, "simulate_missing_gpus": True},
+            ["--eval-batch-size", "101", "2 replicas"],
+        ),
         ({"learning_rate": float("nan")}, ["--learning-rate", "nan"]),
         ({"learning_rate": "0.1"}, ["--learning-rate", "'0.1'", "a number"]),
         ({"use_distortion_for_training": 1}, ["--use-distortion-for-training", "1", "True or False"]),

@@ -45,8 +45,8 @@ DEFAULTS: Mapping[str, Any] = {
     "decay_norm_and_bias": False,
     "batch_norm_decay": 0.9,
     "use_distortion_for_training": True,
-    "validate_every_steps": 100,
-    "log_every_steps": 50,
+    "validate_every_steps": 150,
+    "log_every_steps": 100,
     "seed": 0,
 }
 BESIDE_CONFIG = ("preset", "overwrite")

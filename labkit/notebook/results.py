@@ -59,7 +59,8 @@ class Conclusion:
         heading = f"{self.split} accuracy {self.accuracy:.2%}"
         shown = (
             f"{banner_html(self.banner)}<p style='font-size:1.3em'><b>{heading}</b> "
-            f"on {escape(self.dataset)} ({self.examples:,} examples, weights of step {self.step:,}, {escape(self.devices)})</p>"
+            f"on {escape(self.dataset)} ({self.examples:,} examples, "
+            f"weights of step {self.step:,}, {escape(self.devices)})</p>"
             f"<p>Run: <code>{escape(self.run)}</code></p>"
         )
         return {"text/plain": str(self), "text/html": shown, RESULT_MIME: dict(vars(self))}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from labkit import home
 from labkit.config import Config
+from labkit.notebook.parameters import Parameters
 from labkit.notices import import_tensorflow
 from labkit.runs import RunDirectory
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from labkit.training.devices import DevicePlan
 
 __all__ = ["Prepared", "banner_html", "prepare"]
+
+CHOICE = "data set: "  # how labkit.data.resolve begins the line that says which it took
 
 
 @dataclass(frozen=True)
@@ -62,28 +65,32 @@ def banner_html(banner: str) -> str:
     return f"<div style='{style}' role='alert'>{escape(banner)}</div>"
 
 
-def prepare(config: Config) -> Prepared:
+def prepare(parameters: Parameters) -> Prepared:
     """Choose devices and data set, in that order: TensorFlow takes its devices before its first operation.
 
-    ``dataset=auto`` means the data set that an existing run in ``job_dir`` was started with.
+    ``dataset=auto`` means, for a run in ``job_dir`` that goes on, the data set that it was started with.
 
-    Raises InputError where ``config`` can't be run here.
+    Raises InputError where what is asked for can't be run here.
     """
+    config = parameters.config
     import_tensorflow()
     from labkit.data.resolve import resolve
     from labkit.training.session import prepare_devices
 
     plan = prepare_devices(config)
-    if config.data.dataset == "auto" and config.run.job_dir is not None:
+    if config.data.dataset == "auto" and config.run.job_dir is not None and not parameters.overwrite:
         run = RunDirectory(config.run.job_dir)
         if run.exists():
             config = config.replace({"dataset": Config.from_json(run.read_config()).data.dataset})
     ours = config.data.data_dir is None
-    notes: list[str] = []
+    note = ""
 
     def announce(line: str) -> None:
-        notes.append(line.removeprefix("data set: "))
-        print(line, flush=True)
+        nonlocal note
+        if line.startswith(CHOICE):
+            note = line.removeprefix(CHOICE)  # the training says it too
+        else:
+            print(line, flush=True)
 
     manifest = resolve(
         config.data.dataset,
@@ -92,4 +99,4 @@ def prepare(config: Config) -> Prepared:
         prepare_missing=ours,
         announce=announce,
     )
-    return Prepared(config.replace({"dataset": manifest.dataset}), plan, manifest, notes[-1])
+    return Prepared(config.replace({"dataset": manifest.dataset}), plan, manifest, note)

@@ -1,5 +1,6 @@
 """Lines for people: a bar in a terminal, plain lines elsewhere, in a notebook a display that ends static."""
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -61,12 +62,12 @@ class Console:
         elif sys.stdout.isatty():
             self._bar = _terminal_bar(completed, total)
 
-    def progress(self, completed: int, text: str) -> None:
-        """Move the bar."""
+    def progress(self, completed: int, text: str, loss: float | None = None) -> None:
+        """Move the bar. A notebook also draws the curve of the losses that come in."""
         if self._bar is None:
             return
         if self._notebook:
-            self._bar.update(completed, text)
+            self._bar.update(completed, text, loss)
         else:
             self._bar.update(self._bar.task_ids[0], completed=completed, text=text)
 
@@ -99,34 +100,67 @@ def _terminal_bar(completed: int, total: int) -> Any:
 
 
 class _NotebookBar:
-    """One HTML output that is replaced in place: what a saved notebook keeps is its last, static state."""
+    """One output that is replaced in place: what a saved notebook keeps is its last, static state.
+
+    A bar, a line of text and, where losses come in, their curve as SVG: no script, no widget.
+    """
 
     SECONDS_BETWEEN_UPDATES = 0.5
+    MAX_POINTS = 400
+    WIDTH, HEIGHT = 480, 90
 
     def __init__(self, completed: int, total: int) -> None:
         from IPython.display import display
 
         self._total = total
         self._state = (completed, "")
+        self._losses: list[tuple[int, float]] = []
+        self._keep_every = 1
         self._shown = time.monotonic()
-        self._handle = display(self._render(), display_id=True)
+        self._handle = display(self._render(), raw=True, display_id=True)
 
-    def _render(self) -> Any:
+    def _render(self) -> dict[str, str]:
         from html import escape
 
-        from IPython.display import HTML
-
         completed, text = self._state
-        return HTML(
-            f"<progress value='{completed}' max='{self._total}' style='width:20em'></progress> "
-            f"<code>{completed}/{self._total} {escape(text)}</code>"
+        share = completed / self._total
+        line = f"{completed}/{self._total} steps ({share:.0%})  {text}".rstrip()
+        bar = (
+            "<div style='background:#8883;border-radius:4px;height:10px;max-width:480px'>"
+            f"<div style='background:#0072b2;border-radius:4px;height:10px;width:{share:.2%}'>"
+            "</div></div>"
+        )
+        html = f"{bar}<code>{escape(line)}</code>{self._curve()}"
+        return {"text/plain": line, "text/html": html}
+
+    def _curve(self) -> str:
+        """Return the losses over the whole run's width; the vertical axis goes from 0 to the highest."""
+        if len(self._losses) < 2:
+            return ""
+        highest = max(loss for _, loss in self._losses) or 1.0
+        points = " ".join(
+            f"{self.WIDTH * step / self._total:.1f},{self.HEIGHT * (1 - loss / highest):.1f}"
+            for step, loss in self._losses
+        )
+        return (
+            f"<svg viewBox='0 0 {self.WIDTH} {self.HEIGHT + 14}' style='display:block;max-width:480px' "
+            f"role='img' aria-label='training loss'><polyline points='{points}' fill='none' stroke='#0072b2' "
+            f"stroke-width='1.5'/><line x1='0' x2='{self.WIDTH}' y1='{self.HEIGHT}' y2='{self.HEIGHT}' "
+            f"stroke='#8888'/><text x='2' y='10' font-size='10' fill='#888'>{highest:.2f}</text>"
+            f"<text x='{self.WIDTH}' y='{self.HEIGHT + 12}' font-size='10' fill='#888' text-anchor='end'>"
+            f"training loss, steps 0 to {self._total}</text></svg>"
         )
 
-    def update(self, completed: int, text: str) -> None:
+    def update(self, completed: int, text: str, loss: float | None = None) -> None:
         self._state = (completed, text)
+        if loss is not None and math.isfinite(loss) and completed % self._keep_every == 0:
+            self._losses.append((completed, loss))
+            if len(self._losses) > self.MAX_POINTS:
+                self._losses = self._losses[1::2]
+                self._keep_every *= 2
         if time.monotonic() - self._shown >= self.SECONDS_BETWEEN_UPDATES:
             self._shown = time.monotonic()
-            self._handle.update(self._render())
+            self._handle.update(self._render(), raw=True)
 
     def stop(self) -> None:
-        self._handle.update(self._render())
+        self._handle.update(self._render(), raw=True)

@@ -49,7 +49,8 @@ def words(at: AppTest) -> str:
 
 
 def figures(at: AppTest) -> list[dict]:
-    return [json.loads(chart.proto.spec) for chart in at.get("plotly_chart")]
+    frames = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_frame"]
+    return [json.loads(json.loads(frame.json)["figure"]) for frame in frames]
 
 
 def test_without_runs_the_page_says_how_to_make_one(runs_folder):
@@ -357,7 +358,7 @@ def test_a_server_open_to_the_network_by_accident_shows_nothing(make_run):
     config.set_option("server.address", None)
     at = open_main()
     assert "--server.address" in at.error[0].value
-    assert not at.get("plotly_chart")
+    assert not at.get("bidi_component")
     assert not at.selectbox
 
 

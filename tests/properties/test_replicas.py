@@ -7,7 +7,7 @@ from labkit.runs import RunDirectory
 from tests.properties.harness import SMALL, TIME_LIMIT, checkpoint_values, losses, metrics, start, train
 
 STEPS = 12
-# A gentle rate: the runs differ by the rounding of sums in another order (under 1e-6 at the first step), which
+# A gentle rate: the runs differ by the rounding of sums in another order (below 1e-6 at first), which
 # an untrained network doubles within a step or two at a rough one.
 FIELDS = {
     "train_steps": STEPS,

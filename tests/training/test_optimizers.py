@@ -26,7 +26,6 @@ def model_and_gradients():
 def by_labkit(config: OptimizerConfig):
     model, gradients = model_and_gradients()
     optimizer = SGD(model, config)
-    strategy = tf.distribute.get_strategy()
 
     @tf.function
     def step(values, rate):

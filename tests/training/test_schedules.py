@@ -22,7 +22,7 @@ def test_steps_of_the_2017_estimator():
 
 
 def test_steps_with_part_of_a_step_an_epoch():
-    # 45,000 examples in batches of 128: epoch 82 begins within step 28828, so 28829 is the first wholly in it.
+    # 45,000 examples in batches of 128: epoch 82 begins within step 28828; 28829 is the first wholly in it.
     assert rates([28828, 28829], total_steps=80000, steps_per_epoch=45000 / 128) == pytest.approx([0.1, 0.01])
 
 

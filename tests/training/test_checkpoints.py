@@ -1,0 +1,86 @@
+"""A checkpoint is complete or not there."""
+
+import os
+
+import pytest
+import tensorflow as tf
+
+from labkit.errors import InputError
+from labkit.training.checkpoints import CheckpointState, CheckpointStore
+
+
+def state(step: int, best: int | None = None) -> CheckpointState:
+    return CheckpointState(step, seed=0, data_checksum="x", num_replicas=1, best_step=best, best_accuracy=0.5)
+
+
+@pytest.fixture
+def variable():
+    return tf.Variable([0.0, 0.0])
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path / "checkpoints", keep=2)
+
+
+def save(store, variable, step, best=None):
+    variable.assign([step, -step])
+    store.save(tf.train.Checkpoint(v=variable), state(step, best))
+
+
+def test_round_trip(store, variable):
+    save(store, variable, 7, best=7)
+    variable.assign([0, 0])
+    assert store.restore(tf.train.Checkpoint(v=variable), 7) == state(7, 7) == store.latest_state()
+    assert variable.numpy().tolist() == [7, -7]
+
+
+def test_the_newest_and_the_best_are_kept(store, variable):
+    for step, best in [(1, 1), (2, 2), (3, 2), (4, 2), (5, 2)]:
+        save(store, variable, step, best)
+    assert store.steps() == [2, 4, 5]
+    save(store, variable, 6, best=6)
+    assert store.steps() == [5, 6]
+
+
+def test_more_than_a_hundred_million_steps_stay_in_order(store, variable):
+    save(store, variable, 99_999_999)
+    save(store, variable, 100_000_000)
+    assert store.steps() == [99_999_999, 100_000_000]
+
+
+@pytest.mark.parametrize("moment", ["write", "rename"])
+def test_what_dies_while_saving_leaves_no_checkpoint(store, variable, monkeypatch, moment):
+    save(store, variable, 1)
+
+    def die(*arguments, **more):
+        raise KeyboardInterrupt
+
+    if moment == "write":
+        monkeypatch.setattr(os, "fsync", die)
+    else:
+        monkeypatch.setattr(os, "rename", die)
+    with pytest.raises(KeyboardInterrupt):
+        save(store, variable, 2)
+    monkeypatch.undo()
+    assert store.steps() == [1]
+    store.restore(tf.train.Checkpoint(v=variable), 1)
+    save(store, variable, 2)
+    assert store.steps() == [1, 2]
+    assert not list(store.path(2).parent.glob(".*"))
+
+
+def test_damage_is_named_with_the_way_out(store, variable):
+    save(store, variable, 1)
+    data = next(store.path(1).glob("variables.data*"))
+    content = bytearray(data.read_bytes())
+    content[0] ^= 255
+    data.write_bytes(content)
+    with pytest.raises(InputError, match="step-00000001.*remove this folder.*--overwrite"):
+        store.restore(tf.train.Checkpoint(v=variable), 1)
+
+
+def test_other_variables_are_refused(store, variable):
+    save(store, variable, 1)
+    with pytest.raises(InputError, match="step-00000001"):
+        store.restore(tf.train.Checkpoint(v=tf.Variable([1.0]), w=tf.Variable(2.0)), 1)

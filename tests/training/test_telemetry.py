@@ -1,0 +1,105 @@
+"""What a run tells: TensorBoard reads the same figures, a resumed run has one curve."""
+
+import math
+import time
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from labkit.runs import MetricsReader, RunDirectory
+from labkit.training.console import format_duration, step_line
+from labkit.training.telemetry import Pace, Telemetry
+
+
+def row(step: int, loss: float) -> dict:
+    return {
+        "split": "train",
+        "step": step,
+        "epoch": step / 10,
+        "loss": loss,
+        "accuracy": 0.5,
+        "learning_rate": 0.1,
+        "examples_per_second": 100.0,
+        "seconds_per_step": 0.32,
+        "input_wait_fraction": 0.01,
+        "wall_time": time.time(),
+    }
+
+
+def session(run: RunDirectory, steps, first_step: int = 0, resumed: bool = False) -> Telemetry:
+    telemetry = Telemetry(run, total_steps=10, first_step=first_step, resumed=resumed)
+    for step, loss in steps:
+        telemetry.train_row(row(step, loss), Pace(32))
+    return telemetry
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDirectory:
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    return run
+
+
+def scalars(run: RunDirectory, tag: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(run.events_path), size_guidance={"scalars": 0}).Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_tensorboard_sees_what_the_metrics_say(run):
+    session(run, [(1, 2.5), (2, math.inf), (3, 1.5)]).close()
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    assert [(r["step"], r["loss"]) for r in reader.split("train")] == scalars(run, "train/loss")
+    assert scalars(run, "train/learning_rate")[0] == (1, pytest.approx(0.1))
+
+
+def test_a_resumed_run_is_one_curve_in_both(run):
+    session(run, [(1, 2.5), (2, 2.4), (3, 2.3)]).close()
+    session(run, [(2, 2.2), (3, 2.1)], first_step=1, resumed=True).close()
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    assert [(r["step"], r["loss"]) for r in reader.split("train")] == [(1, 2.5), (2, 2.2), (3, 2.1)]
+    assert [seam.step for seam in reader.seams] == [1]
+    assert [step for step, _ in scalars(run, "train/loss")] == [1, 2, 3]
+    assert scalars(run, "train/loss")[1] == (2, pytest.approx(2.2))
+
+
+def test_status_follows_the_run(run):
+    telemetry = session(run, [])
+    assert run.read_status().liveness() == "starting"
+    telemetry.train_row(row(1, 2.0), Pace(32))
+    telemetry.state("running")
+    assert (run.read_status().state, run.read_status().step) == ("running", 1)
+    telemetry.state("failed", "loss is nan at step 1")
+    telemetry.close()
+    assert (run.read_status().liveness(), run.read_status().message) == ("failed", "loss is nan at step 1")
+
+
+def test_pace_leaves_the_compiling_step_out_and_averages_by_time():
+    pace = Pace(global_batch_size=100)
+    assert pace.lap() is None
+    pace.add(30.0, 1.0)
+    assert pace.average_examples_per_second() is None
+    pace.add(1.0, 0.5)
+    pace.add(3.0, 0.5)
+    assert pace.average_examples_per_second() == pytest.approx(50.0)
+    assert pace.lap() == {
+        "examples_per_second": pytest.approx(50.0),
+        "seconds_per_step": pytest.approx(2.0),
+        "input_wait_fraction": pytest.approx(0.25),
+    }
+    assert pace.lap() is None
+    pace.add(1.0, 0.0)
+    assert pace.lap()["examples_per_second"] == pytest.approx(100.0)
+    assert pace.average_examples_per_second() == pytest.approx(60.0)
+
+
+def test_the_console_line_has_every_figure():
+    line = step_line(row(5, 1.25), 10, 90.0, 75.0)
+    for part in ("5/10", "1.2500", "0.500", "0.1", "100", "average 90", "0.320", "1.0%", "1:15"):
+        assert part in line
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (0.4, "0:00"), (61, "1:01"), (3600, "1:00:00")])
+def test_durations(seconds, text):
+    assert format_duration(seconds) == text
