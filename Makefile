@@ -47,8 +47,8 @@ lab: env ## JupyterLab on the training notebook
 app: env ## the dashboard, on this machine only
 	@$(BIN)/streamlit run app/main.py --server.address=127.0.0.1
 
-bench: env ## every benchmark, one after another
-	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: env ## every benchmark, one after another; ARGS="train_step --repeats 9" goes to it
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 lock: ## resolve pyproject.toml anew into requirements.lock; ARGS=--upgrade takes newer versions
 	@set -e; $(find_python); tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; trap 'exit 130' INT TERM; \

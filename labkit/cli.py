@@ -268,19 +268,25 @@ def _prepare(options: argparse.Namespace) -> int:
     from labkit import home
     from labkit.data.prepare import prepare
 
+    shown: list[str] = []
+
+    def show(line: str) -> None:
+        if line not in shown:
+            shown.append(line)
+            print(line, flush=True)
+
     result = prepare(
         options.dataset,
         options.data_dir or home.data_home(),
         archive=options.archive,
         validation_size=options.validation_size,
         url=options.url,
-        progress=print,
+        progress=show,
     )
-    manifest = result.manifest
-    counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
-    print(f"{manifest.dataset}: {counts}, {manifest.num_classes} classes, in {manifest.directory}")
+    for message in result.messages:
+        show(message)
     if not result.did_work:
-        print("already prepared; every shard verified")
+        show("every shard verified; nothing left to do")
     return 0
 
 

@@ -18,6 +18,7 @@ from labkit.data.manifest import Manifest, Shard, Split, find_manifest, verify_s
 from labkit.data.request import DATASETS, Request, check_request
 from labkit.data.splitting import channel_statistics, stratified_validation_rows
 from labkit.errors import InputError
+from labkit.notices import import_tensorflow
 
 __all__ = ["DATASETS", "DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
 
@@ -160,6 +161,7 @@ def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> P
 
 
 def _write_split(request: Request, name: str, images: np.ndarray, labels: np.ndarray) -> Split:
+    import_tensorflow()
     from labkit.data.records import write_shard
 
     starts = range(0, len(images), request.examples_per_shard)
@@ -181,6 +183,7 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
         raise InputError(f"{named} in {request.directory}, and the source cannot be read: {error}") from None
     parts = _split(data, present.validation_size, present.seed)
     check_space(request.directory, sum(s.bytes for _, _, s in _shards(present) if s.file in damaged))
+    import_tensorflow()
     from labkit.data.records import write_shard
 
     for name, first, shard in _shards(present):

@@ -1,5 +1,6 @@
 """The devices and the data set of a notebook, chosen and shown before anything is trained."""
 
+import logging
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -74,6 +75,8 @@ def prepare(parameters: Parameters) -> Prepared:
     """
     config = parameters.config
     import_tensorflow()
+    # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
+    logging.getLogger("tensorflow").setLevel(logging.WARNING)
     from labkit.data.resolve import resolve
     from labkit.training.session import prepare_devices
 

@@ -199,16 +199,19 @@ def _chosen_step(store: Any, checkpoint: str, run: RunDirectory) -> int:
 
 
 def _append_if_idle(run: RunDirectory, row: dict[str, Any]) -> None:
-    """Add a row to the metrics where no training holds the run: only one process writes that file."""
+    """Add a row to the metrics, once, where no training holds the run: only one process writes that file."""
     status = run.read_status()
     lock = RunLock(run)
     if (status is not None and status.state in ACTIVE_STATES and status.liveness() in ACTIVE_STATES) or (
         not lock.acquire()
     ):
         return
+    from labkit.training.telemetry import is_recorded
+
     try:
-        metrics = MetricsWriter(run.metrics_path)
-        metrics.append([row])
-        metrics.close()
+        if not is_recorded(run, row["split"], row["step"]):
+            metrics = MetricsWriter(run.metrics_path)
+            metrics.append([row])
+            metrics.close()
     finally:
         lock.release()

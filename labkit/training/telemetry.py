@@ -12,9 +12,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from labkit.runs import MetricsWriter, RunDirectory, Status
+from labkit.runs import MetricsReader, MetricsWriter, RunDirectory, Status
 
-__all__ = ["EventWriter", "Pace", "Telemetry"]
+__all__ = ["EventWriter", "Pace", "Telemetry", "is_recorded"]
 
 SECONDS_BETWEEN_STATUSES = 0.5
 SECONDS_TO_START = 300.0  # a first step may compile for minutes
@@ -46,6 +46,13 @@ class EventWriter:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def is_recorded(run: RunDirectory, split: str, step: int) -> bool:
+    """Return whether the run's metrics hold a row that counts for this split and step."""
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    return any(row["step"] == step for row in reader.split(split))
 
 
 @dataclass
@@ -144,7 +151,9 @@ class Telemetry:
         )
 
     def evaluation_row(self, row: dict[str, Any]) -> None:
-        """Record the result of a validation or test."""
+        """Record the result of a validation or test, once for each split and step."""
+        if is_recorded(self._run, row["split"], row["step"]):
+            return  # the process before this one was killed between this row and its end
         self._metrics.append([row])
         self._events.scalars(row)
 

@@ -103,3 +103,17 @@ def test_the_console_line_has_every_figure():
 @pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (0.4, "0:00"), (61, "1:01"), (3600, "1:00:00")])
 def test_durations(seconds, text):
     assert format_duration(seconds) == text
+
+
+def test_an_evaluation_is_recorded_once_a_step(run):
+    telemetry = session(run, [(1, 2.5)])
+    test = {"split": "test", "step": 1, "accuracy": 0.5, "wall_time": time.time()}
+    telemetry.evaluation_row(test)
+    telemetry.close()
+    again = session(run, [], first_step=1, resumed=True)
+    again.evaluation_row(test)
+    again.evaluation_row(test | {"split": "validation"})
+    again.close()
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    assert len(reader.split("test")) == len(reader.split("validation")) == 1

@@ -1,0 +1,289 @@
+"""The benchmarks: their arithmetic, the fairness of their peers, and a tiny run of each."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from benchmarks import __main__ as summary
+from benchmarks import input_pipeline, startup, telemetry, train_step
+from benchmarks.common import ROOT, prepared_data
+from benchmarks.processes import Training, train_flags, train_images_per_second
+from benchmarks.report import Figure, Goal, Report, read_figures
+from labkit.config import Config
+from labkit.data.manifest import Manifest
+from labkit.data.prepare import prepare
+
+# ---- figures -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bound", "met"),
+    [("at least", [False, True, True]), ("at most", [True, True, False]), ("below", [True, False, False])],
+)
+def test_goals_hold_at_their_bound_as_their_words_say(bound, met):
+    goal = Goal(bound, 1.3)
+    assert [goal.is_met(value) for value in (1.29, 1.3, 1.31)] == met
+    assert not goal.is_met(float("nan"))
+
+
+def test_an_unknown_bound_is_refused():
+    with pytest.raises(ValueError, match="at least, at most, below"):
+        Goal("around", 1.0)
+
+
+def test_the_median_decides_not_the_mean_or_the_best():
+    figure = Figure("ratio", "x", (1.2, 9.0, 1.25, 1.2, 1.4), Goal("at least", 1.3))
+    assert figure.median == 1.25
+    assert figure.met is False
+
+
+def test_a_figure_without_repeats_is_refused():
+    with pytest.raises(ValueError, match="never measured"):
+        Figure("ratio", "x", ())
+
+
+def test_a_report_holds_raw_repeats_machine_and_configuration_and_no_paths(tmp_path, capsys):
+    figures = [
+        Figure("ratio", "x", (1.5, 1.1, 1.4), Goal("at least", 1.3)),
+        Figure("speed", "images/s", (300.0,)),
+    ]
+    report = Report("name", "Is it fast?", {"repeats": 3, "output": tmp_path})
+    path = report.finish(figures, tmp_path / "made")
+    written = json.loads(path.read_text())
+    ratio = written["figures"][0]
+    assert (ratio["repeats"], ratio["median"], ratio["met"]) == ([1.5, 1.1, 1.4], 1.4, True)
+    assert (ratio["minimum"], ratio["maximum"]) == (1.1, 1.5)
+    assert written["configuration"] == {"repeats": 3}
+    assert written["hardware"]["memory_bytes"] == psutil.virtual_memory().total
+    assert written["versions"]["tensorflow"]
+    assert str(tmp_path) not in path.read_text()
+    assert read_figures(path) == figures
+    assert "met" in capsys.readouterr().out
+
+
+def test_a_verdict_comes_from_the_raw_repeats_not_from_the_file(tmp_path):
+    path = Report("name", "?", {}).finish([Figure("ratio", "x", (1.0,), Goal("at least", 1.3))], tmp_path)
+    path.write_text(path.read_text().replace('"met": false', '"met": true'))
+    assert read_figures(path)[0].met is False
+
+
+def test_the_summary_shows_goals_of_what_was_measured(tmp_path, capsys):
+    figures = [Figure("ratio", "x", (1.0,), Goal("at least", 1.3)), Figure("told only", "s", (1.0,))]
+    Report("telemetry", "?", {}).finish(figures, tmp_path)
+    capsys.readouterr()
+    summary.main(["--summary", "--output", str(tmp_path), "telemetry", "startup"])
+    shown = capsys.readouterr().out
+    assert "missed" in shown
+    assert "told only" not in shown
+    assert "startup: no result" in shown
+
+
+def test_every_script_is_run_by_the_summary():
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "QUESTION = " in path.read_text()}
+    assert scripts == set(summary.SCRIPTS)
+
+
+# ---- arithmetic of the scripts -------------------------------------------------------------------------
+
+
+def test_the_ratio_is_to_the_best_peer_repeat_by_repeat():
+    figures = train_step.figures({"labkit": [400.0, 300.0], "plain": [200.0, 240.0], "xla": [250.0, 250.0]})
+    assert figures[0].name.endswith("(xla)")
+    assert figures[0].repeats == (1.6, 1.2)
+    assert {figure.name for figure in figures[1:]} == {"labkit train", "model.fit (plain)", "model.fit (xla)"}
+
+
+def test_pipelines_are_compared_with_the_better_peer():
+    speeds = {"memory": [90.0], "streaming": [60.0], "per example, a": [20.0], "per example, b": [30.0]}
+    figures = input_pipeline.figures(speeds, {"memory": [1.0], "streaming": [3.0]})
+    assert [figure.repeats for figure in figures[:2]] == [(3.0,), (2.0,)]
+    assert [figure.met for figure in figures[2:4]] == [True, False]
+
+
+def test_the_speed_of_a_turn_counts_all_time_between_its_rows():
+    rows = [{"wall_time": 10.0}, {"wall_time": 10.5}, {"wall_time": 12.0}]
+    assert train_images_per_second(rows, batch_size=64) == 64.0
+
+
+def test_waiting_is_weighted_by_the_length_of_the_steps():
+    rows = [
+        {"seconds_per_step": 1.0, "input_wait_fraction": 0.5},
+        {"seconds_per_step": 9.0, "input_wait_fraction": 0.0},
+    ]
+    assert input_pipeline.wait_percent(rows) == pytest.approx(5.0)
+
+
+def test_telemetry_is_a_share_of_the_step_of_the_same_repeat():
+    figures = telemetry.figures(steps=[0.2, 0.4], ours=[0.002, 0.002], summaries=[0.004, 0.004])
+    assert figures[0].repeats == pytest.approx((1.0, 0.5))
+
+
+# ---- peers ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> Manifest:
+    return prepare("shapes", tmp_path_factory.mktemp("data")).manifest
+
+
+def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
+    import tensorflow as tf
+
+    from benchmarks.keras_fit import compile_peer, make_peer
+    from labkit.models.registry import build_model
+    from labkit.training.optimizers import SGD
+    from labkit.training.steps import make_train_step
+
+    # Decay large enough to be seen in three steps, in the weights and in the moving averages.
+    values = {"weight_decay": 0.05, "weight_decay_mode": "decoupled", "batch_norm_decay": 0.5}
+    config = Config.from_flat({"num_layers": 8, "train_batch_size": 16, **values})
+    shape = (32, 32, 3)
+    ours = build_model(config.model, num_classes=10, image_shape=shape)
+    peer = make_peer(config, num_classes=10, image_shape=shape)
+    compile_peer(peer, config, steps_per_execution=1, jit_compile=False)
+    peer.set_weights(ours.get_weights())
+    strategy = tf.distribute.get_strategy()
+    step = make_train_step(
+        strategy,
+        ours,
+        SGD(ours, config.optimizer),
+        tf.Variable(0, dtype=tf.int64),
+        global_batch_size=16,
+        label_smoothing=config.optimizer.label_smoothing,
+    )
+    generator = np.random.default_rng(0)
+    before = [weight.copy() for weight in peer.get_weights()]
+    for _ in range(3):
+        images = generator.normal(size=(16, *shape)).astype(np.float32)
+        labels = generator.integers(0, 10, 16).astype(np.int32)
+        loss, accuracy = step(tf.constant(images), tf.constant(labels), tf.constant(0.1)).numpy()
+        peer.reset_metrics()
+        assert peer.train_on_batch(images, labels) == pytest.approx([loss, accuracy], rel=1e-3)
+    for mine, theirs in zip(ours.get_weights(), peer.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-2, atol=1e-4)
+    moved = [np.abs(new - old).max() for new, old in zip(peer.get_weights(), before, strict=True)]
+    assert min(moved) > 3e-3  # thirty times the tolerance: all of them were updated
+
+
+def test_the_per_example_peer_yields_distorted_standardised_images_of_the_data_set(shapes):
+    from labkit.data.augment import PADDING, standardize
+    from labkit.data.loading import load_split
+
+    images, labels = load_split(shapes, "train")
+    border = [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]]
+    padded = np.pad(images, border)
+    height, width = shapes.image_shape[:2]
+    size = 8
+    batch, batch_labels = next(iter(input_pipeline.per_example_dataset(shapes, size, size)))
+    assert batch.shape == (size, *shapes.image_shape)
+    for image, label in zip(batch.numpy(), batch_labels.numpy(), strict=True):
+        assert any(
+            np.any(
+                np.isclose(standardize(view[labels == label], shapes).numpy(), image, atol=1e-3).all(
+                    (1, 2, 3)
+                )
+            )
+            for view in _views(padded, height, width)
+        )
+
+
+def _views(padded: np.ndarray, height: int, width: int):
+    """Yield every crop of all images, and its mirror image, without copying."""
+    for top in range(padded.shape[1] - height + 1):
+        for left in range(padded.shape[2] - width + 1):
+            crop = padded[:, top : top + height, left : left + width]
+            yield crop
+            yield crop[:, :, ::-1]
+
+
+# ---- processes -----------------------------------------------------------------------------------------
+
+
+def test_a_training_that_fails_says_why_and_leaves_no_process(tmp_path):
+    with (
+        Training(tmp_path, ["--num-layers", "9"]) as training,
+        pytest.raises(RuntimeError, match="--num-layers is 9"),
+    ):
+        training.start(1)
+    assert training.process.returncode == 2
+
+
+def test_a_failing_command_says_why(tmp_path):
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        startup.seconds_of(["train", "--num-layers", "9"], tmp_path)
+
+
+def test_data_are_shapes_where_there_is_no_cifar10(tmp_path, monkeypatch, shapes):
+    monkeypatch.delenv("LABKIT_CIFAR10", raising=False)
+    assert prepared_data(shapes.directory.parent).dataset == "shapes"
+
+
+@pytest.mark.slow
+def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
+    with Training(tmp_path, train_flags(shapes, num_layers=8, batch_size=16)) as training:
+        training.start(2)
+        rows = training.turn(3)
+        held = psutil.Process(training.process.pid)
+        assert held.status() == psutil.STATUS_STOPPED
+        assert [row["step"] for row in rows] == list(range(rows[0]["step"], rows[0]["step"] + 4))
+        assert training.turn(2)[0]["step"] > rows[-1]["step"]
+    assert not psutil.pid_exists(training.process.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        (
+            "train_step",
+            "--steps 2 --warmup-steps 1 --peers plain steps_per_execution --steps-per-execution 2",
+        ),
+        ("input_pipeline", "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1"),
+        ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),
+        ("startup", "--train-steps 20"),
+    ],
+)
+def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes):
+    environment = {key: value for key, value in os.environ.items() if key != "LABKIT_CIFAR10"}
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--repeats", "2", "--num-layers", "8"]
+    command += ["--batch-size", "16", "--output", str(tmp_path), "--data-dir", str(shapes.directory.parent)]
+    done = subprocess.run(
+        [*command, *flags.split()], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = read_figures(tmp_path / f"{name}.json")
+    assert all(len(figure.repeats) == 2 for figure in figures)
+    assert all(0 <= value < float("inf") for figure in figures for value in figure.repeats)
+    assert any(figure.goal for figure in figures)
+    for unit in ("s", "GB", "images/s", "ms", "x"):
+        assert all(min(figure.repeats) > 0 for figure in figures if figure.unit == unit)
+    assert figures[0].name.split()[0] in done.stdout
+    assert json.loads((tmp_path / f"{name}.json").read_text())["configuration"]["dataset"] == "shapes"
+
+
+def test_a_script_that_fails_is_told_and_the_others_still_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(summary, "_run", lambda name, options: name != "startup")
+    Report("telemetry", "?", {}).finish([Figure("cost", "%", (0.5,), Goal("at most", 1.0))], tmp_path)
+    assert summary.main(["startup", "telemetry", "--output", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "startup failed" in shown.err
+    assert "cost" in shown.out
+
+
+def test_unknown_benchmarks_are_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        summary.main(["speed"])
+    assert ended.value.code == 2
+    assert "train_step" in capsys.readouterr().err
+
+
+def test_results_that_are_committed_are_of_this_format():
+    for path in sorted((Path(summary.RESULTS)).glob("*.json")):
+        assert path.stem in summary.SCRIPTS
+        assert all(len(figure.repeats) >= 5 for figure in read_figures(path)), path
