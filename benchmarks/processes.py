@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from benchmarks.common import ROOT
 from labkit.data.manifest import Manifest
 from labkit.runs import MetricsReader, RunDirectory
@@ -121,7 +123,11 @@ class Training(_Worker):
         return self._reader.rows[first - 1 : first + steps]
 
     def _hold(self) -> None:
+        """Stop the process; return when it stands still, since signals arrive with a delay."""
         os.kill(self.process.pid, signal.SIGSTOP)
+        watched = psutil.Process(self.process.pid)
+        while watched.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            time.sleep(POLL_SECONDS)
 
     def _take_rows(self) -> None:
         if self._reader.path.exists():

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "class_accuracy",
-    "class_probabilities",
     "confusion_matrix",
     "image_grid",
     "message",
@@ -281,32 +280,4 @@ def class_accuracy(predictions: "Predictions") -> "Figure":
             mean = 1 - float(predictions.wrong.mean())
             axis.axvline(mean, color=VALIDATION, linewidth=1.2)
             axis.set_title(f"Accuracy of each class (line: all examples, {mean:.1%})")
-    return figure
-
-
-def class_probabilities(predictions: "Predictions", place: int) -> "Figure":
-    """Draw one example beside the probability that the model gives to each class."""
-    label, predicted = predictions.labels[place], predictions.predicted[place]
-    shares = predictions.probabilities[place]
-    colors = [GREY] * len(shares)
-    colors[predicted] = MARK
-    colors[label] = TEST
-    with _styled():
-        figure = _figure(7, max(2.2, 0.24 * len(shares) + 0.6), "One image and the probability of each class")
-        image, bars = figure.subplots(1, 2, width_ratios=(1, 2))
-        image.imshow(
-            predictions.images[place].squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
-        )
-        image.set(xticks=[], yticks=[])
-        image.set_title(
-            f"test image {predictions.index[place]}", fontsize=8, loc="center", fontweight="normal"
-        )
-        image.spines[:].set_visible(False)
-        drawn = bars.barh(predictions.classes, shares, color=colors)
-        bars.bar_label(drawn, [f"{share:.1%}" for share in shares], padding=3, fontsize=8)
-        bars.invert_yaxis()
-        bars.set(xlim=(0, 1.15), xlabel="probability")
-        bars.set_title(
-            f"true: {predictions.classes[label]}, predicted: {predictions.classes[predicted]}", fontsize=9
-        )
     return figure

@@ -51,6 +51,7 @@ def smoke() -> Mapping[str, Any]:
         "num_layers": 8,
         "train_steps": 20,
         "train_batch_size": 32,
+        "learning_rate": 0.02,
         "batch_norm_decay": 0.9,
         "log_every_steps": 5,
     }

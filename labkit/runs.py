@@ -295,7 +295,7 @@ class MetricsReader:
     than s that were written before it are gone. Lines that aren't JSON objects are counted in
     ``damaged_lines`` and skipped.
 
-    With ``keep_rows=False`` nothing is kept in ``rows`` (300,000 of them are 400 MB as dicts): the
+    With ``keep_rows=False`` nothing is kept in ``rows`` (300,000 of them are some 190 MB as dicts): the
     caller stores what ``poll`` returns in its own form, drops its rows beyond the step of each new
     entry of ``seams``, and drops everything, seams included, when ``generation`` has grown.
     """
@@ -393,8 +393,9 @@ def _step_of(row: dict[str, Any]) -> float:
 def _parse_lines(lines: list[bytes], block: int = 4096) -> Iterator[Any]:
     """Yield the value of each line that isn't blank, None where it is no JSON.
 
-    A block of lines is parsed as one JSON array, which takes a third of the time of one call per line
-    and shares the keys' strings; a block that doesn't parse so is read line by line.
+    A block of lines is parsed as one JSON array: quicker than one call per line (0.57 times, the median
+    of five tries on a busy machine), and the rows share their keys' strings, which halves their memory.
+    A block that doesn't parse so is read line by line.
     """
     lines = [line for line in lines if line.strip()]
     for start in range(0, len(lines), block):

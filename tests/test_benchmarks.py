@@ -1,9 +1,11 @@
 """The benchmarks: their arithmetic, the fairness of their peers, and a tiny run of each."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -168,38 +170,30 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     for mine, theirs in zip(ours.get_weights(), peer.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-2, atol=1e-4)
     moved = [np.abs(new - old).max() for new, old in zip(peer.get_weights(), before, strict=True)]
-    assert min(moved) > 3e-3  # thirty times the tolerance: all of them were updated
+    assert min(moved) > 1e-3  # ten times the tolerance: all of them were updated
 
 
 def test_the_per_example_peer_yields_distorted_standardised_images_of_the_data_set(shapes):
-    from labkit.data.augment import PADDING, standardize
+    from labkit.data.augment import PADDING
     from labkit.data.loading import load_split
 
     images, labels = load_split(shapes, "train")
-    border = [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]]
-    padded = np.pad(images, border)
-    height, width = shapes.image_shape[:2]
-    size = 8
+    padded = np.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
+    size = 4
     batch, batch_labels = next(iter(input_pipeline.per_example_dataset(shapes, size, size)))
     assert batch.shape == (size, *shapes.image_shape)
-    for image, label in zip(batch.numpy(), batch_labels.numpy(), strict=True):
-        assert any(
-            np.any(
-                np.isclose(standardize(view[labels == label], shapes).numpy(), image, atol=1e-3).all(
-                    (1, 2, 3)
-                )
-            )
-            for view in _views(padded, height, width)
-        )
+    pixels = 255.0 * (batch.numpy() * np.array(shapes.channel_std) + np.array(shapes.channel_mean))
+    np.testing.assert_allclose(pixels, pixels.round(), atol=1e-2)
+    for image, label in zip(pixels.round().astype(np.uint8), batch_labels.numpy(), strict=True):
+        assert any((view == image).all((1, 2, 3)).any() for view in _views(padded[labels == label], size=32))
 
 
-def _views(padded: np.ndarray, height: int, width: int):
+def _views(padded: np.ndarray, size: int) -> Iterator[np.ndarray]:
     """Yield every crop of all images, and its mirror image, without copying."""
-    for top in range(padded.shape[1] - height + 1):
-        for left in range(padded.shape[2] - width + 1):
-            crop = padded[:, top : top + height, left : left + width]
-            yield crop
-            yield crop[:, :, ::-1]
+    for top, left in itertools.product(range(padded.shape[1] - size + 1), repeat=2):
+        crop = padded[:, top : top + size, left : left + size]
+        yield crop
+        yield crop[:, :, ::-1]
 
 
 # ---- processes -----------------------------------------------------------------------------------------

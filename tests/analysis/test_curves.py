@@ -1,0 +1,67 @@
+"""Curves of a run: what counts, in order, with nothing lost."""
+
+import math
+
+import numpy as np
+import pytest
+
+from labkit.analysis.curves import Curves, moving_average, read_curves
+from labkit.runs import MetricsWriter, RunDirectory
+
+
+def test_a_resumed_run_is_one_curve(tmp_path):
+    run = RunDirectory(tmp_path)
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([{"split": "train", "step": step, "loss": float(step)} for step in (1, 2, 3, 4)])
+    writer.mark_seam(2)
+    writer.append([{"split": "train", "step": step, "loss": 10.0 * step} for step in (3, 4)])
+    writer.close()
+    curves = read_curves(run)
+    curve = curves.curve("train", "loss")
+    assert curve.step.tolist() == [1, 2, 3, 4]
+    assert curve.value.tolist() == [1, 2, 30, 40]
+    assert [seam.step for seam in curves.seams] == [2]
+
+
+def test_a_run_without_metrics_has_empty_curves(tmp_path):
+    curve = read_curves(RunDirectory(tmp_path)).curve("train", "loss")
+    assert len(curve) == 0
+    assert len(curve.not_finite) == 0
+
+
+def test_steps_are_ordered_and_splits_kept_apart():
+    curves = Curves(
+        [
+            {"split": "validation", "step": 9, "loss": 3.0},
+            {"split": "train", "step": 2, "loss": 2.0},
+            {"split": "train", "step": 1, "loss": math.nan},
+            {"split": "train", "step": 3, "loss": math.inf},
+            {"split": "train", "step": 4, "loss": None},
+            {"split": "train", "step": 5},
+        ]
+    )
+    curve = curves.curve("train", "loss")
+    assert curve.step.tolist() == [1, 2, 3]
+    assert curve.not_finite.tolist() == [1, 3]
+    assert curves.curve("validation", "loss").value.tolist() == [3.0]
+
+
+def test_moving_average_by_hand():
+    # Weights 0.5: (1·0.25 + 3·0.5) / 0.75, bias-corrected; NaN neither counts nor is lost.
+    averaged = moving_average(np.array([1.0, math.nan, 3.0]), 0.5)
+    np.testing.assert_allclose(averaged, [1.0, math.nan, (1 * 0.25 + 3 * 0.5) / 0.75])
+
+
+def test_moving_average_of_a_constant_is_the_constant():
+    np.testing.assert_allclose(moving_average(np.full(50, 7.0), 0.9), 7.0)
+
+
+def test_no_smoothing_changes_nothing():
+    values = np.array([3.0, 1.0, math.inf])
+    np.testing.assert_array_equal(moving_average(values, 0), values)
+
+
+@pytest.mark.parametrize("weight", [1, -0.1, 2])
+def test_a_weight_that_is_no_share_is_refused(weight):
+    with pytest.raises(ValueError, match="0 ≤ weight < 1"):
+        moving_average(np.ones(3), weight)

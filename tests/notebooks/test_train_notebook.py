@@ -1,0 +1,154 @@
+"""``notebooks/train.ipynb`` through papermill, as a person would call it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.demo import read_conclusion
+from labkit.runs import RunDirectory
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "train.ipynb"
+TIME_LIMIT = 200
+SMALL = {"dataset": "shapes", "train_steps": 4, "train_batch_size": 32, "validate_every_steps": 0}
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Execution:
+    """An executed notebook, and what the command said."""
+
+    path: Path
+    code: int
+    said: str
+
+    @property
+    def notebook(self) -> nbformat.NotebookNode:
+        return nbformat.read(self.path, as_version=4)
+
+    @property
+    def text(self) -> str:
+        """All text that the notebook shows."""
+        return "\n".join(
+            output.get("text", "") + "".join(output.get("data", {}).get("text/plain", ""))
+            for cell in self.notebook.cells
+            for output in cell.get("outputs", ())
+        )
+
+    def mime_types(self, cell_id: str) -> list[str]:
+        (cell,) = [cell for cell in self.notebook.cells if cell.id == cell_id]
+        return [kind for output in cell.outputs for kind in output.get("data", {})]
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory(read_conclusion(self.path)["run"])
+
+
+def papermill(folder: Path, **parameters: object) -> Execution:
+    """Run the notebook from ``folder``, not from its own."""
+    output = folder / "out.ipynb"
+    given = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
+    process = subprocess.run(
+        [sys.executable, "-m", "papermill", "--no-progress-bar", str(NOTEBOOK), str(output), *given],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "LABKIT_PARAMETERS"},
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+    )
+    return Execution(output, process.returncode, process.stdout + process.stderr)
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execution]:
+    yield papermill(tmp_path_factory.mktemp("cpu"), num_gpus=0, **SMALL)
+
+
+def test_it_runs_from_any_folder(on_cpu, session_home):
+    assert on_cpu.code == 0, on_cpu.said
+    assert on_cpu.run.path.parent == session_home / "runs"
+    status = on_cpu.run.read_status()
+    assert (status.state, status.step) == ("finished", SMALL["train_steps"])
+
+
+def test_it_says_what_it_ran_on(on_cpu):
+    data = on_cpu.run.read_environment()["data"]
+    assert f"shapes in {data['directory']}" in on_cpu.text
+    assert "devices: CPU" in on_cpu.text
+    assert "SIMULATED" not in on_cpu.text
+
+
+def test_every_result_is_a_picture_that_needs_no_kernel(on_cpu):
+    for cell in ("images", "curves", "confusion", "classes", "wrong"):
+        kinds = on_cpu.mime_types(cell)
+        assert "image/png" in kinds, f"cell {cell} shows {kinds}"
+        assert "application/vnd.jupyter.widget-view+json" not in kinds
+
+
+def test_it_ends_with_the_accuracy_of_the_run(on_cpu):
+    figures = json.loads((on_cpu.run.predictions_path / "test.json").read_text())
+    conclusion = read_conclusion(on_cpu.path)
+    assert conclusion["accuracy"] == pytest.approx(figures["accuracy"])
+    assert conclusion["examples"] == figures["examples"]
+    assert f"test accuracy {figures['accuracy']:.4f}" in on_cpu.text
+
+
+def test_again_there_is_nothing_left_to_do_and_everything_is_shown(on_cpu, tmp_path):
+    metrics = on_cpu.run.metrics_path.read_bytes()
+    again = papermill(tmp_path, num_gpus=0, **SMALL)
+    assert again.code == 0, again.said
+    assert "nothing left to do" in again.text
+    assert again.run.metrics_path.read_bytes() == metrics
+    for cell in ("curves", "confusion", "wrong"):
+        assert "image/png" in again.mime_types(cell)
+    assert read_conclusion(again.path)["accuracy"] == read_conclusion(on_cpu.path)["accuracy"]
+
+
+def test_two_gpus_are_simulated_and_said_so_and_any_flag_is_taken(tmp_path):
+    # label_smoothing and evaluate_test are not in the notebook's own cell.
+    execution = papermill(tmp_path, num_gpus=2, label_smoothing=0.1, evaluate_test=False, **SMALL)
+    assert execution.code == 0, execution.said
+    environment = execution.run.read_environment()
+    assert environment["simulated"] is True
+    assert environment["replicas"] == 2
+    assert environment["banner"].startswith("SIMULATED")
+    assert environment["banner"] in execution.text
+    config = execution.run.read_config()
+    assert config["optimizer"]["label_smoothing"] == 0.1
+    # The test set was left alone: what is shown is the validation set.
+    assert read_conclusion(execution.path)["split"] == "validation"
+    assert not (execution.run.predictions_path / "test.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_gpu": 2}, "InputError: unknown parameter 'num_gpu'; did you mean 'num_gpus'?"),
+        ({"num_layers": 9}, "InputError: --num-layers is 9; allowed with basic blocks: 6n+2"),
+        (
+            {"num_gpus": 99, "train_batch_size": 99, "eval_batch_size": 99, "simulate_missing_gpus": False},
+            "InputError: --num-gpus is 99",
+        ),
+    ],
+)
+def test_what_is_wrong_ends_the_notebook_with_one_line(given, said, tmp_path):
+    runs_before = set(tmp_path.parent.glob("**/runs/*"))
+    execution = papermill(tmp_path, **given)
+    assert execution.code != 0
+    assert said in execution.said
+    (error,) = [
+        output
+        for cell in execution.notebook.cells
+        for output in cell.get("outputs", ())
+        if output.output_type == "error"
+    ]
+    assert len(error.traceback) == 1
+    assert "\n" not in error.traceback[0]
+    assert set(tmp_path.parent.glob("**/runs/*")) == runs_before
