@@ -165,11 +165,10 @@ def _setting(run: RunDirectory) -> None:
         st.info(str(banner), icon=":material/developer_board:")
     data = environment.get("data")
     data = data if isinstance(data, dict) else {}
-    asked = configured(run, "data", "dataset")
     name, reason = data.get("dataset"), data.get("chosen_because")
-    if name and asked and name != asked:
-        st.info(f"Data set: **{name}**, asked for was {asked}. {reason or ''}", icon=":material/dataset:")
-    parts = [f"Data set: {name}" + (f" ({reason})" if reason and name == asked else "")] if name else []
+    if name == "shapes" and data.get("asked_for") == "auto":
+        st.info(f"The embedded **shapes**, not CIFAR-10. {reason or ''}", icon=":material/dataset:")
+    parts = [f"Data set: {name}"] if name else []
     devices = environment.get("devices")
     if isinstance(devices, list) and devices:
         parts.append("Devices: " + ", ".join(map(str, devices)))

@@ -157,18 +157,16 @@ def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, tmp_path, 
     ) as process:
         try:
             assert process.stdout is not None
-            steps = (line for line in process.stdout if line.startswith("step "))
-            next(steps)
+            next(line for line in process.stdout if line.startswith("step "))
             status = run.read_status()
             assert status is not None
             kernel = psutil.Process(status.pid)
             assert kernel.parent().pid == process.pid
             process.send_signal(number)
             rest = process.stdout.read()
+            assert process.wait(60) == 128 + number
         finally:
-            if process.poll() is None:
-                process.kill() if sys.exc_info()[0] else None
-        assert process.wait(60) == 128 + number
+            process.kill()
     assert "the same command goes on" in rest
     kernel.wait(30)
     assert run.read_status().state == "interrupted"

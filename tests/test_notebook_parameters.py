@@ -2,10 +2,12 @@
 
 import ast
 import json
+import shlex
 from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
@@ -177,11 +179,56 @@ def test_the_command_makes_the_same_run():
 
     given = {"num_gpus": 0, "job_dir": "/a folder/run", "gradient_clip_norm": 1.5, "nesterov": False}
     parameters = parameters_from_values(OWN, given)
-    import shlex
-
     words = shlex.split(parameters.command)
     assert words[0] == "labkit"
     options = vars(_parser().parse_all(words[1:]))
     fields = fields_by_name()
     values = {name: _typed(fields[name], value) for name, value in options.items() if name in fields}
     assert Config.from_flat(values) == parameters.config
+
+
+# ---- in a notebook -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell():
+    """An IPython session as a kernel has it; cells go through ``run_cell``."""
+    InteractiveShell.clear_instance()
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def check(shell) -> object:
+    result = shell.run_cell(
+        "from labkit.notebook.parameters import read_parameters\nread_parameters()", store_history=True
+    )
+    return result.result if result.success else result.error_in_exec
+
+
+def test_a_cell_that_was_put_right_is_right(shell, capsys):
+    shell.run_cell("# Parameters: ours\nnum_layer = 20", store_history=True)
+    assert "did you mean 'num_layers'" in str(check(shell))
+    assert capsys.readouterr().out.count("\n") == 1  # no traceback
+    shell.run_cell("# Parameters: ours\nnum_layers = 20", store_history=True)
+    assert check(shell).config.model.num_layers == 20
+
+
+def test_a_line_that_was_deleted_no_longer_counts(shell):
+    shell.run_cell("# Parameters: ours\nnum_layers = 20\nseed = 7", store_history=True)
+    assert check(shell).config.run.seed == 7
+    shell.run_cell("# Parameters: ours\nnum_layers = 20", store_history=True)
+    assert check(shell).config.run.seed == 0
+
+
+def test_what_other_cells_define_is_no_parameter(shell):
+    shell.run_cell("# Parameters: ours\nnum_layers = 20", store_history=True)
+    shell.run_cell("seed = 3\nanything = 4", store_history=True)
+    assert check(shell).config.run.seed == 0
+    assert check(shell).config.model.num_layers == 20
+
+
+def test_papermills_cell_counts_over_the_notebooks(shell):
+    shell.run_cell("# Parameters: ours\nnum_layers = 20\nseed = 1", store_history=True)
+    shell.run_cell("# Parameters\nseed = 2\nlabel_smoothing = 0.1\n", store_history=True)
+    config = check(shell).config
+    assert (config.run.seed, config.optimizer.label_smoothing) == (2, 0.1)

@@ -33,6 +33,7 @@ def train(config: Config, *, overwrite: bool = False, announce: Callable[[str], 
 
     Raises InputError for what can't be run.
     """
+    asked_for = config.data.dataset
     config = _with_recorded_dataset(config, overwrite)
     if config.run.job_dir is not None:
         check_writable(RunDirectory(config.run.job_dir).path, "--job-dir")
@@ -61,7 +62,9 @@ def train(config: Config, *, overwrite: bool = False, announce: Callable[[str], 
         config, admission = _admitted(config, manifest, overwrite)
         if admission.found == "finished":
             return _already_finished(admission.run)
-    return train_run(config, manifest, plan, admission.run, overwrite=overwrite, data_note=note)
+    return train_run(
+        config, manifest, plan, admission.run, overwrite=overwrite, data_note=note, asked_for=asked_for
+    )
 
 
 def _data_dir(config: Config) -> Path:

@@ -40,6 +40,7 @@ def train_run(
     *,
     overwrite: bool = False,
     data_note: str = "",
+    asked_for: str = "",
 ) -> TrainResult:
     """Train the run in ``run`` from where it stands to its last step.
 
@@ -50,6 +51,7 @@ def train_run(
         run: admitted by ``labkit.training.admission.admit``.
         overwrite: discard what is there.
         data_note: the line that said which data set was chosen.
+        asked_for: the data set as the user named it, ``auto`` perhaps.
 
     Raises InputError where another process writes this run, or its checkpoints belong to other data.
     """
@@ -65,7 +67,8 @@ def train_run(
             _discard(run)
         console = Console(run.log_path)
         write_json_atomic(run.config_path, config.to_json())
-        write_json_atomic(run.environment_path, describe_environment(config, manifest, plan, data_note))
+        environment = describe_environment(config, manifest, plan, data_note, asked_for)
+        write_json_atomic(run.environment_path, environment)
         with stop_on_signals() as stop:
             return _Loop(config, manifest, plan, run, console, stop).run_to_end()
     finally:

@@ -20,12 +20,13 @@ PACKAGES = ("labkit", "tensorflow", "keras", "numpy")
 
 
 def describe_environment(
-    config: Config, manifest: Manifest, plan: DevicePlan, data_note: str
+    config: Config, manifest: Manifest, plan: DevicePlan, data_note: str, asked_for: str
 ) -> dict[str, Any]:
     """Return versions, devices, threads, command, git commit and data set.
 
     Args:
         data_note: the line that said which data set was chosen, and why.
+        asked_for: the data set as the user named it, ``auto`` perhaps.
     """
     return {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
@@ -46,6 +47,7 @@ def describe_environment(
         "git_commit": _git_commit(),
         "data": {
             "dataset": manifest.dataset,
+            "asked_for": asked_for,
             "directory": str(manifest.directory),
             "checksum": manifest.checksum,
             "classes": list(manifest.classes),

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from labkit.data.prepare import prepare
 from labkit.runs import RunDirectory
 from tests.app.conftest import CLASSES, write_predictions
 
@@ -48,13 +49,19 @@ def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
         started.wait(PATIENCE)
 
 
+@pytest.fixture(scope="module")
+def shapes(session_home) -> None:
+    prepare("shapes", session_home / "data")
+
+
 @contextmanager
-def training(run: RunDirectory, first_step: int = 1) -> Iterator[subprocess.Popen]:
-    """Run something that writes ``run`` as `labkit train` does, until SIGTERM."""
-    command = [sys.executable, str(Path(__file__).with_name("writer.py")), str(run.path), str(first_step)]
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    with process(command, env=environment) as trainer:
-        wait_for(lambda: run.read_status() is not None and run.metrics_path.is_file(), trainer)
+def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
+    """Train ``run``, from wherever it stands, with the real command, for longer than anyone looks at it."""
+    fields = "--dataset shapes --num-layers 8 --train-batch-size 16 --train-steps 1000000"
+    command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(run.path), *fields.split()]
+    log = run.path.with_suffix(".log")
+    with open(log, "ab") as output, process(command, cwd=CHECKOUT, stdout=output, stderr=output) as trainer:
+        wait_for(lambda: run.read_status() is not None and run.metrics_path.is_file(), trainer, log)
         yield trainer
 
 
@@ -181,9 +188,9 @@ def badge(page, state: str):
 
 
 @pytest.mark.browser
-def test_the_curve_grows_while_a_training_runs_and_follows_it_to_its_end_and_back(tmp_path, visit):
+def test_the_curve_grows_while_a_training_runs_and_follows_it_to_its_end_and_back(shapes, tmp_path, visit):
     run, page = RunDirectory(tmp_path / "runs" / "watched"), visit.page
-    run.path.mkdir(parents=True)
+    run.path.parent.mkdir()
     with dashboard(tmp_path) as (address, _):
         with training(run) as trainer:
             page.goto(address)
@@ -203,7 +210,7 @@ def test_the_curve_grows_while_a_training_runs_and_follows_it_to_its_end_and_bac
             trainer.terminate()
             trainer.wait(PATIENCE)
         badge(page, "interrupted").wait_for()
-        with training(run, first_step=run.read_status().step + 1):
+        with training(run):
             badge(page, "running").wait_for()
             more_points_than(page, third)
         visit.went_well()

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +66,8 @@ def papermill(folder: Path, **parameters: object) -> Execution:
 
 
 @pytest.fixture(scope="module")
-def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execution]:
-    yield papermill(tmp_path_factory.mktemp("cpu"), num_gpus=0, **SMALL)
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Execution:
+    return papermill(tmp_path_factory.mktemp("cpu"), num_gpus=0, **SMALL)
 
 
 def test_it_runs_from_any_folder(on_cpu, session_home):
@@ -138,8 +137,8 @@ def test_two_gpus_are_simulated_and_said_so_and_any_flag_is_taken(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_ends_the_notebook_with_one_line(given, said, tmp_path):
-    runs_before = set(tmp_path.parent.glob("**/runs/*"))
+def test_what_is_wrong_ends_the_notebook_with_one_line(given, said, tmp_path, session_home):
+    runs_before = set(session_home.glob("runs/*"))
     execution = papermill(tmp_path, **given)
     assert execution.code != 0
     assert said in execution.said
@@ -151,4 +150,4 @@ def test_what_is_wrong_ends_the_notebook_with_one_line(given, said, tmp_path):
     ]
     assert len(error.traceback) == 1
     assert "\n" not in error.traceback[0]
-    assert set(tmp_path.parent.glob("**/runs/*")) == runs_before
+    assert set(session_home.glob("runs/*")) == runs_before
