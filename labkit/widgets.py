@@ -55,7 +55,7 @@ def curve_explorer(curves: "Curves", smoothing: float) -> Any:
     weight = ipywidgets.FloatSlider(
         smoothing, min=0, max=0.99, step=0.01, description="smoothing", continuous_update=False
     )
-    return _live(lambda: plots.training_curves(curves, smoothing=weight.value), weight, drawn=False)
+    return _live(lambda: plots.training_curves(curves, smoothing=weight.value), weight)
 
 
 def prediction_browser(predictions: "Predictions") -> Any:
@@ -80,22 +80,22 @@ def prediction_browser(predictions: "Predictions") -> Any:
     return _live(draw, true, predicted, wrong_only, page)
 
 
-def _live(draw: Callable[[], Any], *controls: Any, drawn: bool = True) -> Any:
+def _live(draw: Callable[[], Any], *controls: Any) -> Any:
     """Return ``controls`` above the picture of ``draw()``, redrawn when one of them changes.
 
-    With ``drawn=False`` the picture appears with the first change: its twin stands right above.
+    The picture stays hidden until then: its static twin stands right above.
     """
     import ipywidgets
 
-    image = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%"))
+    image = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%", display="none"))
 
-    def redraw(_: Any = None) -> None:
+    def redraw(change: Any = None) -> None:
         figure = draw()
         image.width = str(round(figure.get_figwidth() * plots.SHOWN_PER_INCH))
         image.value = plots.png(figure)
+        image.layout.display = "none" if change is None else None
 
-    if drawn:
-        redraw()
+    redraw()
     for control in controls:
         control.observe(redraw, names="value")
     row = ipywidgets.HBox(controls, layout=ipywidgets.Layout(flex_flow="row wrap"))

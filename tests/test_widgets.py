@@ -32,7 +32,9 @@ def test_browser_draws_what_is_chosen(monkeypatch):
     box = widgets.prediction_browser(make_predictions())
     controls = controls_of(box)
     assert drawn[-1] == [4, 1]  # both mistakes, the confident one first
+    assert box.children[1].layout.display == "none"  # its static twin shows the same
     controls["true"].value = 0
+    assert box.children[1].layout.display is None
     assert drawn[-1] == [1]
     controls["mistakes only"].value = False
     assert sorted(drawn[-1]) == [0, 1]
@@ -70,7 +72,7 @@ def test_curve_explorer_draws_with_the_smoothing_chosen(monkeypatch):
     monkeypatch.setattr(plots, "training_curves", lambda curves, smoothing: asked.append(smoothing) or FIGURE)
     box = widgets.curve_explorer(Curves(rows(2.0, 1.0)), 0.9)
     controls_of(box)["smoothing"].value = 0.5
-    assert asked == [0.5]
+    assert asked == [0.9, 0.5]
 
 
 @pytest.mark.parametrize("present", [True, False])
