@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.results import Predictions
+from labkit.analysis.predictions import Predictions
 
 __all__ = ["data_uri", "grid"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
 from app.curves import Curve, Floats
-from labkit.runs import Seam
+from labkit.metrics import Seam
 
 __all__ = [
     "COLORS",

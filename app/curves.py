@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.runs import MetricsReader, Seam
+from labkit.metrics import MetricsReader, Seam
 
 __all__ = ["SPLITS", "Curve", "CurveStore", "Snapshot"]
 

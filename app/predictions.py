@@ -7,7 +7,7 @@ import streamlit as st
 
 from app import cards, state
 from app.charts import confusion_figure
-from app.results import Predictions, load_predictions, signature
+from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.runs import RunDirectory
 

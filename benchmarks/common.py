@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,6 +66,13 @@ def prepared_data(data_dir: Path) -> Manifest:
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """Give a folder for run directories and logs that is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="labkit-bench-", ignore_cleanup_errors=True) as name:
-        yield Path(name)
+    """Give a folder for run directories and logs that is removed afterwards.
+
+    Within the block SIGTERM ends the script like Ctrl-C does: held processes and the folder go with it.
+    """
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        with tempfile.TemporaryDirectory(prefix="labkit-bench-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -18,7 +18,8 @@ import psutil
 
 from benchmarks.common import ROOT
 from labkit.data.manifest import Manifest
-from labkit.runs import MetricsReader, RunDirectory
+from labkit.metrics import MetricsReader
+from labkit.runs import RunDirectory
 
 __all__ = ["KerasFit", "Training", "train_flags", "train_images_per_second"]
 

@@ -23,11 +23,15 @@ from benchmarks.processes import Training, train_flags
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
 from labkit.runs import RunDirectory
-from labkit.training.telemetry import Pace, Telemetry
+from labkit.training.telemetry import EventWriter, Pace, Telemetry
 
 QUESTION = "Do metrics, events and status together cost at most 1 % of a training step?"
 GOAL = Goal("at most", 1.0)
 OVERWRITTEN_BYTES = 64 * 2**20  # more than the last-level cache that two cores have to themselves
+
+TELEMETRY = "metrics, events and status"
+EVENTS = "events alone"
+SUMMARIES = "the same floats through tf.summary.scalar"
 
 Row = dict[str, Any]
 
@@ -41,29 +45,28 @@ def main(arguments: list[str] | None = None) -> None:
     manifest = prepared_data(options.data_dir)
     report = Report("telemetry", QUESTION, vars(options) | {"dataset": manifest.dataset})
     with work_folder() as folder:
-        steps, ours, summaries = measure(options, manifest, folder)
-    report.finish(figures(steps, ours, summaries), options.output)
+        steps, costs = measure(options, manifest, folder)
+    report.finish(figures(steps, costs), options.output)
 
 
 def measure(
     options: argparse.Namespace, manifest: Manifest, folder: Path
-) -> tuple[list[float], list[float], list[float]]:
-    """Return seconds, one value a repeat: of a training step, of labkit's record, of ``tf.summary``'s."""
+) -> tuple[list[float], dict[str, list[float]]]:
+    """Return seconds, one value a repeat: of a training step, and of each way to record one."""
     flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
-    steps, ours, summaries = [], [], []
+    ways = {TELEMETRY: seconds_of_telemetry, EVENTS: seconds_of_events, SUMMARIES: seconds_of_summaries}
+    steps: list[float] = []
+    costs: dict[str, list[float]] = {name: [] for name in ways}
     with Training(folder / "labkit", flags) as training:
         training.start(options.warmup_steps)
         for repeat in range(options.repeats):
             rows = training.turn(options.steps)
             steps.append((rows[-1]["wall_time"] - rows[0]["wall_time"]) / options.steps)
-            ours.append(seconds_of_telemetry(rows, options.rows, folder / f"run{repeat}"))
-            summaries.append(seconds_of_summaries(rows, options.rows, folder / f"summaries{repeat}"))
-            print(
-                f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, "
-                f"telemetry {ours[-1] * 1e3:.3f} ms, tf.summary {summaries[-1] * 1e3:.3f} ms",
-                flush=True,
-            )
-    return steps, ours, summaries
+            for index, (name, seconds_of) in enumerate(ways.items()):
+                costs[name].append(seconds_of(rows, options.rows, folder / f"{repeat}-{index}"))
+            told = ", ".join(f"{name} {values[-1] * 1e3:.3f} ms" for name, values in costs.items())
+            print(f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, {told}", flush=True)
+    return steps, costs
 
 
 def seconds_of_telemetry(rows: list[Row], count: int, folder: Path) -> float:
@@ -78,6 +81,12 @@ def seconds_of_telemetry(rows: list[Row], count: int, folder: Path) -> float:
         telemetry.train_row(row | {"wall_time": time.time() + 1.0}, pace)
 
     return _seconds_per_row(record, rows, count, telemetry.close)
+
+
+def seconds_of_events(rows: list[Row], count: int, folder: Path) -> float:
+    """Return what one row costs through ``EventWriter.scalars`` alone, in seconds."""
+    writer = EventWriter(folder, 1)
+    return _seconds_per_row(writer.scalars, rows, count, writer.close)
 
 
 def seconds_of_summaries(rows: list[Row], count: int, folder: Path) -> float:
@@ -112,19 +121,19 @@ def _seconds_per_row(
     return (waited + others) / count
 
 
-def figures(steps: list[float], ours: list[float], summaries: list[float]) -> list[Figure]:
-    """Return the share of a step, which has the goal, ``tf.summary``'s, and what they are made of."""
-
-    def shares(costs: list[float]) -> tuple[float, ...]:
-        return tuple(100.0 * cost / step for cost, step in zip(costs, steps, strict=True))
-
-    return [
-        Figure("metrics, events and status, of a step", "%", shares(ours), GOAL),
-        Figure("the same floats through tf.summary.scalar alone, of a step", "%", shares(summaries)),
-        Figure("metrics, events and status", "ms", tuple(1e3 * value for value in ours)),
-        Figure("tf.summary.scalar alone", "ms", tuple(1e3 * value for value in summaries)),
-        Figure("training step", "ms", tuple(1e3 * value for value in steps)),
+def figures(steps: list[float], costs: dict[str, list[float]]) -> list[Figure]:
+    """Return each way's share of a step, the whole telemetry's with its goal, and what they are made of."""
+    shares = [
+        Figure(
+            f"{name}, of a step",
+            "%",
+            tuple(100.0 * cost / step for cost, step in zip(values, steps, strict=True)),
+            GOAL if name == TELEMETRY else None,
+        )
+        for name, values in costs.items()
     ]
+    absolute = [Figure(name, "ms", tuple(1e3 * value for value in values)) for name, values in costs.items()]
+    return [*shares, *absolute, Figure("training step", "ms", tuple(1e3 * value for value in steps))]
 
 
 if __name__ == "__main__":

@@ -5,13 +5,11 @@ the files. Only the chief process writes; any number of readers follow.
 """
 
 import json
-import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,8 @@ from labkit.errors import InputError
 
 __all__ = [
     "ACTIVE_STATES",
-    "MetricsReader",
-    "MetricsWriter",
     "RunDirectory",
     "RunLock",
-    "Seam",
     "Status",
     "list_runs",
     "process_alive",
@@ -93,14 +88,6 @@ class Status:
             return "dead"
         age = (time.time() if now is None else now) - self.heartbeat
         return "stalled" if age > self.stalled_after_seconds else self.state
-
-
-@dataclass(frozen=True)
-class Seam:
-    """A place where a run went on: rows after ``step`` written before the seam are superseded."""
-
-    step: int
-    wall_time: float
 
 
 class RunDirectory:
@@ -247,169 +234,3 @@ class RunLock:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-class MetricsWriter:
-    """Append rows to ``metrics.jsonl``; each row is one ``write`` of one line.
-
-    On a file that exists, a torn last line (the writer was killed inside it) is cut off. Readers never
-    go past the last newline, so none of them has seen it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        self._cut_torn_line()
-
-    def _cut_torn_line(self) -> None:
-        end = os.lseek(self._descriptor, 0, os.SEEK_END)
-        position = end
-        while position > 0:
-            start = max(0, position - 65536)
-            newline = os.pread(self._descriptor, position - start, start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            position = end = start
-        os.ftruncate(self._descriptor, end)
-        os.lseek(self._descriptor, end, os.SEEK_SET)
-
-    def append(self, rows: list[Mapping[str, Any]]) -> None:
-        """Write ``rows`` in order. NaN and Infinity are kept, as the tokens NaN and Infinity."""
-        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-
-    def mark_seam(self, step: int) -> None:
-        """Say that the run goes on from ``step``: earlier rows after it no longer count."""
-        self.append([{"resumed_at_step": step, "wall_time": time.time()}])
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-@dataclass
-class MetricsReader:
-    """Follow ``metrics.jsonl`` by byte offset.
-
-    ``rows`` holds what counts, in order of writing: after a seam at step s, rows with a step greater
-    than s that were written before it are gone. Lines that aren't JSON objects are counted in
-    ``damaged_lines`` and skipped.
-
-    With ``keep_rows=False`` nothing is kept in ``rows`` (300,000 of them are some 190 MB as dicts): the
-    caller stores what ``poll`` returns in its own form, drops its rows beyond the step of each new
-    entry of ``seams``, and drops everything, seams included, when ``generation`` has grown.
-    """
-
-    path: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    seams: list[Seam] = field(default_factory=list)
-    damaged_lines: int = 0
-    generation: int = 0  # grows whenever rows that a caller may have seen were dropped
-    keep_rows: bool = True
-    caught_up: bool = False  # whether the last poll reached the end of the file
-    _offset: int = 0
-    _inode: int | None = None
-    _behind_offset: bytes = b""  # the last bytes read, to know the file again
-
-    def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
-        """Read what was appended since the last call; return the new rows that count.
-
-        ``max_bytes`` bounds what one call takes in (a longer line is still read whole); ``caught_up``
-        then says whether there was more. A file that was replaced, rewritten or cut shorter than the
-        offset is read from its beginning. A missing file has no rows; other OSErrors are raised.
-        """
-        try:
-            with open(self.path, "rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if self._inode is not None and not (inode == self._inode and self._knows(file)):
-                    self._restart()
-                self._inode = inode
-                file.seek(self._offset)
-                data = file.read(-1 if max_bytes is None else max_bytes)
-                while max_bytes and b"\n" not in data and (more := file.read(max_bytes)):
-                    data += more
-                self.caught_up = not file.read(1)
-        except FileNotFoundError:
-            if self._inode is not None:
-                self._restart()
-                self._inode = None
-            self.caught_up = True
-            return []
-        complete = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        self._behind_offset = (self._behind_offset + complete[-256:])[-256:]
-        fresh: list[dict[str, Any]] = []
-        for row in _parse_lines(complete.splitlines()):
-            fresh = self._take(row, fresh)
-        if self.keep_rows:
-            self.rows.extend(fresh)
-        return fresh
-
-    def _knows(self, file: Any) -> bool:
-        # A run that is started over often gets the inode of the file that was removed, and may have
-        # outgrown the offset by the next poll: only the bytes tell the two apart.
-        file.seek(self._offset - len(self._behind_offset))
-        return bool(file.read(len(self._behind_offset)) == self._behind_offset)
-
-    def _take(self, row: Any, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if not isinstance(row, dict):
-            self.damaged_lines += 1
-            return fresh
-        if "resumed_at_step" not in row:
-            fresh.append(row)
-            return fresh
-        step, wall_time = row["resumed_at_step"], row.get("wall_time")
-        if not isinstance(step, int):
-            self.damaged_lines += 1
-            return fresh
-        seam = Seam(step, float(wall_time) if isinstance(wall_time, int | float) else math.nan)
-        self.seams.append(seam)
-        before = len(self.rows)
-        self.rows = [old for old in self.rows if _step_of(old) <= seam.step]
-        self.generation += len(self.rows) != before
-        return [old for old in fresh if _step_of(old) <= seam.step]
-
-    def _restart(self) -> None:
-        self.rows = []
-        self.seams = []
-        self.damaged_lines = 0
-        self.generation += 1
-        self._offset = 0
-        self._behind_offset = b""
-
-    def split(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of one split: ``train``, ``validation`` or ``test``."""
-        return [row for row in self.rows if row.get("split") == name]
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.rows)
-
-
-def _step_of(row: dict[str, Any]) -> float:
-    step = row.get("step")
-    return step if isinstance(step, int | float) else 0
-
-
-def _parse_lines(lines: list[bytes], block: int = 4096) -> Iterator[Any]:
-    """Yield the value of each line that isn't blank, None where it is no JSON.
-
-    A block of lines is parsed as one JSON array: quicker than one call per line (0.57 times, the median
-    of five tries on a busy machine), and the rows share their keys' strings, which halves their memory.
-    A block that doesn't parse so is read line by line.
-    """
-    lines = [line for line in lines if line.strip()]
-    for start in range(0, len(lines), block):
-        part = lines[start : start + block]
-        if all(line.startswith(b"{") and line.endswith(b"}") for line in part):
-            values = _parse(b"[" + b",".join(part) + b"]")
-            if values is not None and len(values) == len(part):
-                yield from values
-                continue
-        yield from map(_parse, part)
-
-
-def _parse(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

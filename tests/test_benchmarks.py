@@ -105,7 +105,7 @@ def test_pipelines_are_compared_with_the_better_peer():
     speeds = {"memory": [90.0], "streaming": [60.0], "per example, a": [20.0], "per example, b": [30.0]}
     figures = input_pipeline.figures(speeds, {"memory": [1.0], "streaming": [3.0]})
     assert [figure.repeats for figure in figures[:2]] == [(3.0,), (2.0,)]
-    assert [figure.met for figure in figures[2:4]] == [True, False]
+    assert [figure.met for figure in figures[:4]] == [True, False, True, False]
 
 
 def test_the_speed_of_a_turn_counts_all_time_between_its_rows():
@@ -122,8 +122,10 @@ def test_waiting_is_weighted_by_the_length_of_the_steps():
 
 
 def test_telemetry_is_a_share_of_the_step_of_the_same_repeat():
-    figures = telemetry.figures(steps=[0.2, 0.4], ours=[0.002, 0.002], summaries=[0.004, 0.004])
+    costs = {telemetry.TELEMETRY: [0.002, 0.002], telemetry.SUMMARIES: [0.004, 0.004]}
+    figures = telemetry.figures([0.2, 0.4], costs)
     assert figures[0].repeats == pytest.approx((1.0, 0.5))
+    assert [figure.goal is None for figure in figures[:2]] == [False, True]
 
 
 # ---- peers ---------------------------------------------------------------------------------------------
@@ -216,6 +218,23 @@ def test_a_failing_command_says_why(tmp_path):
 def test_data_are_shapes_where_there_is_no_cifar10(tmp_path, monkeypatch, shapes):
     monkeypatch.delenv("LABKIT_CIFAR10", raising=False)
     assert prepared_data(shapes.directory.parent).dataset == "shapes"
+
+
+def test_sigterm_removes_what_a_script_made():
+    script = (
+        "import os, signal\n"
+        "from benchmarks.common import work_folder\n"
+        "with work_folder() as folder:\n"
+        "    print(folder, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.pause()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 128 + 15
+    assert "labkit-bench-" in done.stdout
+    assert not Path(done.stdout.strip()).exists()
 
 
 @pytest.mark.slow

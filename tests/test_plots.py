@@ -11,7 +11,7 @@ from PIL import Image
 from labkit import plots
 from labkit.analysis.curves import Curves
 from labkit.analysis.predictions import Predictions
-from labkit.runs import Seam
+from labkit.metrics import Seam
 
 CLASSES = ["cat", "dog", "ship"]
 

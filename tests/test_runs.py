@@ -14,16 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import InputError
-from labkit.runs import (
-    MetricsReader,
-    MetricsWriter,
-    RunDirectory,
-    RunLock,
-    Status,
-    list_runs,
-    process_alive,
-    write_json_atomic,
-)
+from labkit.metrics import MetricsReader, MetricsWriter
+from labkit.runs import RunDirectory, RunLock, Status, list_runs, process_alive, write_json_atomic
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 written_rows = st.lists(st.fixed_dictionaries({"split": st.just("train"), "loss": numbers}), max_size=30)
@@ -234,7 +226,7 @@ def test_a_later_poll_reads_only_what_was_appended(tmp_path, monkeypatch):
 
 KILLED_WRITER = """
 import sys, pathlib
-from labkit.runs import MetricsWriter
+from labkit.metrics import MetricsWriter
 writer = MetricsWriter(pathlib.Path(sys.argv[1]))
 start = int(sys.argv[2])
 writer.mark_seam(start)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.runs import MetricsReader, RunDirectory, Seam
+from labkit.metrics import MetricsReader, Seam
+from labkit.runs import RunDirectory
 
 __all__ = ["Curve", "Curves", "moving_average", "read_curves"]
 

@@ -9,7 +9,6 @@ from labkit import home
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
 from labkit.notices import import_tensorflow
-from labkit.runs import RunDirectory
 
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
@@ -78,13 +77,11 @@ def prepare(parameters: Parameters) -> Prepared:
     # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     from labkit.data.resolve import resolve
+    from labkit.training.api import with_recorded_dataset
     from labkit.training.session import prepare_devices
 
     plan = prepare_devices(config)
-    if config.data.dataset == "auto" and config.run.job_dir is not None and not parameters.overwrite:
-        run = RunDirectory(config.run.job_dir)
-        if run.exists():
-            config = config.replace({"dataset": Config.from_json(run.read_config()).data.dataset})
+    config = with_recorded_dataset(config, parameters.overwrite)
     ours = config.data.data_dir is None
     note = ""
 

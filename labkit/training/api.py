@@ -12,15 +12,23 @@ from labkit import home
 from labkit.config import Config
 from labkit.data.manifest import Manifest, find_manifest, load_manifest
 from labkit.errors import InputError
+from labkit.metrics import MetricsReader, MetricsWriter
 from labkit.notices import import_tensorflow
-from labkit.runs import ACTIVE_STATES, MetricsReader, MetricsWriter, RunDirectory, RunLock
+from labkit.runs import ACTIVE_STATES, RunDirectory, RunLock
 from labkit.training.admission import Admission, admit, check_writable
 from labkit.training.result import TrainResult
 
-__all__ = ["evaluate", "train"]
+__all__ = ["evaluate", "train", "with_recorded_dataset"]
 
 
-def train(config: Config, *, overwrite: bool = False, announce: Callable[[str], None] = print) -> TrainResult:
+def train(
+    config: Config,
+    *,
+    overwrite: bool = False,
+    announce: Callable[[str], None] = print,
+    asked_for: str | None = None,
+    data_note: str | None = None,
+) -> TrainResult:
     """Train a run to its end, from wherever it stands.
 
     Everything that can be refused is refused before anything is written: first what needs no TensorFlow,
@@ -30,11 +38,13 @@ def train(config: Config, *, overwrite: bool = False, announce: Callable[[str], 
         config: what to train; ``job_dir`` None derives a directory from it.
         overwrite: discard the run that is there.
         announce: takes lines for people before the run's own console starts.
+        asked_for, data_note: where the caller resolved the data set itself: what the user named, and the
+            line that said which data set was chosen and why. Both are recorded in the run.
 
     Raises InputError for what can't be run.
     """
-    asked_for = config.data.dataset
-    config = _with_recorded_dataset(config, overwrite)
+    asked_for = asked_for or config.data.dataset
+    config = with_recorded_dataset(config, overwrite)
     if config.run.job_dir is not None:
         check_writable(RunDirectory(config.run.job_dir).path, "--job-dir")
     data_dir = _data_dir(config)
@@ -63,7 +73,13 @@ def train(config: Config, *, overwrite: bool = False, announce: Callable[[str], 
         if admission.found == "finished":
             return _already_finished(admission.run)
     return train_run(
-        config, manifest, plan, admission.run, overwrite=overwrite, data_note=note, asked_for=asked_for
+        config,
+        manifest,
+        plan,
+        admission.run,
+        overwrite=overwrite,
+        data_note=data_note or note,
+        asked_for=asked_for,
     )
 
 
@@ -72,7 +88,7 @@ def _data_dir(config: Config) -> Path:
     return Path(named).expanduser().absolute() if named else home.data_home()
 
 
-def _with_recorded_dataset(config: Config, overwrite: bool) -> Config:
+def with_recorded_dataset(config: Config, overwrite: bool) -> Config:
     """Let ``dataset=auto`` mean, for a run that exists, the data set that it was started with."""
     if config.data.dataset != "auto" or config.run.job_dir is None or overwrite:
         return config

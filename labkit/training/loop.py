@@ -134,7 +134,7 @@ class _Loop:
 
     def _run(self, state: CheckpointState | None, resumed: bool) -> TrainResult:
         self.session = make_session(self.config, self.manifest, self.plan)
-        parameters = self.session.model.count_params()
+        parameters = sum(math.prod(weight.shape) for weight in self.session.model.trainable_weights)
         # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
         check_disk_space(self.run.path, parameters * 8 * (self.config.run.keep_checkpoints + 2))
         if state is not None:
@@ -227,7 +227,7 @@ class _Loop:
             "wall_time": time.time(),
         }
         self.telemetry.train_row(row, pace)
-        self.console.progress(row["step"], f"loss {loss:.3f} accuracy {accuracy:.3f}")
+        self.console.progress(row["step"], f"loss {loss:.3f} accuracy {accuracy:.3f}", loss)
         pace.add(time.perf_counter() - started, waited)
         return row
 

@@ -12,7 +12,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from labkit.runs import MetricsReader, MetricsWriter, RunDirectory, Status
+from labkit.metrics import MetricsReader, MetricsWriter
+from labkit.runs import RunDirectory, Status
 
 __all__ = ["EventWriter", "Pace", "Telemetry", "is_recorded"]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from labkit.analysis.curves import Curves, moving_average, read_curves
-from labkit.runs import MetricsWriter, RunDirectory
+from labkit.metrics import MetricsWriter
+from labkit.runs import RunDirectory
 
 
 def test_a_resumed_run_is_one_curve(tmp_path):

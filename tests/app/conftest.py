@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from streamlit import config
 
-from labkit.runs import ACTIVE_STATES, MetricsWriter, RunDirectory, Status, write_json_atomic
+from labkit.metrics import MetricsWriter
+from labkit.runs import ACTIVE_STATES, RunDirectory, Status, write_json_atomic
 
 CLASSES = ["circle", "square", "<b>star</b>"]
 

@@ -19,7 +19,7 @@ from app.charts import (
     smooth,
 )
 from app.curves import Curve
-from labkit.runs import Seam
+from labkit.metrics import Seam
 
 
 def curve(y: list[float] | np.ndarray, start: int = 1) -> Curve:

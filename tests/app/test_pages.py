@@ -15,7 +15,8 @@ from app import state
 from app.compare import differences
 from app.configuration import flatten
 from app.live import duration
-from labkit.runs import MetricsWriter, RunDirectory, write_json_atomic
+from labkit.metrics import MetricsWriter
+from labkit.runs import RunDirectory, write_json_atomic
 from tests.app.conftest import CLASSES, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"

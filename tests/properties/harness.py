@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from labkit.runs import MetricsReader
+from labkit.metrics import MetricsReader
 
 # Small enough for seconds, with everything in it that resume has to get right: batch normalization,
 # momentum, distortion, a schedule, validation, several epochs' orders.

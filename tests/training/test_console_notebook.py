@@ -1,5 +1,6 @@
 """Progress in a notebook: one output, replaced in place, that is complete when it is saved."""
 
+import itertools
 import re
 
 import IPython.display
@@ -68,5 +69,5 @@ def test_a_long_run_keeps_a_bounded_number_of_points_over_all_of_it(handle):
     assert _NotebookBar.MAX_POINTS / 4 <= len(drawn) <= _NotebookBar.MAX_POINTS
     assert drawn[0][0] < 0.02 * _NotebookBar.WIDTH
     assert drawn[-1][0] > 0.98 * _NotebookBar.WIDTH
-    gaps = [later[0] - earlier[0] for earlier, later in zip(drawn, drawn[1:], strict=False)]
+    gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(drawn)]
     assert max(gaps) == pytest.approx(min(gaps), abs=0.2)

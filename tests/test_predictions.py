@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app import cards
-from app.results import Predictions, load_predictions, signature
+from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from tests.app.conftest import CLASSES, write_predictions
 
