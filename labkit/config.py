@@ -335,7 +335,10 @@ class Config:
     @classmethod
     def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values."""
-        return cls.from_flat({name: item for owner in value.values() for name, item in owner.items()})
+        owners = value.values()
+        if not all(isinstance(owner, Mapping) for owner in owners):
+            raise InputError("a configuration maps owners to fields to values")
+        return cls.from_flat({name: item for owner in owners for name, item in owner.items()})
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that decide what is trained; two runs that differ here are two runs."""

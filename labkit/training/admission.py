@@ -10,7 +10,7 @@ from labkit.config import Config
 from labkit.errors import InputError
 from labkit.runs import RunDirectory
 
-__all__ = ["Admission", "admit", "check_disk_space", "check_writable"]
+__all__ = ["Admission", "admit", "check_disk_space", "check_writable", "recorded_config"]
 
 BYTES_PER_METRICS_ROW = 400  # one train row, measured below 300, plus its TensorBoard event
 BASE_BYTES = 64 * 2**20  # predictions of the test set (about 30 MB), logs, the rest
@@ -40,11 +40,11 @@ def admit(config: Config, dataset: str, *, overwrite: bool = False) -> Admission
     run = RunDirectory(job_dir)
     check_writable(run.path, "--job-dir")
     check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
-    if run.path.is_dir() and not run.exists() and any(run.path.iterdir()):
+    if not run.exists() and _holds_something_else(run):
         raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
     if not run.exists() or overwrite:
         return Admission(run, "new")
-    recorded = Config.from_json(run.read_config())
+    recorded = recorded_config(run)
     differences = recorded.differences(config.replace({"dataset": dataset}))
     if differences:
         raise InputError(
@@ -54,6 +54,25 @@ def admit(config: Config, dataset: str, *, overwrite: bool = False) -> Admission
     status = run.read_status()
     done = status is not None and status.state == "finished" and status.step >= config.run.train_steps
     return Admission(run, "finished" if done else "resumable")
+
+
+def recorded_config(run: RunDirectory) -> Config:
+    """Return the configuration that a run was started with. Raises InputError where it is damaged."""
+    try:
+        return Config.from_json(run.read_config())
+    except InputError as error:
+        reason = str(error)
+        if str(run.path) not in reason:
+            reason = f"{run.config_path} is damaged: {reason}"
+        raise InputError(reason) from None
+
+
+def _holds_something_else(run: RunDirectory) -> bool:
+    """Return whether there is anything that a run killed in its first moments would not have left."""
+    ours = {".lock", run.log_path.name, run.events_path.name, run.checkpoints_path.name}
+    if not run.path.is_dir():
+        return False
+    return any(path.name not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())
 
 
 def run_name(config: Config, dataset: str) -> str:

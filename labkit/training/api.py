@@ -15,7 +15,7 @@ from labkit.errors import InputError
 from labkit.metrics import MetricsReader, MetricsWriter
 from labkit.notices import import_tensorflow
 from labkit.runs import ACTIVE_STATES, RunDirectory, RunLock
-from labkit.training.admission import Admission, admit, check_writable
+from labkit.training.admission import Admission, admit, check_writable, recorded_config
 from labkit.training.result import TrainResult
 
 __all__ = ["evaluate", "train", "with_recorded_dataset"]
@@ -95,7 +95,7 @@ def with_recorded_dataset(config: Config, overwrite: bool) -> Config:
     run = RunDirectory(config.run.job_dir)
     if not run.exists():
         return config
-    return config.replace({"dataset": Config.from_json(run.read_config()).data.dataset})
+    return config.replace({"dataset": recorded_config(run).data.dataset})
 
 
 def _prepared(config: Config, data_dir: Path) -> tuple[Manifest | None, str]:
@@ -160,13 +160,20 @@ def evaluate(
     training is writing them. Raises InputError where the run, the checkpoint or the data isn't there.
     """
     run = RunDirectory(job_dir)
-    config = Config.from_json(run.read_config())
+    config = recorded_config(run)
     changed = {
         name: value
         for name, value in (("data_dir", data_dir), ("eval_batch_size", eval_batch_size))
         if value is not None
     }
-    config = config.replace(changed | {"job_dir": str(run.path)})
+    # Evaluation takes the devices of this machine, whichever the run was trained on.
+    here = {
+        "num_gpus": None,
+        "simulate_missing_gpus": False,
+        "variable_strategy": "CPU",
+        "data_format": "auto",
+    }
+    config = config.replace(changed | here | {"job_dir": str(run.path)})
     manifest = load_manifest(_data_dir(config), config.data.dataset)
     if not manifest.splits.get(split):
         raise InputError(

@@ -65,12 +65,15 @@ def train_run(
     try:
         if overwrite:
             _discard(run)
+        store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
+        state = _checked_state(store, run, manifest)
+        _remove_unfinished_files(run)
         console = Console(run.log_path)
         write_json_atomic(run.config_path, config.to_json())
         environment = describe_environment(config, manifest, plan, data_note, asked_for)
         write_json_atomic(run.environment_path, environment)
         with stop_on_signals() as stop:
-            return _Loop(config, manifest, plan, run, console, stop).run_to_end()
+            return _Loop(config, manifest, plan, run, store, console, stop).run_to_end(state)
     finally:
         if console:
             console.close()
@@ -78,11 +81,33 @@ def train_run(
 
 
 def _discard(run: RunDirectory) -> None:
-    for path in run.path.iterdir():
+    """Remove a run. Its configuration goes last: until then the directory is known as a run."""
+    for path in sorted(run.path.iterdir(), key=lambda path: path == run.config_path):
         if path.name == ".lock":
             continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     run.create()
+
+
+def _remove_unfinished_files(run: RunDirectory) -> None:
+    """Remove what a killed process was about to rename into place."""
+    for folder in (run.path, run.predictions_path):
+        for path in folder.glob(".*.tmp"):
+            path.unlink()
+
+
+def _checked_state(store: CheckpointStore, run: RunDirectory, manifest: Manifest) -> CheckpointState | None:
+    state = store.latest_state()
+    if state is not None and state.data_checksum != manifest.checksum:
+        raise InputError(
+            f"{run.path} was trained on other data than {manifest.directory} holds now "
+            f"(checksum {state.data_checksum[:12]} there, {manifest.checksum[:12]} here); "
+            "prepare the same split again, or start anew with --overwrite"
+        )
+    return state
 
 
 @dataclass
@@ -103,20 +128,20 @@ class _Loop:
         manifest: Manifest,
         plan: DevicePlan,
         run: RunDirectory,
+        store: CheckpointStore,
         console: Console,
         stop: StopRequest,
     ) -> None:
         self.config, self.manifest, self.plan, self.run = config, manifest, plan, run
-        self.console, self.stop = console, stop
-        self.store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
+        self.store, self.console, self.stop = store, console, stop
         self.steps_per_epoch = manifest.count("train") / config.data.train_batch_size
         self.total_steps = config.run.train_steps
 
     # ---- from start to end -------------------------------------------------------------------------
 
-    def run_to_end(self) -> TrainResult:
+    def run_to_end(self, state: CheckpointState | None) -> TrainResult:
+        """Train from ``state``, the newest checkpoint's, or from the start."""
         self.store.remove_unfinished()
-        state = self._checked_state()
         resumed = self.run.metrics_path.exists()
         self.progress = _Progress(0)
         if state is not None:
@@ -165,16 +190,6 @@ class _Loop:
         )
         if resumed:
             say(f"going on from step {self.progress.step} of {self.total_steps}")
-
-    def _checked_state(self) -> CheckpointState | None:
-        state = self.store.latest_state()
-        if state is not None and state.data_checksum != self.manifest.checksum:
-            raise InputError(
-                f"{self.run.path} was trained on other data than {self.manifest.directory} holds now "
-                f"(checksum {state.data_checksum[:12]} there, {self.manifest.checksum[:12]} here); "
-                "prepare the same split again, or start anew with --overwrite"
-            )
-        return state
 
     # ---- steps -------------------------------------------------------------------------------------
 

@@ -1,0 +1,77 @@
+"""What is admitted to a run directory and what is refused; nothing here writes."""
+
+import json
+
+import pytest
+
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.runs import RunDirectory, RunLock, Status
+from labkit.training.admission import admit
+
+
+def config(job_dir, **fields) -> Config:
+    return Config.from_flat({"job_dir": str(job_dir), "train_steps": 10, "dataset": "shapes"} | fields)
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDirectory:
+    """A run that was interrupted at step 4."""
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    run.config_path.write_text(json.dumps(config(run.path).to_json()))
+    run.write_status(Status("interrupted", step=4, total_steps=10))
+    return run
+
+
+def test_the_same_configuration_finds_its_run_without_a_name():
+    first, same, other = (
+        admit(Config.from_flat(fields | {"train_steps": 10}), "shapes").run.path
+        for fields in ({}, {"log_every_steps": 3}, {"seed": 1})
+    )
+    assert first == same != other
+
+
+def test_a_run_is_resumable_until_it_is_finished(run):
+    assert admit(config(run.path), "shapes").found == "resumable"
+    run.write_status(Status("finished", step=10, total_steps=10))
+    assert admit(config(run.path), "shapes").found == "finished"
+    assert admit(config(run.path), "shapes", overwrite=True).found == "new"
+
+
+def test_another_configuration_is_refused_with_the_difference(run):
+    with pytest.raises(InputError, match="--seed is 0 there, 5 here.*--overwrite"):
+        admit(config(run.path, seed=5), "shapes")
+    assert admit(config(run.path, seed=5), "shapes", overwrite=True).found == "new"
+
+
+def test_devices_threads_and_logging_may_change(run):
+    changed = {"num_intra_threads": 1, "log_every_steps": 1, "keep_checkpoints": 9, "eval_batch_size": 7}
+    assert admit(config(run.path, **changed), "shapes").found == "resumable"
+
+
+def test_what_a_run_killed_in_its_first_moments_left_is_no_obstacle(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    RunLock(run).acquire()
+    (run.path / ".config.json.12.34.tmp").write_text("{")
+    run.log_path.write_text("")
+    assert admit(config(run.path), "shapes").found == "new"
+
+
+def test_a_directory_with_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="neither empty nor a run"):
+            admit(config(tmp_path), "shapes", overwrite=overwrite)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"data": {"train_batch": 1}}', '{"data": 3}', '{"run": {"seed": -1}}']
+)
+def test_a_damaged_configuration_is_one_line(run, content):
+    run.config_path.write_text(content)
+    with pytest.raises(InputError) as refusal:
+        admit(config(run.path), "shapes")
+    assert "\n" not in str(refusal.value)
+    assert str(run.config_path) in str(refusal.value)
