@@ -192,9 +192,9 @@ class _Loop:
         initial_share = decay**self.total_steps
         if initial_share > 0.05:
             say(
-                f"note: after {self.total_steps} steps with --batch-norm-decay {decay:g}, {initial_share:.0%} of the "
-                "averages for evaluation are still their initial values: validation and test accuracy will "
-                "be far below that of training; short runs want about 0.9"
+                f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will still "
+                f"be initial values after {self.total_steps} steps, and validation and test accuracy far "
+                "below that of training; short runs want about 0.9"
             )
         if resumed:
             say(f"going on from step {self.progress.step} of {self.total_steps}")
