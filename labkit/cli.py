@@ -63,11 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"labkit: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print("labkit: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader of our output has gone, as in `labkit runs | head -1`: nothing left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"labkit: error: {str(error.filename)[:200]}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 # ---- parsers -------------------------------------------------------------------------------------------
@@ -295,6 +301,8 @@ def _runs(options: argparse.Namespace) -> int:
     from labkit.runs import list_runs
 
     folder = Path(options.runs_dir) if options.runs_dir else home.runs_home()
+    if options.runs_dir and not folder.is_dir():
+        raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
     runs = list_runs(folder)
     if not runs:
         print(f"no runs in {folder}")

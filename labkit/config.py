@@ -37,11 +37,19 @@ def option(
     *,
     choices: tuple[Any, ...] | None = None,
     minimum: float | None = None,
+    maximum: float = 2**31 - 1,
     below: float | None = None,
     identity: bool = True,
 ) -> Any:
     """Declare a field. ``identity``: whether another value makes it another run (what is trained)."""
-    metadata = {"help": help, "choices": choices, "minimum": minimum, "below": below, "identity": identity}
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "below": below,
+        "identity": identity,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -57,6 +65,7 @@ class FieldInfo:
     help: str
     choices: tuple[Any, ...] | None
     minimum: float | None
+    maximum: float
     below: float | None
     identity: bool
 
@@ -74,6 +83,8 @@ class FieldInfo:
             kind += f" of at least {self.minimum:g}"
         if self.below is not None:
             kind += f" below {self.below:g}"
+        elif self.type is int:
+            kind += f" and at most {self.maximum:,.0f}"
         return kind + (" or None" if self.optional else "")
 
     def check(self, value: Any) -> Any:
@@ -91,6 +102,8 @@ class FieldInfo:
             good = value >= self.minimum
         if good and self.below is not None:
             good = value < self.below
+        if good and self.type is int:
+            good = value <= self.maximum
         if not good:
             raise InputError(f"{self.flag} is {value!r}; allowed: {self.allowed}")
         return value
@@ -116,9 +129,11 @@ class DataConfig(_Owner):
     data_dir: str | None = option(
         None, "folder of prepared data sets (None: <home>/data; see labkit doctor)", identity=False
     )
-    train_batch_size: int = option(128, "examples per training step, over all replicas", minimum=1)
+    train_batch_size: int = option(
+        128, "examples per training step, over all replicas", minimum=1, maximum=2**17
+    )
     eval_batch_size: int = option(
-        100, "examples per evaluation step, over all replicas", minimum=1, identity=False
+        100, "examples per evaluation step, over all replicas", minimum=1, maximum=2**17, identity=False
     )
     use_distortion_for_training: bool = option(True, "random crop and flip of the training images")
     input_path: str = option(
@@ -219,10 +234,10 @@ class DistributionConfig(_Owner):
         False, "in a cluster: synchronous training; one process is always synchronous", identity=False
     )
     num_intra_threads: int = option(
-        0, "threads inside one operation (0: TensorFlow's choice)", minimum=0, identity=False
+        0, "threads inside one operation (0: TensorFlow's choice)", minimum=0, maximum=1024, identity=False
     )
     num_inter_threads: int = option(
-        0, "operations at the same time (0: TensorFlow's choice)", minimum=0, identity=False
+        0, "operations at the same time (0: TensorFlow's choice)", minimum=0, maximum=1024, identity=False
     )
     allow_soft_placement: bool = option(
         True, "place operations that a device can't run elsewhere", identity=False
@@ -244,7 +259,7 @@ class RunConfig(_Owner):
     job_dir: str | None = option(
         None, "run directory (None: <home>/runs/<name made from the configuration>)", identity=False
     )
-    train_steps: int = option(80000, "training steps of the whole run", minimum=1)
+    train_steps: int = option(80000, "training steps of the whole run", minimum=1, maximum=10**9)
     seed: int = option(0, "decides initial weights, epoch order and distortion", minimum=0, below=2**31)
     deterministic: bool = option(False, "bit-identical results for one seed, at some cost of speed")
     log_every_steps: int = option(100, "steps between two lines on the console", minimum=1, identity=False)
@@ -336,8 +351,8 @@ class Config:
     def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values."""
         owners = value.values()
-        if not all(isinstance(owner, Mapping) for owner in owners):
-            raise InputError("a configuration maps owners to fields to values")
+        if value.keys() != _OWNERS.keys() or not all(isinstance(owner, Mapping) for owner in owners):
+            raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
         return cls.from_flat({name: item for owner in owners for name, item in owner.items()})
 
     def identity(self) -> dict[str, Any]:

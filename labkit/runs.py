@@ -162,7 +162,7 @@ class RunDirectory:
             value = json.loads(self.config_path.read_text())
         except FileNotFoundError:
             raise InputError(f"{self.path} is not a run directory: it has no config.json") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.config_path} can't be read: {error}") from None
         if not isinstance(value, dict):
             raise InputError(f"{self.config_path} holds no JSON object")

@@ -74,6 +74,9 @@ def test_json_round_trip():
         ({"use_distortion_for_training": 1}, ["--use-distortion-for-training", "1", "True or False"]),
         ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
         ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),
+        ({"train_steps": 10**30}, ["--train-steps", "at most 1,000,000,000"]),
+        ({"train_batch_size": 10**7}, ["--train-batch-size", "at most 131,072"]),
+        ({"num_intra_threads": 10**5}, ["--num-intra-threads", "at most 1,024"]),
         ({"learning_rat": 1.0}, ["learning_rat", "did you mean 'learning_rate'"]),
     ],
 )

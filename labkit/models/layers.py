@@ -36,7 +36,7 @@ class BatchNormalization(keras.layers.Layer):
     Args:
         data_format: ``channels_last`` ([batch, height, width, channels]) or ``channels_first``.
         decay: share of the old moving average kept at each update.
-        epsilon: added to the variance. The fused kernel takes at least 1.001e-5.
+        epsilon: added to the variance.
         synchronized: take the statistics over all replicas' slices of the batch. One replica alone
             uses the fused kernel all the same; with several, the moments are reduced between them.
 
@@ -110,7 +110,7 @@ class BatchNormalization(keras.layers.Layer):
         moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
         moments = context.all_reduce(tf.distribute.ReduceOp.MEAN, moments)
         mean, variance = moments[0], tf.maximum(moments[1] - tf.square(moments[0]), 0.0)
-        scale = tf.math.rsqrt(variance + max(self.epsilon, 1.001e-5)) * tf.convert_to_tensor(self.gamma)
+        scale = tf.math.rsqrt(variance + self.epsilon) * tf.convert_to_tensor(self.gamma)
         offset = tf.convert_to_tensor(self.beta) - mean * scale
         outputs = values * tf.reshape(scale, shape) + tf.reshape(offset, shape)
         # The moving average keeps the unbiased variance, as the fused kernel does.

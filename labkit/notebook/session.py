@@ -77,11 +77,11 @@ def prepare(parameters: Parameters) -> Prepared:
     # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     from labkit.data.resolve import resolve
-    from labkit.training.api import with_recorded_dataset
+    from labkit.training.api import with_recorded_choices
     from labkit.training.session import prepare_devices
 
     plan = prepare_devices(config)
-    config = with_recorded_dataset(config, parameters.overwrite)
+    config = with_recorded_choices(config, parameters.overwrite)
     ours = config.data.data_dir is None
     note = ""
 

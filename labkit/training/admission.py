@@ -10,7 +10,15 @@ from labkit.config import Config
 from labkit.errors import InputError
 from labkit.runs import RunDirectory
 
-__all__ = ["Admission", "admit", "check_disk_space", "check_writable", "recorded_config"]
+__all__ = [
+    "Admission",
+    "admit",
+    "check_disk_space",
+    "check_place",
+    "check_writable",
+    "recorded_config",
+    "run_directory",
+]
 
 BYTES_PER_METRICS_ROW = 400  # one train row, measured below 300, plus its TensorBoard event
 BASE_BYTES = 64 * 2**20  # predictions of the test set (about 30 MB), logs, the rest
@@ -36,15 +44,13 @@ def admit(config: Config, dataset: str, *, overwrite: bool = False) -> Admission
     Raises InputError where the directory can't be written, holds something else, or a run with another
     configuration, and where the disk is too full.
     """
-    job_dir = config.run.job_dir or str(home.runs_home() / run_name(config, dataset))
-    run = RunDirectory(job_dir)
-    check_writable(run.path, "--job-dir")
-    check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
-    if not run.exists() and _holds_something_else(run):
-        raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
-    if not run.exists() or overwrite:
+    run = run_directory(config, dataset)
+    check_place(config, run)
+    if not run.exists():
         return Admission(run, "new")
     recorded = recorded_config(run)
+    if overwrite:
+        return Admission(run, "new")
     differences = recorded.differences(config.replace({"dataset": dataset}))
     if differences:
         raise InputError(
@@ -54,6 +60,19 @@ def admit(config: Config, dataset: str, *, overwrite: bool = False) -> Admission
     status = run.read_status()
     done = status is not None and status.state == "finished" and status.step >= config.run.train_steps
     return Admission(run, "finished" if done else "resumable")
+
+
+def run_directory(config: Config, dataset: str) -> RunDirectory:
+    """Return the directory that a configuration names, or the one that its values lead to."""
+    return RunDirectory(config.run.job_dir or home.runs_home() / run_name(config, dataset))
+
+
+def check_place(config: Config, run: RunDirectory) -> None:
+    """Raise InputError where ``run`` can't be written, holds something else, or has too little space."""
+    check_writable(run.path, "--job-dir")
+    check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
+    if not run.exists() and _holds_something_else(run):
+        raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
 
 
 def recorded_config(run: RunDirectory) -> Config:
@@ -83,9 +102,7 @@ def run_name(config: Config, dataset: str) -> str:
 
 def check_writable(path: Path, flag: str) -> None:
     """Raise InputError where the directory ``path`` can't be made or written to."""
-    existing = path
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    existing = _existing(path, flag)
     if not existing.is_dir():
         raise InputError(f"{flag} {path}: {existing} is not a directory; name another place")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -94,12 +111,19 @@ def check_writable(path: Path, flag: str) -> None:
 
 def check_disk_space(path: Path, needed: int) -> None:
     """Raise InputError where fewer than ``needed`` bytes are free on the disk of ``path``."""
-    existing = path
-    while not existing.exists():
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(_existing(path, "--job-dir")).free
     if free < needed:
         raise InputError(
             f"--job-dir {path}: {free / 2**20:.0f} MiB free, the run needs {needed / 2**20:.0f} MiB; "
             "free some space or name a directory on another disk"
         )
+
+
+def _existing(path: Path, flag: str) -> Path:
+    """Return ``path`` or the nearest folder above it that exists."""
+    try:
+        while not path.exists():
+            path = path.parent
+    except OSError as error:  # a name that is too long, a folder that may not be searched
+        raise InputError(f"{flag} {str(path)[:200]}: {error.strerror}; name another place") from None
+    return path

@@ -10,15 +10,23 @@ from typing import Any
 
 from labkit import home
 from labkit.config import Config
-from labkit.data.manifest import Manifest, find_manifest, load_manifest
+from labkit.data.inputs import choose_input_path
+from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.metrics import MetricsReader, MetricsWriter
 from labkit.notices import import_tensorflow
 from labkit.runs import ACTIVE_STATES, RunDirectory, RunLock
-from labkit.training.admission import Admission, admit, check_writable, recorded_config
+from labkit.training.admission import (
+    Admission,
+    admit,
+    check_place,
+    check_writable,
+    recorded_config,
+    run_directory,
+)
 from labkit.training.result import TrainResult
 
-__all__ = ["evaluate", "train", "with_recorded_dataset"]
+__all__ = ["evaluate", "train", "with_recorded_choices"]
 
 
 def train(
@@ -44,9 +52,7 @@ def train(
     Raises InputError for what can't be run.
     """
     asked_for = asked_for or config.data.dataset
-    config = with_recorded_dataset(config, overwrite)
-    if config.run.job_dir is not None:
-        check_writable(RunDirectory(config.run.job_dir).path, "--job-dir")
+    config = with_recorded_choices(config, overwrite)
     data_dir = _data_dir(config)
     manifest, note = _prepared(config, data_dir)
     admission = None
@@ -54,19 +60,26 @@ def train(
         config, admission = _admitted(config, manifest, overwrite)
         if admission.found == "finished":
             return _already_finished(admission.run)
+    elif config.run.job_dir is not None:
+        check_place(config, RunDirectory(config.run.job_dir))
 
     import_tensorflow()
-    from labkit.training.loop import train_run
     from labkit.training.session import prepare_devices
+    from labkit.training.start import train_run
 
     plan = prepare_devices(config)
     if manifest is None:
         from labkit.data.resolve import resolve
 
         lines: list[str] = []
-        manifest = resolve(config.data.dataset, data_dir, data_dir_is_default=True, announce=lines.append)
+
+        def say(line: str) -> None:
+            lines.append(line)
+            announce(line)
+
+        manifest = resolve(config.data.dataset, data_dir, data_dir_is_default=True, announce=say)
         note = lines[-1] if lines else ""
-    if note:
+    else:
         announce(note)
     if admission is None:
         config, admission = _admitted(config, manifest, overwrite)
@@ -88,14 +101,17 @@ def _data_dir(config: Config) -> Path:
     return Path(named).expanduser().absolute() if named else home.data_home()
 
 
-def with_recorded_dataset(config: Config, overwrite: bool) -> Config:
-    """Let ``dataset=auto`` mean, for a run that exists, the data set that it was started with."""
-    if config.data.dataset != "auto" or config.run.job_dir is None or overwrite:
+def with_recorded_choices(config: Config, overwrite: bool) -> Config:
+    """Let ``auto`` mean, for a run that goes on, the data set and the input path that it was started with."""
+    automatic = [name for name in ("dataset", "input_path") if getattr(config.data, name) == "auto"]
+    if not automatic or config.run.job_dir is None or overwrite:
         return config
     run = RunDirectory(config.run.job_dir)
+    check_writable(run.path, "--job-dir")
     if not run.exists():
         return config
-    return config.replace({"dataset": recorded_config(run).data.dataset})
+    recorded = recorded_config(run).flat()
+    return config.replace({name: recorded[name] for name in automatic})
 
 
 def _prepared(config: Config, data_dir: Path) -> tuple[Manifest | None, str]:
@@ -123,20 +139,43 @@ def _prepared(config: Config, data_dir: Path) -> tuple[Manifest | None, str]:
 
 
 def _admitted(config: Config, manifest: Manifest, overwrite: bool) -> tuple[Config, Admission]:
-    config = config.replace({"dataset": manifest.dataset})
+    """Return the configuration with everything in it decided, and the directory it is admitted to."""
+    examples = manifest.count("train")
+    if config.data.train_batch_size > examples:
+        raise InputError(
+            f"--train-batch-size is {config.data.train_batch_size}; allowed: at most {examples}, "
+            f"the training examples of {manifest.dataset} in {manifest.directory}"
+        )
+    # The run's name comes from what was asked for: what a machine makes of it must not change the name.
+    run = run_directory(config, manifest.dataset)
+    config = config.replace(
+        {"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
+    )
+    config = with_recorded_choices(config, overwrite)
+    config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
     admission = admit(config, manifest.dataset, overwrite=overwrite)
-    return config.replace({"job_dir": str(admission.run.path)}), admission
+    if admission.found != "finished":
+        damaged = verify_shards(manifest)
+        if damaged:
+            raise InputError(
+                f"{manifest.directory}: damaged or missing {', '.join(damaged)}; rebuild with: "
+                f"labkit data prepare --dataset {manifest.dataset} --data-dir {config.data.data_dir}"
+            )
+    return config, admission
 
 
 def _already_finished(run: RunDirectory) -> TrainResult:
+    """Report a finished run with the test of the weights that it chose, whatever was evaluated since."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
-    tests = reader.split("test")
     status = run.read_status()
     step = status.step if status else 0
+    validations = reader.split("validation")
+    # The first of the best, as the loop chooses.
+    chosen = max(validations, key=lambda row: row["accuracy"])["step"] if validations else step
+    tests = {row["step"]: row for row in reader.split("test")}
     message = f"nothing left to do: {run.path} is finished at step {step}"
-    test = tests[-1] if tests else None
-    return TrainResult("finished", run, step, message, test, did_work=False)
+    return TrainResult("finished", run, step, message, tests.get(chosen), did_work=False)
 
 
 def evaluate(
@@ -161,19 +200,13 @@ def evaluate(
     """
     run = RunDirectory(job_dir)
     config = recorded_config(run)
+    check_writable(run.path, "RUN")
     changed = {
         name: value
         for name, value in (("data_dir", data_dir), ("eval_batch_size", eval_batch_size))
         if value is not None
     }
-    # Evaluation takes the devices of this machine, whichever the run was trained on.
-    here = {
-        "num_gpus": None,
-        "simulate_missing_gpus": False,
-        "variable_strategy": "CPU",
-        "data_format": "auto",
-    }
-    config = config.replace(changed | here | {"job_dir": str(run.path)})
+    config = config.replace(changed | {"job_dir": str(run.path)})
     manifest = load_manifest(_data_dir(config), config.data.dataset)
     if not manifest.splits.get(split):
         raise InputError(
@@ -182,6 +215,7 @@ def evaluate(
 
     import_tensorflow()
     from labkit.training.checkpoints import CheckpointStore
+    from labkit.training.devices import num_gpus_found
     from labkit.training.evaluate import evaluate_split
     from labkit.training.predictions import write_predictions
     from labkit.training.session import make_session, prepare_devices
@@ -194,6 +228,9 @@ def evaluate(
             f"{run.path} was trained on other data than {manifest.directory} holds now (checksum "
             f"{recorded[:12]} there, {manifest.checksum[:12]} here); name its data set with --data-dir"
         )
+    # One device of this machine is enough, whichever the run was trained on.
+    here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
+    config = config.replace(here | {"num_gpus": min(1, num_gpus_found())})
     session = make_session(config, manifest, prepare_devices(config))
     store.restore(session.model_checkpoint(), step, partial=True)
     evaluation = evaluate_split(
@@ -210,15 +247,14 @@ def evaluate(
 
 
 def _chosen_step(store: Any, checkpoint: str, run: RunDirectory) -> int:
+    if checkpoint == "best":
+        return store.chosen_step()
     steps = store.steps()
     if not steps:
         raise InputError(f"{run.path} has no checkpoint yet; train it further")
     if checkpoint == "last":
         return steps[-1]
-    if checkpoint == "best":
-        best = store.state(steps[-1]).best_step
-        return best if best in steps else steps[-1]
-    if not checkpoint.isdigit() or int(checkpoint) not in steps:
+    if not checkpoint.isdecimal() or int(checkpoint) not in steps:
         known = ", ".join(str(step) for step in steps)
         raise InputError(f"--checkpoint is {checkpoint!r}; allowed: best, last, or one of the steps {known}")
     return int(checkpoint)
@@ -232,10 +268,10 @@ def _append_if_idle(run: RunDirectory, row: dict[str, Any]) -> None:
         not lock.acquire()
     ):
         return
-    from labkit.training.telemetry import is_recorded
+    from labkit.training.telemetry import recorded_evaluations
 
     try:
-        if not is_recorded(run, row["split"], row["step"]):
+        if (row["split"], row["step"]) not in recorded_evaluations(run):
             metrics = MetricsWriter(run.metrics_path)
             metrics.append([row])
             metrics.close()

@@ -68,8 +68,11 @@ class CheckpointStore:
         """Return the state saved at ``step``. Raises InputError where it can't be read."""
         path = self.path(step) / "state.json"
         try:
-            return CheckpointState(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
+            state = CheckpointState(**json.loads(path.read_text()))
+            if state.step != step or not isinstance(state.best_step, int | None):
+                raise ValueError(f"its state.json is not of step {step}")
+            return state
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise self._damaged(step, error) from None
 
     def save(self, checkpoint: tf.train.Checkpoint, state: CheckpointState) -> None:
@@ -116,11 +119,16 @@ class CheckpointStore:
         for path in self._folder.glob(".step-*.tmp"):
             shutil.rmtree(path)
 
-    def remove_after(self, step: int) -> None:
-        """Remove checkpoints of later steps."""
-        for later in self.steps():
-            if later > step:
-                self._remove(later)
+    def chosen_step(self) -> int:
+        """Return the step of the best checkpoint on validation, of the newest where that is missing.
+
+        Raises InputError where there is no checkpoint.
+        """
+        steps = self.steps()
+        if not steps:
+            raise InputError(f"{self._folder} holds no checkpoint yet; train the run further")
+        best = self.state(steps[-1]).best_step
+        return best if best in steps else steps[-1]
 
     def _prune(self, best_step: int | None) -> None:
         steps = self.steps()

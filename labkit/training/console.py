@@ -1,6 +1,7 @@
 """Lines for people: a bar in a terminal, plain lines elsewhere, in a notebook a display that ends static."""
 
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -42,18 +43,28 @@ class Console:
     """
 
     def __init__(self, log_path: Path | None = None) -> None:
-        self._log = open(log_path, "a", buffering=1) if log_path else None  # noqa: SIM115 - held until close
+        # Line by line, and whatever a path is made of: the log must never be what ends a run.
+        self._log = (
+            open(log_path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+            if log_path
+            else None
+        )
         self._bar: Any = None
         self._notebook = _in_notebook()
 
     def line(self, text: str) -> None:
-        """Print one line."""
+        """Print one line. A reader that has gone (a closed terminal, ``| head``) doesn't end the run."""
+        text = text.encode("utf-8", "backslashreplace").decode()
         if self._log:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
-        if self._bar is not None and not self._notebook:
-            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            print(text, flush=True)
+        try:
+            if self._bar is not None and not self._notebook:
+                self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            else:
+                print(text, flush=True)
+        except OSError:
+            self._bar = None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def start_progress(self, completed: int, total: int) -> None:
         """Show a bar from here on, where there is something to show it on."""

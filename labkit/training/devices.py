@@ -98,6 +98,11 @@ def configure_tensorflow(config: DistributionConfig, *, deterministic: bool) -> 
     return plan
 
 
+def num_gpus_found() -> int:
+    """Return how many GPUs TensorFlow finds."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
 def _split_cpu(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(

@@ -1,113 +1,28 @@
 """The train loop: load, step, record, validate, save; stop and go on."""
 
 import math
-import shutil
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from labkit.config import Config
 from labkit.data.inputs import InputShare, choose_input_path
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest
 from labkit.data.pipeline import train_dataset
-from labkit.errors import InputError
-from labkit.runs import RunDirectory, RunLock, write_json_atomic
-from labkit.training.admission import check_disk_space
+from labkit.runs import RunDirectory
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, format_duration, step_line
-from labkit.training.devices import DevicePlan
 from labkit.training.evaluate import Evaluation, evaluate_split
 from labkit.training.extras import Extras
 from labkit.training.predictions import write_predictions
-from labkit.training.provenance import describe_environment
 from labkit.training.result import TrainResult
 from labkit.training.schedules import learning_rate_at
-from labkit.training.session import make_session
-from labkit.training.signals import StopRequest, stop_on_signals
+from labkit.training.session import Session
+from labkit.training.signals import StopRequest
 from labkit.training.telemetry import Pace, Telemetry
 
-__all__ = ["train_run"]
-
-
-def train_run(
-    config: Config,
-    manifest: Manifest,
-    plan: DevicePlan,
-    run: RunDirectory,
-    *,
-    overwrite: bool = False,
-    data_note: str = "",
-    asked_for: str = "",
-) -> TrainResult:
-    """Train the run in ``run`` from where it stands to its last step.
-
-    Args:
-        config: resolved: its data set is the manifest's.
-        manifest: of the prepared data set.
-        plan: devices, on which TensorFlow is configured already.
-        run: admitted by ``labkit.training.admission.admit``.
-        overwrite: discard what is there.
-        data_note: the line that said which data set was chosen.
-        asked_for: the data set as the user named it, ``auto`` perhaps.
-
-    Raises InputError where another process writes this run, or its checkpoints belong to other data.
-    """
-    run.create()
-    lock = RunLock(run)
-    if not lock.acquire():
-        raise InputError(
-            f"{run.path} is being written by another process; wait for it or name another --job-dir"
-        )
-    console = None
-    try:
-        if overwrite:
-            _discard(run)
-        store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
-        state = _checked_state(store, run, manifest)
-        _remove_unfinished_files(run)
-        console = Console(run.log_path)
-        write_json_atomic(run.config_path, config.to_json())
-        environment = describe_environment(config, manifest, plan, data_note, asked_for)
-        write_json_atomic(run.environment_path, environment)
-        with stop_on_signals() as stop:
-            return _Loop(config, manifest, plan, run, store, console, stop).run_to_end(state)
-    finally:
-        if console:
-            console.close()
-        lock.release()
-
-
-def _discard(run: RunDirectory) -> None:
-    """Remove a run. Its configuration goes last: until then the directory is known as a run."""
-    for path in sorted(run.path.iterdir(), key=lambda path: path == run.config_path):
-        if path.name == ".lock":
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    run.create()
-
-
-def _remove_unfinished_files(run: RunDirectory) -> None:
-    """Remove what a killed process was about to rename into place."""
-    for folder in (run.path, run.predictions_path):
-        for path in folder.glob(".*.tmp"):
-            path.unlink()
-
-
-def _checked_state(store: CheckpointStore, run: RunDirectory, manifest: Manifest) -> CheckpointState | None:
-    state = store.latest_state()
-    if state is not None and state.data_checksum != manifest.checksum:
-        raise InputError(
-            f"{run.path} was trained on other data than {manifest.directory} holds now "
-            f"(checksum {state.data_checksum[:12]} there, {manifest.checksum[:12]} here); "
-            "prepare the same split again, or start anew with --overwrite"
-        )
-    return state
+__all__ = ["TrainLoop"]
 
 
 @dataclass
@@ -117,84 +32,75 @@ class _Progress:
     step: int
     best_step: int | None = None
     best_accuracy: float | None = None
-    saved_step: int = -1
     saved_at: float = field(default_factory=time.monotonic)
 
 
-class _Loop:
-    def __init__(
-        self,
-        config: Config,
-        manifest: Manifest,
-        plan: DevicePlan,
-        run: RunDirectory,
-        store: CheckpointStore,
-        console: Console,
-        stop: StopRequest,
-    ) -> None:
-        self.config, self.manifest, self.plan, self.run = config, manifest, plan, run
-        self.store, self.console, self.stop = store, console, stop
-        self.steps_per_epoch = manifest.count("train") / config.data.train_batch_size
-        self.total_steps = config.run.train_steps
+class TrainLoop:
+    """One session of training: from a checkpoint, or the start, to the last step or a stop."""
+
+    def __init__(self, session: Session, run: RunDirectory, store: CheckpointStore, console: Console) -> None:
+        self.session, self.run, self.store, self.console = session, run, store, console
+        self.config, self.manifest, self.plan = session.config, session.manifest, session.plan
+        self.steps_per_epoch = self.manifest.count("train") / self.config.data.train_batch_size
+        self.total_steps = self.config.run.train_steps
 
     # ---- from start to end -------------------------------------------------------------------------
 
-    def run_to_end(self, state: CheckpointState | None) -> TrainResult:
-        """Train from ``state``, the newest checkpoint's, or from the start."""
-        self.store.remove_unfinished()
+    def run_to_end(self, state: CheckpointState | None, stop: StopRequest) -> TrainResult:
+        """Train from ``state``, which the session's variables hold already, or from the start.
+
+        Args:
+            state: the newest checkpoint's; None for a new run.
+            stop: looked at between steps.
+        """
+        self.stop = stop
         resumed = self.run.metrics_path.exists()
         self.progress = _Progress(0)
         if state is not None:
-            self.progress = _Progress(state.step, state.best_step, state.best_accuracy, saved_step=state.step)
+            self.progress = _Progress(state.step, state.best_step, state.best_accuracy)
         self.telemetry = Telemetry(
             self.run, total_steps=self.total_steps, first_step=self.progress.step, resumed=resumed
         )
         try:
-            return self._run(state, resumed)
+            return self._run(resumed)
+        except KeyboardInterrupt:
+            steps = self.store.steps()
+            self.telemetry.state("interrupted", f"at once, unsaved since step {steps[-1] if steps else 0}")
+            raise
         except BaseException as error:
             self.telemetry.state("failed", f"{type(error).__name__}: {error}".splitlines()[0])
             raise
         finally:
             self.telemetry.close()
 
-    def _run(self, state: CheckpointState | None, resumed: bool) -> TrainResult:
-        self.session = make_session(self.config, self.manifest, self.plan)
-        parameters = sum(math.prod(weight.shape) for weight in self.session.model.trainable_weights)
-        # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
-        check_disk_space(self.run.path, parameters * 8 * (self.config.run.keep_checkpoints + 2))
-        if state is not None:
-            self.store.restore(self.session.checkpoint(), state.step)
-        self._announce(parameters, resumed)
+    def _run(self, resumed: bool) -> TrainResult:
+        self._announce(resumed)
         self.extras = Extras(self.config, self.run, self.session)
         failure = self._train_steps()
-        if failure:
-            return self._end("failed", failure)
-        if self.stop and self.progress.step < self.total_steps:
+        if not failure and self.stop and self.progress.step < self.total_steps:
             failure = self._save()
-            if failure:
-                return self._end("failed", failure)
-            return self._end(
-                "interrupted", f"{self.stop.name} at step {self.progress.step}; the same command goes on"
-            )
-        return self._finish()
+            if not failure:
+                message = f"{self.stop.name} at step {self.progress.step}; the same command goes on"
+                return self._end("interrupted", message)
+        return self._end("failed", failure) if failure else self._finish()
 
-    def _announce(self, parameters: int, resumed: bool) -> None:
+    def _announce(self, resumed: bool) -> None:
         say = self.console.line
         if self.plan.banner:
             say(self.plan.banner)
         counts = ", ".join(f"{self.manifest.count(name):,} {name}" for name in self.manifest.splits)
         say(f"run {self.run.path}")
         say(
-            f"{self.session.model.name}, {parameters:,} parameters, on {self.plan.describe()}; "
-            f"{self.manifest.dataset}: {counts}"
+            f"{self.session.model.name}, {self.session.num_parameters():,} parameters, "
+            f"on {self.plan.describe()}; {self.manifest.dataset}: {counts}"
         )
         decay = self.config.model.batch_norm_decay
         initial_share = decay**self.total_steps
         if initial_share > 0.05:
             say(
-                f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will still "
-                f"be initial values after {self.total_steps} steps, and validation and test accuracy far "
-                "below that of training; short runs want about 0.9"
+                f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will "
+                f"be initial values still after {self.total_steps} steps, and validation and test accuracy "
+                "far below that of training; short runs want about 0.9"
             )
         if resumed:
             say(f"going on from step {self.progress.step} of {self.total_steps}")
@@ -363,7 +269,7 @@ class _Loop:
             best_accuracy=progress.best_accuracy,
         )
         self.store.save(self.session.checkpoint(), state)
-        progress.saved_step, progress.saved_at = progress.step, time.monotonic()
+        progress.saved_at = time.monotonic()
         return None
 
     def _diverged(self, what: str) -> str:
@@ -375,7 +281,7 @@ class _Loop:
         """Evaluate the test set, once, with the weights chosen on validation."""
         test = None
         if self.config.run.evaluate_test and self.manifest.splits.get("test"):
-            chosen = self.progress.best_step or self.total_steps
+            chosen = self.store.chosen_step()
             if chosen != self.total_steps:
                 self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
                 self.console.line(f"testing the weights of step {chosen}, the best on validation")

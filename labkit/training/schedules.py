@@ -49,7 +49,8 @@ def _one_cycle(step: int, config: OptimizerConfig, total_steps: int, steps_per_e
     position = step + 1
     if position <= peak:
         return position / peak
-    return (total_steps - step) / (total_steps - peak)
+    # Where the peak falls between two steps, the line down starts above it.
+    return min(1.0, (total_steps - step) / (total_steps - peak))
 
 
 def _constant(step: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:

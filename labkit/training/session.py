@@ -1,5 +1,6 @@
 """Everything that a process needs to train or evaluate one run, made in the right order."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,10 @@ class Session:
     def model_checkpoint(self) -> tf.train.Checkpoint:
         """Return the state that evaluation needs."""
         return tf.train.Checkpoint(model=self.model)
+
+    def num_parameters(self) -> int:
+        """Return the number of trainable weights."""
+        return sum(math.prod(weight.shape) for weight in self.model.trainable_weights)
 
     def weights_are_finite(self) -> bool:
         """Return whether no weight or moving average is NaN or infinite."""

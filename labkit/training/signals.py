@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request that the loop looks at between two steps."""
+"""Ctrl-C, SIGTERM and a closed terminal as a request that the loop looks at between two steps."""
 
 import contextlib
 import signal
@@ -24,15 +24,17 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a request; the second acts as it would without this.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a request; the second acts as it would without this.
 
-    Outside of the main thread, where Python takes no handlers, the request never comes.
+    A signal that is ignored, as SIGHUP under nohup, stays so. Outside of the main thread, where Python takes
+    no handlers, the request never comes.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
 
     def ask(number, frame):
         request.signal_number = number

@@ -15,7 +15,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from labkit.metrics import MetricsReader, MetricsWriter
 from labkit.runs import RunDirectory, Status
 
-__all__ = ["EventWriter", "Pace", "Telemetry", "is_recorded"]
+__all__ = ["EventWriter", "Pace", "Telemetry", "recorded_evaluations"]
 
 SECONDS_BETWEEN_STATUSES = 0.5
 SECONDS_TO_START = 300.0  # a first step may compile for minutes
@@ -49,11 +49,11 @@ class EventWriter:
         self._writer.close()
 
 
-def is_recorded(run: RunDirectory, split: str, step: int) -> bool:
-    """Return whether the run's metrics hold a row that counts for this split and step."""
+def recorded_evaluations(run: RunDirectory) -> set[tuple[str, int]]:
+    """Return split and step of the evaluations that count in the run's metrics."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
-    return any(row["step"] == step for row in reader.split(split))
+    return {(row.get("split", ""), row.get("step", -1)) for row in reader if row.get("split") != "train"}
 
 
 @dataclass
@@ -118,6 +118,7 @@ class Telemetry:
         self._metrics = MetricsWriter(run.metrics_path)
         if resumed:
             self._metrics.mark_seam(first_step)
+        self._evaluated = recorded_evaluations(run)
         self._events = EventWriter(run.events_path, first_step + 1)
         self._status_written = 0.0
         now = time.time()
@@ -153,8 +154,9 @@ class Telemetry:
 
     def evaluation_row(self, row: dict[str, Any]) -> None:
         """Record the result of a validation or test, once for each split and step."""
-        if is_recorded(self._run, row["split"], row["step"]):
+        if (row["split"], row["step"]) in self._evaluated:
             return  # the process before this one was killed between this row and its end
+        self._evaluated.add((row["split"], row["step"]))
         self._metrics.append([row])
         self._events.scalars(row)
 

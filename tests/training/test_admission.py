@@ -59,6 +59,32 @@ def test_what_a_run_killed_in_its_first_moments_left_is_no_obstacle(tmp_path):
     assert admit(config(run.path), "shapes").found == "new"
 
 
+def test_overwriting_leaves_what_is_not_the_runs(run):
+    """A folder whose config.json is not a run's is somebody's work, and so is a note beside a run."""
+    from labkit.training.start import _discard
+
+    (run.path / "notes.md").write_text("mine")
+    (run.path / "figures").mkdir()
+    run.metrics_path.write_text("")
+    _discard(run)
+    assert {path.name for path in run.path.iterdir()} == {"notes.md", "figures", "events", "checkpoints"}
+
+
+@pytest.mark.parametrize("content", ["{}", '{"auths": {}}', '{"data": {}, "model": {}}'])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_config_of_something_else_is_no_run(tmp_path, content, overwrite):
+    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match="config.json is damaged"):
+        admit(config(tmp_path), "shapes", overwrite=overwrite)
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_a_name_that_is_too_long_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="File name too long"):
+        admit(config(tmp_path / ("x" * 300)), "shapes")
+
+
 def test_a_directory_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     for overwrite in (False, True):

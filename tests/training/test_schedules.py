@@ -46,9 +46,12 @@ def test_one_cycle_goes_up_and_down_in_straight_lines():
     assert found == pytest.approx([0.4 / 250, 0.2, 0.4, 0.4, 0.2, 0.4 / 750])
 
 
-def test_one_cycle_never_passes_its_peak_and_never_reaches_zero():
-    found = rates(range(1000), learning_rate_schedule="one_cycle", learning_rate=0.4)
-    assert max(found) == pytest.approx(0.4)
+@pytest.mark.parametrize("total_steps", [1, 2, 3, 10, 50, 999, 1000])
+def test_one_cycle_never_passes_its_peak_and_never_reaches_zero(total_steps):
+    found = rates(
+        range(total_steps), total_steps=total_steps, learning_rate_schedule="one_cycle", learning_rate=0.4
+    )
+    assert max(found) <= 0.4
     assert min(found) > 0
 
 
