@@ -120,9 +120,13 @@ def _table(runs: list[RunDirectory]) -> None:
     configurations = {}
     for name, run in zip(unique_names(runs), runs, strict=True):
         try:
-            configurations[name] = run.read_config()
+            configuration = run.read_config()
+            differences({name: configuration})
+            configurations[name] = configuration
         except InputError as error:
             st.warning(str(error))
+        except RecursionError:
+            st.warning(f"{run.config_path} is nested too deeply to be compared")
     rows = differences(configurations)
     st.markdown("**Configuration: what differs**")
     if rows:

@@ -1,6 +1,7 @@
 """The configuration page: what the run was told, what it ran on, the end of its log."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,13 +25,18 @@ def page() -> None:
             _sections(run.read_config())
         except InputError as error:
             st.error(str(error))
+        except RecursionError:
+            st.error(f"{run.config_path} is nested too deeply to be shown")
     with right:
         st.markdown("**Environment**")
         environment = run.read_environment()
         if environment:
             if command := environment.get("command"):
-                st.code(str(command), language="bash", wrap_lines=True)
-            _sections({name: value for name, value in environment.items() if name != "command"})
+                st.code(shell_line(command), language="bash", wrap_lines=True)
+            try:
+                _sections({name: value for name, value in environment.items() if name != "command"})
+            except RecursionError:
+                st.error(f"{run.environment_path} is nested too deeply to be shown")
         else:
             st.caption("None recorded yet (no readable `environment.json`).")
     st.markdown("**Log** · the end of `out.log`")
@@ -46,6 +52,11 @@ def page() -> None:
     log()
 
 
+def shell_line(command: Any) -> str:
+    """Return a recorded command, a list of arguments, as a line to paste into a shell."""
+    return shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+
+
 def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield the leaves of nested objects as (dotted name, text); lists are leaves."""
     if isinstance(value, dict) and value:
@@ -57,6 +68,9 @@ def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 def _sections(values: dict[str, Any]) -> None:
     """Draw a table for each nested object, and one for what isn't nested."""
+    # Before anything is drawn: a section that is nested too deeply leaves no half page.
+    for _ in flatten(values):
+        pass
     plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
     nested = {name: value for name, value in values.items() if isinstance(value, dict)}
     for name, section in ([("general", plain)] if plain else []) + list(nested.items()):

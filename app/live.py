@@ -112,7 +112,12 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
 def _figures_of_merit(status: Status | None, liveness: str, metrics: Snapshot) -> None:
     best = metrics.curve("validation", "accuracy").y
     best = best[~_nan(best)]
-    test = metrics.curve("test", "accuracy").last()
+    tests = metrics.curve("test", "accuracy")
+    newest = int(tests.step.argmax()) if len(tests) else None
+    test = None if newest is None else float(tests.y[newest])
+    test_label = "Test accuracy"
+    if newest is not None and tests.step[newest] != metrics.last_step():
+        test_label += f" (step {tests.step[newest]:,.0f})"
     elapsed = eta = rate = None
     if status:
         active = liveness in ("starting", "running", "stalled")
@@ -124,7 +129,7 @@ def _figures_of_merit(status: Status | None, liveness: str, metrics: Snapshot) -
         ("Training loss", _number(metrics.curve("train", "loss").last(), ".4g")),
         ("Validation accuracy", _number(metrics.curve("validation", "accuracy").last(), ".2%")),
         ("Best validation", _number(float(best.max()) if len(best) else None, ".2%")),
-        ("Test accuracy", _number(test, ".2%")),
+        (test_label, _number(test, ".2%")),
         ("Examples per second", _number(rate, ",.0f")),
         ("Elapsed", duration(elapsed)),
         ("Time to go", duration(eta)),
@@ -180,7 +185,7 @@ def configured(run: RunDirectory, owner: str, name: str) -> Any:
     """Return one configured value, None where there is none."""
     try:
         section = run.read_config().get(owner)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return section.get(name) if isinstance(section, dict) else None
 

@@ -110,7 +110,7 @@ def selected_run() -> RunDirectory:
     if not label:
         st.title("No runs yet")
         st.write("Train something, and it shows here within seconds:")
-        st.code("labkit train --preset quick", language="bash")
+        st.code("labkit train --preset smoke", language="bash")
         watch("none", lambda: bool(run_labels()))
         st.stop()
     run = find_run(label)

@@ -1,5 +1,6 @@
 """``labkit doctor``: what this machine has, and what to do about each problem."""
 
+import errno
 import os
 import platform
 import shutil
@@ -119,17 +120,34 @@ def _allocator() -> Finding:
 
 def _disk() -> Iterator[Finding]:
     for subject, folder in (("data", home.data_home()), ("runs", home.runs_home())):
-        existing = folder
-        while not existing.exists():
-            existing = existing.parent
-        free = shutil.disk_usage(existing).free
+        try:
+            existing = _existing(folder)
+            free = shutil.disk_usage(existing).free
+        except OSError as error:  # a folder that may not be searched, a name that is too long
+            text = f"{folder} can't be examined: {error.strerror}"
+            yield Finding("problem", subject, text, "set LABKIT_HOME to a folder of yours")
+            continue
         text = f"{folder}, {free / 2**30:.1f} GiB free"
-        if not os.access(existing, os.W_OK):
+        if not existing.is_dir():
+            text = f"{folder}: {existing} is not a folder"
+            yield Finding("problem", subject, text, "set LABKIT_HOME to a folder of yours")
+        elif not os.access(existing, os.W_OK | os.X_OK):
             yield Finding("problem", subject, f"{text}, not writable", "set LABKIT_HOME to a folder of yours")
         elif free < LEAST_FREE_BYTES:
             yield Finding("problem", subject, text, "free some space, or set LABKIT_HOME to another disk")
         else:
             yield Finding("ok", subject, text)
+
+
+def _existing(folder: Path) -> Path:
+    """Return ``folder`` or its nearest ancestor that exists. Raises OSError where that can't be seen."""
+    for path in (folder, *folder.parents):
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
 def _data_sets() -> Iterator[Finding]:

@@ -5,7 +5,10 @@ values. The layouts are described at https://www.cs.toronto.edu/~kriz/cifar.html
 """
 
 import hashlib
+import lzma
+import os
 import re
+import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -50,7 +53,7 @@ def read_archive(path: str | Path) -> ImageData:
             misses or repeats a batch, or a batch has a wrong size, label or type; the file is named.
     """
     path = Path(path)
-    files = _folder_files(path) if path.is_dir() else _archive_files(path)
+    files = _folder_files(path) if os.path.isdir(path) else _archive_files(path)
     python = {name: data for name, data in files.items() if _PYTHON_NAME.fullmatch(name)}
     if python:
         return _assemble(path, python, "python", "", _python_batch, "batches.meta", _python_classes)
@@ -88,15 +91,20 @@ def _batch_paths(folder: Path) -> list[Path]:
 def _folder_files(folder: Path) -> dict[str, bytes]:
     files = {}
     for file in _batch_paths(folder):
-        if file.stat().st_size > _MAX_UNPACKED:
-            raise InputError(f"{file} is larger than any CIFAR-10 batch")
-        files[file.name] = file.read_bytes()
+        try:
+            if file.stat().st_size > _MAX_UNPACKED:
+                raise InputError(f"{file} is larger than any CIFAR-10 batch")
+            files[file.name] = file.read_bytes()
+        except OSError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}; give another --archive") from None
     return files
 
 
 def _archive_files(path: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe may never end
+            raise InputError(f"{path} is neither a file nor a folder; give a CIFAR-10 .tar.gz or its folder")
         with tarfile.open(path, "r:*") as archive:
             for member in _safe_members(path, archive):
                 name = PurePosixPath(member.name).name
@@ -111,7 +119,7 @@ def _archive_files(path: Path) -> dict[str, bytes]:
                     raise InputError(f"{path} ends within {name}; get the archive again")
     except FileNotFoundError:
         raise InputError(f"archive {path} does not exist") from None
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+    except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":") if str(error) else "it ends early"
         raise InputError(f"{path} is truncated or no tar archive ({reason}); get it again") from None
     return files

@@ -12,7 +12,15 @@ from typing import TextIO
 from labkit.data.manifest import MANIFEST_NAME, Manifest
 from labkit.errors import InputError
 
-__all__ = ["check_space", "clean", "locked", "readable_errors", "recall_manifest", "retire_manifest"]
+__all__ = [
+    "check_space",
+    "clean",
+    "locked",
+    "path_errors",
+    "readable_errors",
+    "recall_manifest",
+    "retire_manifest",
+]
 
 _LOCK_NAME = ".lock"
 _PREVIOUS_NAME = "manifest.previous.json"
@@ -27,6 +35,21 @@ def readable_errors(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{directory} cannot be written to: {error}; choose another --data-dir") from None
+
+
+@contextmanager
+def path_errors(data_dir: Path, archive: Path | None = None) -> Iterator[None]:
+    """Turn what the system has against a path into an InputError that names the path and the way out.
+
+    Path.exists, is_file and is_dir raise too: in folders that may not be searched, for names too long.
+    """
+    try:
+        yield
+    except OSError as error:
+        path = str(error.filename or data_dir)
+        of_archive = archive is not None and path.startswith(str(archive))
+        way_out = "give another --archive" if of_archive else "choose another --data-dir"
+        raise InputError(f"{path} cannot be used: {error.strerror or error}; {way_out}") from None
 
 
 @contextmanager
@@ -89,7 +112,7 @@ def recall_manifest(directory: Path) -> Manifest | None:
     """Return the manifest that was retired by a call that was then cut short, if there is one."""
     try:
         return Manifest.from_json((directory / _PREVIOUS_NAME).read_text("utf-8"), directory)
-    except (OSError, AttributeError, KeyError, TypeError, ValueError):
+    except (OSError, ValueError):
         return None
 
 

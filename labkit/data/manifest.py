@@ -5,6 +5,7 @@ Needs neither TensorFlow nor NumPy, so quick commands and the dashboard can read
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from typing import Any
 from labkit.errors import InputError
 
 __all__ = [
+    "DATASETS",
     "FORMAT_VERSION",
     "MANIFEST_NAME",
     "Manifest",
@@ -29,7 +31,8 @@ __all__ = [
     "write_manifest",
 ]
 
-FORMAT_VERSION = 1
+DATASETS = ("cifar10", "shapes")
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
 
@@ -107,13 +110,18 @@ class Manifest:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 over all that decides what is trained on: classes, splits and shard contents.
+        """SHA-256 over all that decides what is trained on: classes, splits, shard contents, standardisation.
 
         Where the data set lies and which layout it was read from do not count.
         """
         content = {
+            "dataset": self.dataset,
             "classes": self.classes,
             "image_shape": self.image_shape,
+            "channel_mean": self.channel_mean,
+            "channel_std": self.channel_std,
+            "validation_size": self.validation_size,
+            "seed": self.seed,
             "splits": {
                 name: [(shard.file, shard.count, shard.sha256) for shard in split.shards]
                 for name, split in self.splits.items()
@@ -130,8 +138,17 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, directory: Path) -> "Manifest":
-        """Read :meth:`to_json`'s text. Raises ValueError, KeyError or TypeError where it is not one."""
-        content = json.loads(text)
+        """Read :meth:`to_json`'s text. Raises ValueError where it is not one."""
+        try:
+            return cls._from_content(json.loads(text), directory)
+        except KeyError as error:
+            raise ValueError(f"it has no {error}") from None
+        # JSON nested too deep to be read, a number too large for a float, a list where a dict belongs.
+        except (ArithmeticError, AttributeError, RecursionError, TypeError) as error:
+            raise ValueError(str(error)) from None
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any], directory: Path) -> "Manifest":
         recorded = content.pop("checksum")
         if content["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format version {content['format_version']} instead of {FORMAT_VERSION}")
@@ -141,12 +158,27 @@ class Manifest:
         }
         if not content["source"].keys() >= {"kind", "location", "sha256", "matches_published"}:
             raise ValueError("its source is incomplete")
+        if not isinstance(content["source"]["location"], str):
+            raise ValueError("the location of its source is no text")
         for name in ("classes", "image_shape", "channel_mean", "channel_std"):
             content[name] = tuple(content[name])
+        _check_statistics(content["image_shape"], content["channel_mean"], content["channel_std"])
         manifest = cls(directory=directory, splits=splits, **content)
         if manifest.checksum != recorded:
             raise ValueError("its checksum does not fit its content")
         return manifest
+
+
+def _check_statistics(image_shape: tuple[Any, ...], mean: tuple[Any, ...], std: tuple[Any, ...]) -> None:
+    """Raise ValueError where images could not be standardised by `mean` and `std`."""
+    if len(image_shape) != 3 or not all(type(size) is int and size > 0 for size in image_shape):
+        raise ValueError("its image shape is not three positive integers")
+    for name, values in (("mean", mean), ("standard deviation", std)):
+        numbers = all(type(value) in (int, float) and math.isfinite(value) for value in values)
+        if len(values) != image_shape[2] or not numbers:
+            raise ValueError(f"its channel {name} is not {image_shape[2]} finite numbers")
+    if min(std) <= 0:
+        raise ValueError("its channel standard deviation is not positive")
 
 
 def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | None:
@@ -164,7 +196,7 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
         raise InputError(f"{path} cannot be read: {error}; {_way_out(data_dir, dataset)}") from None
     try:
         return Manifest.from_json(text, path.parent)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is damaged ({error}); {_way_out(data_dir, dataset)}") from None
 
 

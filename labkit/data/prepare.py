@@ -13,9 +13,25 @@ from typing import Any
 import numpy as np
 
 from labkit.data import shapes, sources
-from labkit.data.folder import check_space, clean, locked, readable_errors, recall_manifest, retire_manifest
-from labkit.data.manifest import Manifest, Shard, Split, find_manifest, verify_shards, write_manifest
-from labkit.data.request import DATASETS, Request, check_request
+from labkit.data.folder import (
+    check_space,
+    clean,
+    locked,
+    path_errors,
+    readable_errors,
+    recall_manifest,
+    retire_manifest,
+)
+from labkit.data.manifest import (
+    DATASETS,
+    Manifest,
+    Shard,
+    Split,
+    find_manifest,
+    verify_shards,
+    write_manifest,
+)
+from labkit.data.request import Request, check_request
 from labkit.data.splitting import channel_statistics, stratified_validation_rows
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
@@ -83,9 +99,10 @@ def prepare(
         examples_per_shard=examples_per_shard,
         announce=progress or (lambda line: None),
     )
-    check_request(request)
-    with locked(request.directory, request.announce):
-        return _prepare_locked(request)
+    with path_errors(request.data_dir, request.archive):
+        check_request(request)
+        with locked(request.directory, request.announce):
+            return _prepare_locked(request)
 
 
 def _prepare_locked(request: Request) -> PrepareResult:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.data.manifest import DATASETS
+from labkit.data.sources import check_url
 from labkit.errors import InputError
 
-__all__ = ["DATASETS", "Request", "check_request"]
-
-DATASETS = ("cifar10", "shapes")
+__all__ = ["Request", "check_request"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Request:
 
 
 def check_request(request: Request) -> None:
-    """Raise InputError for arguments out of range, before anything is written."""
+    """Raise InputError for arguments out of range, before anything is written.
+
+    Raises also OSError: the system does not let the archive be looked at.
+    """
     if request.dataset not in DATASETS:
         raise InputError(f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}")
     if request.validation_size is not None and request.validation_size < 0:
@@ -46,5 +49,11 @@ def check_request(request: Request) -> None:
         raise InputError(f"timeout {request.timeout} is no time; give a positive number of seconds")
     if request.dataset == "shapes" and (request.archive is not None or request.url is not None):
         raise InputError("data set 'shapes' is drawn, not read; leave --archive out or choose cifar10")
+    if request.url is not None:
+        check_url(request.url)
     if request.archive is not None and not request.archive.exists():
         raise InputError(f"archive {request.archive} does not exist; give a CIFAR-10 .tar.gz or its folder")
+    if request.archive is not None and not (request.archive.is_file() or request.archive.is_dir()):
+        raise InputError(
+            f"archive {request.archive} is neither a file nor a folder; give a CIFAR-10 .tar.gz or its folder"
+        )

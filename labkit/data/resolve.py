@@ -6,12 +6,13 @@ from pathlib import Path
 
 from labkit.data import prepare as preparing
 from labkit.data import sources
-from labkit.data.manifest import Manifest, find_manifest, load_manifest
+from labkit.data.folder import path_errors
+from labkit.data.manifest import DATASETS, Manifest, find_manifest, load_manifest
 from labkit.errors import InputError
 
 __all__ = ["CHOICES", "CONNECT_TIMEOUT", "resolve"]
 
-CHOICES = ("auto", *preparing.DATASETS)
+CHOICES = ("auto", *DATASETS)
 CONNECT_TIMEOUT = 8.0
 
 
@@ -44,11 +45,12 @@ def resolve(
     if dataset not in CHOICES:
         raise InputError(f"data set {dataset!r} is unknown; choose one of {', '.join(CHOICES)}")
     data_dir = Path(data_dir).expanduser().absolute()
-    if dataset == "auto":
-        return _resolve_auto(data_dir, data_dir_is_default, prepare_missing, timeout, announce)
-    if dataset == "shapes" and prepare_missing and find_manifest(data_dir, "shapes") is None:
-        return _announced(preparing.prepare("shapes", data_dir, progress=announce).manifest, announce)
-    return _announced(load_manifest(data_dir, dataset), announce)
+    with path_errors(data_dir):
+        if dataset == "auto":
+            return _resolve_auto(data_dir, data_dir_is_default, prepare_missing, timeout, announce)
+        if dataset == "shapes" and prepare_missing and find_manifest(data_dir, "shapes") is None:
+            return _announced(preparing.prepare("shapes", data_dir, progress=announce).manifest, announce)
+        return _announced(load_manifest(data_dir, dataset), announce)
 
 
 def _announced(manifest: Manifest, announce: Callable[[str], None], why: str = "") -> Manifest:

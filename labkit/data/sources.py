@@ -25,6 +25,7 @@ __all__ = [
     "ImageData",
     "Published",
     "check_connection",
+    "check_url",
     "describe",
     "download",
     "matches_published",
@@ -99,9 +100,11 @@ def download(
         announce: takes a line on what is being done.
 
     Raises:
-        InputError: no network, no answer in time, no such file, a wrong checksum, or `folder` not writable.
+        InputError: `url` is no address, no network, no answer in time, no such file, a wrong checksum, or
+            `folder` not writable.
     """
-    source = url or DEFAULT_URL
+    source = DEFAULT_URL if url is None else url
+    check_url(source)
     name = PurePosixPath(urlsplit(source).path).name
     target = folder / (name if name in PUBLISHED else _DEFAULT_NAME)
     try:
@@ -146,6 +149,17 @@ def _download(
             raise InputError(f"{source} is not a published CIFAR-10 archive (SHA-256 {sha256}); {way_out}")
         announce("the resumed download does not fit together; starting over")
     raise AssertionError("every attempt returns, raises or goes on")
+
+
+def check_url(url: str) -> None:
+    """Raise InputError where `url` is no http or https address."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # an unfinished IPv6 address, a port that is no number
+        usable = False
+    if not usable:
+        raise InputError(f"{url!r} is no address to download from; give --url http://... or https://...")
 
 
 def check_connection(url: str, timeout: float) -> None:

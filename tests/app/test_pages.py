@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ from app.compare import differences
 from app.configuration import flatten
 from app.live import duration
 from labkit.metrics import MetricsWriter
+from labkit.presets import PRESETS
 from labkit.runs import RunDirectory, write_json_atomic
-from tests.app.conftest import CLASSES, train_row, write_predictions
+from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
 PAGES = ("live", "predictions", "compare", "configuration")
@@ -53,7 +55,9 @@ def figures(at: AppTest) -> list[dict]:
 
 
 def test_without_runs_the_page_says_how_to_make_one(runs_folder):
-    assert "labkit train" in words(open_main())
+    preset = re.search(r"labkit train --preset (\w+)", words(open_main()))
+    assert preset is not None
+    assert preset[1] in PRESETS
 
 
 def test_the_last_active_run_is_chosen_and_pinned(make_run):
@@ -323,12 +327,32 @@ def test_differences_name_settings_that_one_run_lacks():
     assert dict(flatten({"a": {"b": {"c": None}}, "d": {}})) == {"a.b.c": "null", "d": "{}"}
 
 
+@pytest.mark.parametrize("depth", [900, 100_000])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_deeply_nested_configuration_is_named_and_hides_no_other_run(make_run, page, depth):
+    make_run("second")
+    run = make_run("first")
+    run.config_path.write_text('{"a":' * depth + "1" + "}" * depth)
+    text = words(open_page(page, "first"))
+    # 900 levels may still fit the stack and be shown; no stack holds 100,000.
+    if page in ("compare", "configuration") and depth == 100_000:
+        assert re.search(rf"{re.escape(str(run.config_path))} .*(nested too deeply|recursion)", text)
+
+
+def test_the_test_accuracy_is_that_of_the_highest_step(make_run):
+    run = make_run()
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([evaluation_row(step, "test", accuracy=share) for step, share in ((100, 0.8), (50, 0.5))])
+    writer.close()
+    assert "Test accuracy (step 100) 80.00%" in words(open_page("live", run))
+
+
 def test_configuration_shows_settings_environment_and_the_end_of_the_log(make_run):
     run = make_run()
     run.log_path.write_text("start\n" + "line\n" * 50_000 + "the end\n")
     at = open_page("configuration", run)
     text = words(at)
-    assert "labkit train --preset quick" in text
+    assert "labkit train --preset smoke --job-dir 'a b'" in text
     assert "the end" in text
     assert "start" not in text
     cells = {cell for table in at.table for cell in table.value.to_numpy().ravel()}

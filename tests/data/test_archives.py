@@ -1,5 +1,6 @@
 """Both published layouts, as archive or folder, and everything that can be wrong with one."""
 
+import os
 import pickle
 import tarfile
 
@@ -72,6 +73,33 @@ def test_a_truncated_archive_is_refused_wherever_it_ends(fake_cifar, tmp_path, l
         (tmp_path / "b.tar.gz").write_bytes(whole[: int(len(whole) * share)])
         with pytest.raises(InputError, match="b.tar.gz"):
             read_archive(tmp_path / "b.tar.gz")
+
+
+def test_a_damaged_xz_archive_is_refused(fake_cifar, tmp_path):
+    with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as archive:
+        archive.add(fake_cifar.folder(tmp_path, "binary"), "cifar-10-batches-bin")
+    content = bytearray((tmp_path / "a.tar.xz").read_bytes())
+    content[len(content) // 2] ^= 255
+    (tmp_path / "a.tar.xz").write_bytes(content)
+    with pytest.raises(InputError, match="a.tar.xz"):
+        read_archive(tmp_path / "a.tar.xz")
+
+
+def test_what_may_never_end_is_refused_unread(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(InputError, match="neither a file nor a folder"):
+            read_archive(path)
+
+
+def test_a_batch_file_that_cannot_be_read_is_named(fake_cifar, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    folder = fake_cifar.folder(tmp_path, "binary")
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)  # root may read everything
+    with pytest.raises(InputError, match="batches.meta.txt cannot be read: Permission denied"):
+        read_archive(folder)
 
 
 def test_a_batch_that_is_there_twice_is_refused(fake_cifar, make_tar, tmp_path):

@@ -63,7 +63,15 @@ def _edited(text, **changes):
         lambda text: text[: len(text) // 2],
         lambda text: "[]",
         lambda text: "{}",
-        lambda text: _edited(text, format_version=2),
+        lambda text: _edited(text, format_version=1),
+        lambda text: "[" * 100_000,
+        lambda text: _edited(text, channel_mean=[0.5, 0.5]),
+        lambda text: _edited(text, channel_mean=[0.5, 0.5, None]),
+        lambda text: _edited(text, channel_mean=[0.5, 0.5, 10**400]),
+        lambda text: _edited(text, channel_mean=[0.5, 0.5, 0.5]),
+        lambda text: _edited(text, channel_std=[0.5, 0.5, float("nan")]),
+        lambda text: _edited(text, seed=1),
+        lambda text: _edited(text, validation_size=12),
         lambda text: _edited(text, classes=["cat", "dog"]),
         lambda text: _edited(text, surprise=1),
         lambda text: text.replace('"count": 17', '"count": 16', 1),
@@ -75,6 +83,24 @@ def test_a_damaged_manifest_is_an_input_error(copy, damage):
     path.write_text(damage(path.read_text()))
     with pytest.raises(InputError, match="is damaged.*labkit data prepare"):
         find_manifest(copy.directory.parent, "cifar10")
+
+
+def _checksummed(manifest, **changes):
+    return dataclasses.replace(manifest, **changes).to_json()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"channel_std": (0.5, 0.5, 0.0)}, "not positive"),
+        ({"channel_std": (0.5, 0.5, float("inf"))}, "not 3 finite numbers"),
+        ({"channel_mean": (0.5, 0.5)}, "not 3 finite numbers"),
+        ({"image_shape": (32, 32)}, "image shape"),
+    ],
+)
+def test_statistics_that_cannot_be_used_are_refused_even_with_a_fitting_checksum(prepared, changes, message):
+    with pytest.raises(ValueError, match=message):
+        Manifest.from_json(_checksummed(prepared, **changes), prepared.directory)
 
 
 def test_damaged_and_missing_shards_are_named(copy):

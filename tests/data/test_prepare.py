@@ -296,6 +296,12 @@ def test_a_downloaded_archive_is_cached_and_used_for_repairs(tmp_path, archive, 
         ({"examples_per_shard": 0}, "0 examples per shard"),
         ({"archive": "/no/such/archive.tar.gz"}, "does not exist"),
         ({"dataset": "shapes"}, "drawn, not read"),
+        ({"archive": "/dev/zero"}, "/dev/zero is neither a file nor a folder"),
+        ({"archive": "/tmp/" + "x" * 300}, "name too long; give another --archive"),
+        ({"archive": None, "url": ""}, "'' is no address.*--url"),
+        ({"archive": None, "url": "http://[::1"}, "is no address.*--url"),
+        ({"archive": None, "url": "http://host:port/"}, "is no address.*--url"),
+        ({"archive": None, "url": "ftp://host/a.tar.gz"}, "is no address.*--url"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_written(tmp_path, archive, options, message):
@@ -333,6 +339,28 @@ def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path, archive):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written to.*--data-dir"):
         prepare("cifar10", tmp_path / "file" / "data", archive=archive)
+
+
+def test_a_data_dir_that_cannot_be_looked_at_is_an_input_error(tmp_path, archive, monkeypatch):
+    with pytest.raises(InputError, match="name too long; choose another --data-dir"):
+        prepare("cifar10", tmp_path / ("x" * 300), archive=archive)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)  # root may search every folder
+    with pytest.raises(InputError, match="Permission denied; choose another --data-dir"):
+        prepare("shapes", tmp_path / "data")
+
+
+def test_a_damaged_statistic_is_found_and_prepared_again(tmp_path, archive, prepared):
+    manifest = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS).manifest
+    path = manifest.directory / "manifest.json"
+    path.write_text(path.read_text().replace(str(manifest.channel_mean[0]), "0.25"))
+    with pytest.raises(InputError, match="damaged"):
+        load_manifest(tmp_path / "data", "cifar10")
+    again = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS)
+    assert again.did_work and again.manifest == manifest and manifest.checksum == prepared.checksum
 
 
 def test_a_disk_that_fills_up_is_an_input_error(tmp_path, archive, monkeypatch):

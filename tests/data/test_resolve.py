@@ -98,6 +98,13 @@ def test_an_unknown_data_set_names_the_known(tmp_path):
         resolve("mnist", tmp_path)
 
 
+@pytest.mark.parametrize("dataset", ["auto", "cifar10", "shapes"])
+def test_a_path_that_cannot_be_used_is_one_line(tmp_path, offline, dataset):
+    with pytest.raises(InputError, match="name too long") as caught:
+        resolve(dataset, tmp_path / ("x" * 300))
+    assert "\n" not in str(caught.value)
+
+
 def test_the_choices_are_those_of_prepare_and_auto():
     assert set(resolving.CHOICES) == {"auto", *preparing.DATASETS}
 

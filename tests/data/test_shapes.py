@@ -1,6 +1,10 @@
 """The drawn set: a function of its seed, balanced, and beyond a linear model."""
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -76,3 +80,28 @@ def test_a_linear_model_solves_an_easy_set_of_the_same_form():
     images[np.arange(1000), labels * 7] += 4000
     classify = _softmax_regression(images[:800], labels[:800])
     assert (classify(images[800:]) == labels[800:]).mean() > 0.9
+
+
+# The smallest published form (6n + 2 layers, n = 1) and a schedule that needs few steps.
+_SMALL_RESNET = (
+    "--num-layers 8 --train-steps 1000 --train-batch-size 64 --eval-batch-size 500 --learning-rate 0.1 "
+    "--learning-rate-schedule one_cycle --nesterov --weight-decay 5e-4 --no-decay-norm-and-bias "
+    "--batch-norm-decay 0.9 --validate-every-steps 0"
+)
+
+
+@pytest.mark.slow
+def test_a_small_resnet_passes_90_percent(session_home, tmp_path):
+    command = [sys.executable, "-m", "labkit.cli", "train", "--dataset", "shapes", *_SMALL_RESNET.split()]
+    done = subprocess.run(
+        [*command, "--job-dir", str(tmp_path / "run")],
+        env={**os.environ, "LABKIT_HOME": str(session_home)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    predictions = json.loads((tmp_path / "run" / "predictions" / "test.json").read_text())
+    assert predictions["examples"] == shapes.DEFAULT_TEST_COUNT
+    assert predictions["accuracy"] > 0.9

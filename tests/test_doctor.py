@@ -1,0 +1,80 @@
+"""What ``labkit doctor`` finds: every problem is named and has a way out."""
+
+import json
+
+import pytest
+
+from labkit import doctor
+from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_manifest
+
+
+@pytest.fixture(autouse=True)
+def without_tensorflow(monkeypatch):
+    monkeypatch.setattr(doctor, "_devices", lambda: iter(()))
+
+
+def of(subject):
+    return [finding for finding in doctor.findings() if finding.subject == subject]
+
+
+def problems():
+    return [finding for finding in doctor.findings() if finding.level == "problem"]
+
+
+def test_levels_are_known_and_whatever_is_not_ok_has_a_way_out():
+    for finding in doctor.findings():
+        assert finding.level in ("ok", "note", "problem")
+        assert bool(finding.way_out) is (finding.level != "ok"), finding
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
+def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, capsys, level, code):
+    found = [doctor.Finding(level, "disk", "text", "way"), doctor.Finding("ok", "cpu", "fine")]
+    monkeypatch.setattr(doctor, "findings", lambda: iter(found))
+    assert doctor.examine() == code
+    assert "-> way" in capsys.readouterr().out
+
+
+def test_a_home_that_is_a_file_is_a_problem(tmp_path, monkeypatch):
+    (tmp_path / "home").write_text("")
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    assert [finding.level for finding in of("data") + of("runs")] == ["problem"] * 2
+    assert "is not a folder" in of("data")[0].text
+
+
+def test_a_home_that_cannot_be_written_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert "not writable" in of("runs")[0].text
+    assert of("runs")[0].level == "problem"
+
+
+def test_a_folder_that_cannot_be_searched_is_a_problem(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor, "_existing", refuse)
+    assert "Permission denied" in of("data")[0].text
+    assert {"data", "runs"} <= {finding.subject for finding in problems()}
+
+
+def test_a_path_that_is_too_long_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / ("x" * 5000)))
+    assert {"data", "runs"} <= {finding.subject for finding in problems()}
+
+
+def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    folder = tmp_path / "data" / "shapes"
+    folder.mkdir(parents=True)
+    path = folder / "train-00000-of-00001.tfrecord"
+    path.write_bytes(b"whole")
+    splits = {"train": Split("train", 1, (Shard(path.name, 1, file_sha256(path), 5),))}
+    source = {"kind": "generated", "location": "", "sha256": "", "matches_published": None}
+    manifest = Manifest("shapes", folder, ("a",), (32, 32, 3), splits, (0.5,) * 3, (0.5,) * 3, source, 0, 1)
+    assert json.loads(write_manifest(manifest).read_text())["dataset"] == "shapes"
+    assert of("shapes")[0].level == "ok", of("shapes")[0].text
+    path.write_bytes(b"whxle")
+    assert of("shapes")[0].level == "problem"
+    assert path.name in of("shapes")[0].text
