@@ -1,6 +1,6 @@
 """Real trainings in processes of their own, for the tests of this folder."""
 
-import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,10 +37,14 @@ def train_command(job_dir: Path, **fields: object) -> list[str]:
 
 
 def start(job_dir: Path, **fields: object) -> subprocess.Popen:
-    """Start a training; its output goes beside the run directory."""
+    """Start a training, as from a terminal; its output goes beside the run directory."""
     with open(job_dir.with_suffix(".txt"), "a") as output:
         return subprocess.Popen(
-            train_command(job_dir, **fields), stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ)
+            train_command(job_dir, **fields),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Tests that were started in the background ignore Ctrl-C, and would hand that down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
 
