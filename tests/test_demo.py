@@ -154,6 +154,8 @@ def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, tmp_path, 
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "LABKIT_PARAMETERS": json.dumps(parameters)},
+        # As from a terminal: tests that were started in the background ignore Ctrl-C, and hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             assert process.stdout is not None
