@@ -1,4 +1,4 @@
-"""The metrics of one run as growing NumPy columns, following the file by byte offset."""
+"""The metrics of one run as growing NumPy columns, following its files by byte offset."""
 
 import threading
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.metrics import MetricsReader, Seam
+from labkit.metrics import MetricsReader, Seam, evaluations_path, evaluations_that_count
 
 __all__ = ["SPLITS", "Curve", "CurveStore", "Snapshot"]
 
@@ -96,11 +96,18 @@ class _Table:
         self.size = int(kept.sum())
 
     def view(self) -> "_Table":
-        return _Table(
-            {name: column[: self.size] for name, column in self.columns.items()},
-            {name: column[: self.size] for name, column in self.present.items()},
-            self.size,
-        )
+        return self._rows(slice(self.size))
+
+    def ordered_with(self, rows: list[dict[str, Any]]) -> "_Table":
+        """Return another table that holds ``rows`` too, in order of step."""
+        table = self.view()  # its buffers are full, so that what is added goes into new ones
+        table.extend(rows)
+        return table._rows(np.argsort(table.columns["step"][: table.size], kind="stable"))
+
+    def _rows(self, places: Any) -> "_Table":
+        columns = {name: column[places] for name, column in self.columns.items()}
+        present = {name: column[places] for name, column in self.present.items()}
+        return _Table(columns, present, len(columns["step"]))
 
 
 def _append(buffer: NDArray[Any], size: int, values: NDArray[Any]) -> NDArray[Any]:
@@ -131,15 +138,17 @@ def _number(value: Any) -> float | None:
 
 
 class CurveStore:
-    """Follows one ``metrics.jsonl``; safe to poll from several sessions at once."""
+    """Follows one ``metrics.jsonl`` and the evaluations beside it; several sessions may poll at once."""
 
     def __init__(self, path: Path) -> None:
         self._reader = MetricsReader(path, keep_rows=False)
+        self._evaluations = MetricsReader(evaluations_path(path))
         self._lock = threading.Lock()
         self._tables = {split: _Table() for split in SPLITS}
         self._generation = 0
         self._seams_seen = 0
         self._version = 0
+        self._merged: tuple[int, dict[str, _Table]] = (-1, {})
 
     def poll(self) -> Snapshot:
         """Read what was appended and return all that counts now. Raises OSError for an unreadable file."""
@@ -148,12 +157,31 @@ class CurveStore:
                 self._take(self._reader.poll(BLOCK_BYTES))
                 if self._reader.caught_up:
                     break
+            generation = self._evaluations.generation
+            if self._evaluations.poll() or self._evaluations.generation != generation:
+                self._version += 1
+            if self._merged[0] != self._version:
+                self._merged = (self._version, self._merge())
             return Snapshot(
-                {split: table.view() for split, table in self._tables.items() if table.size},
+                self._merged[1],
                 tuple(self._reader.seams),
-                self._reader.damaged_lines,
+                self._reader.damaged_lines + self._evaluations.damaged_lines,
                 self._version,
             )
+
+    def _merge(self) -> dict[str, _Table]:
+        """Return what counts now: the rows of the training first, then those beside it for other steps."""
+        tables = {split: table.view() for split, table in self._tables.items() if table.size}
+        beside = evaluations_that_count(self._evaluations.rows, self._reader.seams)
+        for split in SPLITS[1:]:  # the first one's curve is that of the training's own batches
+            known = set(tables[split].columns["step"].tolist()) if split in tables else set()
+            rows = [
+                row for row in beside if row.get("split") == split and _number(row.get("step")) is not None
+            ]
+            rows = [row for row in rows if row["step"] not in known]
+            if rows:
+                tables[split] = tables.get(split, _Table()).ordered_with(rows)
+        return tables
 
     def _take(self, rows: list[dict[str, Any]]) -> None:
         if self._reader.generation != self._generation:

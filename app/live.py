@@ -11,6 +11,7 @@ import streamlit as st
 from app import frames, state
 from app.charts import COLORS, X_AXES, Line, curve_figure, last_steps
 from app.curves import Snapshot
+from labkit.metrics import evaluations_path
 from labkit.runs import RunDirectory, Status
 
 __all__ = ["page"]
@@ -54,8 +55,8 @@ def page() -> None:
             st.rerun()
 
     panel()
-    if not changes:  # it may be resumed while the page is open
-        state.watch("status", run.last_active)
+    if not changes:  # it may be resumed, or its last checkpoints evaluated, while the page is open
+        state.watch("status", lambda: (run.last_active(), _evaluated_at(run)))
 
 
 def _liveness(status: Status | None) -> str:
@@ -65,6 +66,13 @@ def _liveness(status: Status | None) -> str:
 
 def _changes_by_the_second(run: RunDirectory) -> bool:
     return STATES[_liveness(run.read_status())][3]
+
+
+def _evaluated_at(run: RunDirectory) -> float:
+    try:
+        return evaluations_path(run.metrics_path).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _panel(run: RunDirectory) -> None:

@@ -9,7 +9,7 @@ from benchmarks.common import RESULTS, ROOT, at_least
 from benchmarks.report import print_table, read_figures
 from labkit import home
 
-SCRIPTS = ("train_step", "input_pipeline", "telemetry", "startup")
+SCRIPTS = ("train_step", "input_pipeline", "telemetry", "startup", "follow", "scaling")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from labkit import __version__
 from labkit.config import Config, FieldInfo, fields_by_name, unknown_name_error
 from labkit.errors import InputError
+from labkit.peers import EXIT_LOST_PEER, PeerLost
 
 __all__ = ["main"]
 
@@ -62,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"labkit: error: {error}", file=sys.stderr)
         return 2
+    except PeerLost as error:
+        print(f"labkit: lost peer: {error}", file=sys.stderr)
+        return EXIT_LOST_PEER
     except KeyboardInterrupt:
         print("labkit: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -88,6 +92,7 @@ def _parser() -> _Parser:
     _add_train(commands)
     _add_evaluate(commands)
     _add_runs(commands)
+    _add_cluster(commands)
     _add_doctor(commands)
     _add_demo(commands)
     return parser
@@ -167,23 +172,78 @@ def _add_data(commands: Any) -> None:
 
 
 def _add_evaluate(commands: Any) -> None:
-    parser = _add(commands, "evaluate", "Evaluate a checkpoint and write its predictions.", _evaluate)
+    parser = _add(
+        commands,
+        "evaluate",
+        "Evaluate a checkpoint and write its predictions; with --watch each checkpoint as it appears.",
+        _evaluate,
+    )
     parser.add_argument("run", metavar="RUN", help="a run directory, or its name under <home>/runs")
     parser.add_argument(
-        "--split", choices=("test", "validation", "train"), default="test", help="(default: test)"
+        "--split",
+        choices=("test", "validation", "train"),
+        help="(default: test; with --watch validation, since choosing by test figures would spoil them)",
     )
-    parser.add_argument(
-        "--checkpoint", default="best", help="best, last, or a step (default: best on validation)"
-    )
+    parser.add_argument("--checkpoint", help="best, last, or a step (default: best on validation)")
     parser.add_argument(
         "--data-dir", metavar="DIR", help="where the data set is (default: where the run had it)"
     )
     parser.add_argument("--eval-batch-size", type=_whole_number(), metavar="N", help="(default: the run's)")
+    parser.add_argument(
+        "--num-intra-threads",
+        type=_whole_number(),
+        metavar="N",
+        help="threads inside one operation, 0: TensorFlow's choice (default: the run's)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="follow the run on the CPU, beside its training: figures of each checkpoint, once, until the "
+        "run is finished; the same command goes on where it was ended",
+    )
+    parser.add_argument(
+        "--wait-seconds",
+        type=_seconds,
+        metavar="X",
+        help="with --watch: how long to wait for a run that isn't there yet, or that was interrupted, "
+        "failed, died or went silent, to go on (default: 60)",
+    )
 
 
 def _add_runs(commands: Any) -> None:
     parser = _add(commands, "runs", "List runs and where they stand.", _runs)
     parser.add_argument("--runs-dir", metavar="DIR", help="folder of runs (default: <home>/runs)")
+
+
+def _add_cluster(commands: Any) -> None:
+    from labkit.cluster import commands as cluster
+
+    parser = _add(commands, "cluster", "Train with several processes, here or under a scheduler.", _help)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    for action in cluster.ACTIONS:
+        added = _add(actions, action.name, action.help, _run_action(action))
+        action.add_arguments(added)
+        if action.takes_training:
+            added.usage = f"{added.prog} [flags] -- train [flags of labkit train]"
+            added.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def _run_action(action: Any) -> Any:
+    def run(options: argparse.Namespace) -> int:
+        given = _training(options.rest, options.parser.prog) if action.takes_training else ()
+        return action.run(options, *given)
+
+    return run
+
+
+def _training(rest: Sequence[str], program: str) -> tuple[Config, bool]:
+    """Return the configuration of the training behind ``--``, and whether to overwrite the run."""
+    rest = list(rest[1:] if rest[:1] == ["--"] else rest)
+    if rest[:1] != ["train"]:
+        given = repr(rest[0]) if rest else "nothing"
+        raise InputError(f"behind -- stands {given}; allowed: train, such as: {program} -- train --sync")
+    options = _parser().parse_all(rest)
+    return _config_of(options), options.overwrite
 
 
 def _add_doctor(commands: Any) -> None:
@@ -204,6 +264,16 @@ def _whole_number() -> Any:
     return convert
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number of at least 0")
+    return value
+
+
 def _help(options: argparse.Namespace) -> int:
     options.parser.print_help()
     return 0
@@ -213,19 +283,21 @@ def _help(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from labkit.presets import PRESETS, preset_summary, preset_values
+    from labkit.presets import PRESETS, preset_summary
 
     if options.list_presets:
         for name in PRESETS:
             print(f"{name}: {preset_summary(name)}")
         return 0
-    fields = fields_by_name()
-    given = {name: _typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    preset = preset_values(options.preset) if options.preset else {}
-    config = Config.from_flat({**preset, **given})
+    config = _config_of(options)
+    from labkit.cluster.servers import is_server, serve
+    from labkit.cluster.tf_config import find_task
     from labkit.training.api import train
 
-    result = train(config, overwrite=options.overwrite)
+    task = find_task(config.distribution, os.environ)
+    if task is not None and is_server(task, config):
+        return serve(task, config)
+    result = train(config, overwrite=options.overwrite, task=task)
     if not result.did_work:
         print(result.message)
     if result.test:
@@ -235,15 +307,29 @@ def _train(options: argparse.Namespace) -> int:
     return 0 if result.state == "finished" else 1
 
 
+def _config_of(options: argparse.Namespace) -> Config:
+    from labkit.presets import preset_values
+
+    fields = fields_by_name()
+    given = {name: _typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+    preset = preset_values(options.preset) if options.preset else {}
+    return Config.from_flat({**preset, **given})
+
+
 def _evaluate(options: argparse.Namespace) -> int:
+    if options.watch:
+        return _watch(options)
+    if options.wait_seconds is not None:
+        raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
     from labkit.training.api import evaluate
 
     figures = evaluate(
         str(_find_run(options.run)),
-        split=options.split,
-        checkpoint=options.checkpoint,
+        split=options.split or "test",
+        checkpoint=options.checkpoint or "best",
         data_dir=options.data_dir,
         eval_batch_size=options.eval_batch_size,
+        num_intra_threads=options.num_intra_threads,
     )
     print(
         f"{figures['split']} of {figures['examples']:,} examples, step {figures['checkpoint_step']}: "
@@ -254,6 +340,30 @@ def _evaluate(options: argparse.Namespace) -> int:
         shown = ["-" if row[key] is None else f"{row[key]:.4f}" for key in ("accuracy", "precision")]
         print(f"{row['name']:<12} {row['count']:>6} {shown[0]:>9} {shown[1]:>9}")
     return 0
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Follow a run. Returns 0 where it is finished, 1 where it stood still before that, 128 + signal."""
+    if options.checkpoint is not None:
+        raise InputError(
+            f"--checkpoint is {options.checkpoint!r} with --watch, which evaluates every checkpoint; "
+            "leave one of them out"
+        )
+    from labkit.training.follow import follow
+
+    result = follow(
+        options.run,
+        split=options.split or "validation",
+        data_dir=options.data_dir,
+        eval_batch_size=options.eval_batch_size,
+        num_intra_threads=options.num_intra_threads,
+        wait_seconds=60.0 if options.wait_seconds is None else options.wait_seconds,
+        announce=lambda line: print(line, flush=True),
+    )
+    print(f"{result.evaluated} checkpoints evaluated; {result.message}")
+    if result.signal_number:
+        return 128 + result.signal_number
+    return 0 if result.state == "finished" else 1
 
 
 def _find_run(name: str) -> Path:

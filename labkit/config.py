@@ -243,6 +243,35 @@ class DistributionConfig(_Owner):
         True, "place operations that a device can't run elsewhere", identity=False
     )
     log_device_placement: bool = option(False, "log where each operation runs", identity=False)
+    worker_hosts: str | None = option(
+        None, "cluster without TF_CONFIG: host:port of each worker, comma-separated", identity=False
+    )
+    ps_hosts: str | None = option(
+        None, "cluster without TF_CONFIG: host:port of each parameter server, comma-separated", identity=False
+    )
+    job_name: str | None = option(
+        None, "cluster without TF_CONFIG: what this process is", choices=("worker", "ps"), identity=False
+    )
+    task_index: int | None = option(
+        None, "cluster without TF_CONFIG: which worker or server this process is", minimum=0, identity=False
+    )
+    bind: str = option(
+        "127.0.0.1",
+        "address on which this process's server listens in a cluster; 0.0.0.0: on every one",
+        identity=False,
+    )
+    variable_placement: str = option(
+        "round_robin",
+        "over parameter servers: round_robin: in turn; greedy: to the server with the fewest bytes",
+        choices=("round_robin", "greedy"),
+        identity=False,
+    )
+    rendezvous_seconds: float = option(
+        120.0, "how long the tasks of a cluster wait for each other at the start", minimum=1, identity=False
+    )
+    peer_timeout_seconds: float = option(
+        15.0, "silence after which another task of the cluster counts as lost", minimum=2, identity=False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,5 +1,8 @@
 """``metrics.jsonl`` of a run directory: append rows, follow them by byte offset.
 
+Beside it lies ``evaluations.jsonl``, for rows of processes that evaluate a run while another one trains it:
+the training alone writes the first file, and any number of others the second, each row under a lock.
+
 Standard library only. ``docs/run-directory.md`` describes the rows.
 """
 
@@ -7,12 +10,24 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MetricsReader", "MetricsWriter", "Seam"]
+from labkit.errors import InputError
+
+__all__ = [
+    "MetricsReader",
+    "MetricsWriter",
+    "Seam",
+    "append_evaluation",
+    "evaluations_path",
+    "evaluations_that_count",
+    "with_evaluations",
+]
+
+SECONDS_FOR_THE_LOCK = 30.0  # a row takes milliseconds: whoever holds it longer was stopped
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,8 @@ class MetricsReader:
 
     With ``keep_rows=False`` nothing is kept in ``rows`` (300,000 of them are some 190 MB as dicts): the
     caller stores what ``poll`` returns in its own form, drops its rows beyond the step of each new
-    entry of ``seams``, and drops everything, seams included, when ``generation`` has grown.
+    entry of ``seams``, and drops everything, seams included, when ``generation`` has grown. With ``splits``
+    only rows of these splits are kept.
     """
 
     path: Path
@@ -80,6 +96,7 @@ class MetricsReader:
     damaged_lines: int = 0
     generation: int = 0  # grows whenever rows that a caller may have seen were dropped
     keep_rows: bool = True
+    splits: Sequence[str] | None = None
     caught_up: bool = False  # whether the last poll reached the end of the file
     _offset: int = 0
     _inode: int | None = None
@@ -116,7 +133,7 @@ class MetricsReader:
         for row in _parse_lines(complete.splitlines()):
             fresh = self._take(row, fresh)
         if self.keep_rows:
-            self.rows.extend(fresh)
+            self.rows.extend(row for row in fresh if self.splits is None or row.get("split") in self.splits)
         return fresh
 
     def _knows(self, file: Any) -> bool:
@@ -159,7 +176,76 @@ class MetricsReader:
         return iter(self.rows)
 
 
-def _step_of(row: dict[str, Any]) -> float:
+def evaluations_path(metrics_path: Path) -> Path:
+    """Return the file of the evaluations that were made beside the training."""
+    return metrics_path.with_name("evaluations.jsonl")
+
+
+def evaluations_that_count(rows: Iterable[dict[str, Any]], seams: Iterable[Seam]) -> list[dict[str, Any]]:
+    """Return the rows of ``evaluations.jsonl`` that count, the first for each split and step.
+
+    The rule is that of ``metrics.jsonl``, by time in place of order: after a seam at step s, rows with a step
+    greater than s no longer count where their checkpoint was read (``wall_time``) before the seam.
+    """
+    kept: dict[tuple[str, float], dict[str, Any]] = {}
+    for row in rows:
+        wall_time = row.get("wall_time")
+        read = wall_time if isinstance(wall_time, int | float) else math.inf
+        if not any(_step_of(row) > seam.step and read < seam.wall_time for seam in seams):
+            kept.setdefault(_split_and_step(row), row)
+    return list(kept.values())
+
+
+def with_evaluations(reader: MetricsReader) -> list[dict[str, Any]]:
+    """Return the rows of ``reader`` and, after them, those beside its file for other splits and steps."""
+    beside = MetricsReader(evaluations_path(reader.path))
+    beside.poll()
+    known = {_split_and_step(row) for row in reader.rows}
+    more = evaluations_that_count(beside.rows, reader.seams)
+    return [*reader.rows, *(row for row in more if _split_and_step(row) not in known)]
+
+
+def append_evaluation(metrics_path: Path, row: Mapping[str, Any], seams: Iterable[Seam]) -> bool:
+    """Append ``row`` to ``evaluations.jsonl`` unless its split and step stand there; return whether it was.
+
+    Args:
+        metrics_path: of the run.
+        row: its ``wall_time`` is when the checkpoint was read.
+        seams: of the run's metrics: rows that they superseded may be written anew.
+
+    Raises InputError where another process holds the file.
+    """
+    path = evaluations_path(metrics_path)
+    with open(path, "ab") as locked:
+        _lock(locked, path)
+        reader = MetricsReader(path)
+        reader.poll()
+        if _split_and_step(row) in map(_split_and_step, evaluations_that_count(reader.rows, seams)):
+            return False
+        writer = MetricsWriter(path)
+        writer.append([row])
+        writer.close()
+    return True
+
+
+def _lock(file: Any, path: Path) -> None:
+    import fcntl
+
+    give_up = time.monotonic() + SECONDS_FOR_THE_LOCK
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                raise InputError(f"{path} is held by another process; end that one and try again") from None
+            time.sleep(0.05)
+
+
+def _split_and_step(row: Mapping[str, Any]) -> tuple[str, float]:
+    return str(row.get("split")), _step_of(row)
+
+
+def _step_of(row: Mapping[str, Any]) -> float:
     step = row.get("step")
     return step if isinstance(step, int | float) else 0
 

@@ -129,6 +129,10 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def cluster_path(self) -> Path:
+        return self.path / "cluster"
+
+    @property
     def predictions_path(self) -> Path:
         return self.path / "predictions"
 

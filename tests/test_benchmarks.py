@@ -1,5 +1,6 @@
 """The benchmarks: their arithmetic, the fairness of their peers, and a tiny run of each."""
 
+import argparse
 import itertools
 import json
 import os
@@ -13,8 +14,18 @@ import psutil
 import pytest
 
 from benchmarks import __main__ as summary
-from benchmarks import input_pipeline, startup, telemetry, train_step
+from benchmarks import follow, input_pipeline, scaling, startup, telemetry, train_step
 from benchmarks.common import ROOT, prepared_data
+from benchmarks.network_model import (
+    DEVICES,
+    NETWORKS,
+    NVLINK,
+    Network,
+    hierarchical_seconds,
+    predict,
+    ring_seconds,
+    step_seconds,
+)
 from benchmarks.processes import Training, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
@@ -260,6 +271,7 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
         ("input_pipeline", "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1"),
         ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),
         ("startup", "--train-steps 20"),
+        ("follow", "--steps 4 --warmup-steps 1 --checkpoint-every-steps 2"),
     ],
 )
 def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes):
@@ -300,3 +312,136 @@ def test_results_that_are_committed_are_of_this_format():
     for path in sorted((Path(summary.RESULTS)).glob("*.json")):
         assert path.stem in summary.SCRIPTS
         assert all(len(figure.repeats) >= 5 for figure in read_figures(path)), path
+
+
+# ---- separate evaluation -------------------------------------------------------------------------------
+
+
+def test_the_follower_is_compared_turn_by_turn_and_has_to_be_at_work():
+    figures = follow.figures([400.0, 300.0, 200.0], [396.0, 303.0, 190.0], [99.0, 10.0, 20.0])
+    assert figures[0].repeats == pytest.approx((0.99, 1.01, 0.95))
+    assert [figure.met for figure in figures if figure.goal] == [True, False]
+
+
+def test_a_pinned_process_has_one_core_and_the_parent_keeps_its_own():
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    with follow.pinned(core):
+        told = subprocess.check_output(
+            [sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"], text=True
+        )
+    assert told.strip() == str({core})
+    assert os.sched_getaffinity(0) == before
+
+
+# ---- the model of many devices -------------------------------------------------------------------------
+
+SLOW = Network("slow", bandwidth=1e9, latency=1e-3)
+
+
+def test_a_ring_by_hand():
+    # 1 MB over 4 devices: six messages of 250 kB, each 1 ms on its way and 0.25 ms on the wire.
+    assert ring_seconds(4, 1e6, SLOW) == pytest.approx(6 * (1e-3 + 0.25e-3))
+    assert ring_seconds(1, 1e6, SLOW) == 0.0
+    # With many devices the wire's share comes near twice the bytes, whatever their number.
+    free = Network("free", bandwidth=1e9, latency=0.0)
+    assert ring_seconds(1000, 1e6, free) == pytest.approx(2e-3, rel=2e-3)
+
+
+def test_nodes_by_hand():
+    # Two nodes of two: halves are summed inside (and shared at the end), one ring of two between.
+    inside = Network("inside", bandwidth=1e10, latency=1e-5)
+    expected = 2 * (1e-5 + 0.5e6 / 1e10) + 2 * (1e-3 + 0.5e6 / 1e9)
+    assert hierarchical_seconds(4, 1e6, inside, SLOW, per_node=2) == pytest.approx(expected)
+    assert hierarchical_seconds(2, 1e6, inside, SLOW, per_node=2) == ring_seconds(2, 1e6, inside)
+    assert hierarchical_seconds(4, 1e6, inside, SLOW, per_node=1) == pytest.approx(ring_seconds(4, 1e6, SLOW))
+    with pytest.raises(ValueError, match="don't fill nodes of 8"):
+        hierarchical_seconds(12, 1e6, inside, SLOW)
+
+
+def test_overlap_hides_what_fits_behind_the_backward_pass_and_no_more():
+    assert step_seconds(0.3, 0.1, overlap=False) == pytest.approx(0.4)
+    assert step_seconds(0.3, 0.1, overlap=True) == pytest.approx(0.3)
+    assert step_seconds(0.3, 0.5, overlap=True) == pytest.approx(0.1 + 0.5)
+
+
+def test_predictions_fall_with_the_number_of_devices_and_never_exceed_the_ideal():
+    predictions = predict(0.012, 1.08e6)
+    assert len(predictions) == 2 * len(NETWORKS) * len(DEVICES)
+    for name in {row.network for row in predictions}:
+        rows = [row for row in predictions if row.network == name]
+        assert [row.devices for row in rows] == list(DEVICES)
+        efficiencies = [row.efficiency for row in rows]
+        assert efficiencies == sorted(efficiencies, reverse=True)
+        assert all(0 < row.efficiency <= row.efficiency_with_overlap <= 1 for row in rows)
+        assert rows[-1].examples_per_second(100.0) == pytest.approx(256 * 100 * rows[-1].efficiency)
+    inside = [row for row in predictions if "nodes" in row.network and row.devices == 8]
+    assert {row.reduction for row in inside} == {ring_seconds(8, 1.08e6, NVLINK)}
+
+
+def test_a_network_is_given_by_name_gigabits_and_microseconds():
+    network = Network.parse("RoCE: two ports:200:3.5")
+    assert (network.name, network.bandwidth) == ("RoCE: two ports", 25e9)
+    assert network.latency == pytest.approx(3.5e-6)
+    for text in ("fast", "fast:0:1", "fast:10:-1", "fast:x:1"):
+        with pytest.raises(ValueError):
+            Network.parse(text)
+
+
+def test_the_model_says_that_it_is_one_and_writes_nothing(tmp_path, capsys):
+    flags = ["--modes", "--step-milliseconds", "12", "--gradient-megabytes", "1.08"]
+    scaling.main([*flags, "--network", "mine:40:20", "--output", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "A model, not a measurement" in shown
+    assert "12 ms a step" in shown and "1.08 MB" in shown
+    assert "mine: 5 GB/s, 20 µs" in shown
+    assert "nothing was measured" in shown
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(SystemExit):
+        scaling.main(["--modes", "--step-milliseconds", "0", "--gradient-megabytes", "1"])
+
+
+def test_what_resnet20_reduces_is_its_published_size():
+    # He et al. 2016, table 6: 0.27 million parameters.
+    assert scaling.reduced_bytes(20) / 4 == pytest.approx(0.27e6, rel=0.02)
+
+
+def test_clusters_are_compared_with_one_process_of_the_same_repeat():
+    runs = {
+        "one process": [scaling.Started(10.0, 400.0), scaling.Started(8.0, 300.0)],
+        "sync": [scaling.Started(14.0, 360.0), scaling.Started(16.0, 240.0)],
+        "async": [scaling.Started(30.0, 380.0), scaling.Started(24.0, 270.0)],
+    }
+    figures = {figure.name: figure for figure in scaling.figures(runs)}
+    assert figures["two sync workers over one process, speed"].repeats == pytest.approx((0.9, 0.8))
+    assert figures["two async workers over one process, speed"].repeats == pytest.approx((0.95, 0.9))
+    assert figures["two sync workers over one process, start to first step"].repeats == pytest.approx(
+        (1.4, 2)
+    )
+    assert [figure.goal is None for figure in figures.values()] == [False, False, False, True] + 6 * [True]
+
+
+def test_the_speed_of_a_cluster_counts_all_steps_between_its_rows():
+    rows = [{"step": step, "wall_time": time} for step, time in ((5, 10.0), (7, 10.5), (6, 11.0), (9, 12.0))]
+    assert scaling.images_per_second(rows, batch_size=64) == 4 * 64 / 2.0
+
+
+def test_a_run_that_fails_says_why_and_leaves_no_process(tmp_path):
+    options = argparse.Namespace(warmup_steps=1, steps=1, batch_size=16)
+    with pytest.raises(RuntimeError, match="(?s)exit code 2.*--num-layers is 9") as failed:
+        scaling.measure_run(["train", "--num-layers", "9"], tmp_path / "run", options)
+    assert "no step 1" in str(failed.value)
+
+
+@pytest.mark.slow
+def test_scaling_measures_a_real_cluster(tmp_path, shapes):
+    command = [sys.executable, "-m", "benchmarks.scaling", "--repeats", "1", "--num-layers", "8"]
+    command += ["--batch-size", "16", "--output", str(tmp_path), "--data-dir", str(shapes.directory.parent)]
+    command += ["--modes", "sync", "--steps", "3", "--warmup-steps", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = read_figures(tmp_path / "scaling.json")
+    assert [figure.goal is not None for figure in figures] == [True, True, False, False, False, False]
+    assert all(figure.median > 0 for figure in figures)
+    model = json.loads((tmp_path / "scaling.json").read_text())["configuration"]["model"]
+    assert len(model["rows"]) == 2 * len(NETWORKS) * len(DEVICES)

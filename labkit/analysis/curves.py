@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.metrics import MetricsReader, Seam
+from labkit.metrics import MetricsReader, Seam, with_evaluations
 from labkit.runs import RunDirectory
 
 __all__ = ["Curve", "Curves", "moving_average", "read_curves"]
@@ -55,10 +55,10 @@ def _is_number(value: Any) -> bool:
 
 
 def read_curves(run: RunDirectory) -> Curves:
-    """Read all of a run's metrics; empty where there are none yet."""
+    """Read all of a run's metrics, separate evaluations too; empty where there are none yet."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
-    return Curves(reader.rows, reader.seams)
+    return Curves(with_evaluations(reader), reader.seams)
 
 
 def moving_average(value: Floats, weight: float) -> Floats:

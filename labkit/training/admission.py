@@ -1,5 +1,6 @@
 """What can be refused before any work: nothing here imports TensorFlow or writes a file."""
 
+import ipaddress
 import os
 import shutil
 from dataclasses import dataclass
@@ -8,14 +9,18 @@ from pathlib import Path
 from labkit import home
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.metrics import evaluations_path
 from labkit.runs import RunDirectory
+from labkit.training.topology import ClusterTask, split_address
 
 __all__ = [
     "Admission",
     "admit",
+    "check_cluster",
     "check_disk_space",
     "check_place",
     "check_writable",
+    "discard",
     "recorded_config",
     "run_directory",
 ]
@@ -75,6 +80,61 @@ def check_place(config: Config, run: RunDirectory) -> None:
         raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
 
 
+def check_cluster(config: Config, task: ClusterTask, overwrite: bool) -> None:
+    """Raise InputError where ``config`` can't be trained by the cluster of ``task``."""
+    if overwrite:
+        raise InputError(
+            "--overwrite in a cluster would discard the run again at every restart; remove the directory "
+            "first (labkit cluster local does so by itself)"
+        )
+    host = split_address(task.address)[0]
+    if is_loopback(config.distribution.bind) and not is_loopback(host):
+        raise InputError(
+            f"--bind is {config.distribution.bind}, where nobody from outside reaches this task, "
+            f"{task.name} at {task.address}; give --bind {host}, or 0.0.0.0 for every "
+            "address (whoever reaches a TensorFlow server can run what they like: see docs/clusters.md)"
+        )
+    if not task.asynchronous_by_default:
+        local = max(1, config.distribution.num_gpus or 1)
+        config.check_replicas(task.num_workers * local)
+        return
+    if (config.distribution.num_gpus or 0) > 1:
+        raise InputError(
+            f"--num-gpus is {config.distribution.num_gpus}; allowed in asynchronous training: 0 or 1; "
+            "start one worker for each GPU"
+        )
+    if config.model.sync_batch_norm:
+        raise InputError("--sync-batch-norm needs replicas in step; leave it out, or train with --sync")
+
+
+def discard(run: RunDirectory) -> None:
+    """Remove what a run wrote, and nothing else that lies there.
+
+    The configuration goes last: until then the directory is known as a run.
+    """
+    for folder in (run.events_path, run.checkpoints_path, run.predictions_path, run.cluster_path):
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+    for path in (
+        run.metrics_path,
+        evaluations_path(run.metrics_path),
+        run.status_path,
+        run.environment_path,
+        run.log_path,
+        run.config_path,
+    ):
+        path.unlink(missing_ok=True)
+    run.create()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def recorded_config(run: RunDirectory) -> Config:
     """Return the configuration that a run was started with. Raises InputError where it is damaged."""
     try:
@@ -88,7 +148,7 @@ def recorded_config(run: RunDirectory) -> Config:
 
 def _holds_something_else(run: RunDirectory) -> bool:
     """Return whether there is anything that a run killed in its first moments would not have left."""
-    ours = {".lock", run.log_path.name, run.events_path.name, run.checkpoints_path.name}
+    ours = {".lock", "cluster", run.log_path.name, run.events_path.name, run.checkpoints_path.name}
     if not run.path.is_dir():
         return False
     return any(path.name not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())

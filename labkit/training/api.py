@@ -3,7 +3,6 @@
 This module imports TensorFlow only when there is work for it, so that bad input is refused at once.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,29 @@ from labkit.config import Config
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader, MetricsWriter
+from labkit.metrics import MetricsReader, append_evaluation
 from labkit.notices import import_tensorflow
-from labkit.runs import ACTIVE_STATES, RunDirectory, RunLock
+from labkit.runs import RunDirectory
 from labkit.training.admission import (
     Admission,
     admit,
+    check_cluster,
     check_place,
     check_writable,
     recorded_config,
     run_directory,
 )
 from labkit.training.result import TrainResult
+from labkit.training.topology import ClusterTask
 
-__all__ = ["evaluate", "train", "with_recorded_choices"]
+__all__ = [
+    "admit_to_cluster",
+    "ensure_data_set",
+    "evaluate",
+    "evaluation_inputs",
+    "train",
+    "with_recorded_choices",
+]
 
 
 def train(
@@ -36,6 +44,7 @@ def train(
     announce: Callable[[str], None] = print,
     asked_for: str | None = None,
     data_note: str | None = None,
+    task: ClusterTask | None = None,
 ) -> TrainResult:
     """Train a run to its end, from wherever it stands.
 
@@ -48,9 +57,13 @@ def train(
         announce: takes lines for people before the run's own console starts.
         asked_for, data_note: where the caller resolved the data set itself: what the user named, and the
             line that said which data set was chosen and why. Both are recorded in the run.
+        task: this process's place in a cluster, as one that trains, or that coordinates the training; None
+            without a cluster. Every task calls this with the same configuration.
 
-    Raises InputError for what can't be run.
+    Raises InputError for what can't be run, PeerLost where the cluster loses a task that it needs.
     """
+    if task is not None:
+        return _train_in_cluster(config, task, overwrite=overwrite, announce=announce)
     asked_for = asked_for or config.data.dataset
     config = with_recorded_choices(config, overwrite)
     data_dir = _data_dir(config)
@@ -96,6 +109,62 @@ def train(
     )
 
 
+def _train_in_cluster(
+    config: Config, task: ClusterTask, *, overwrite: bool, announce: Callable[[str], None]
+) -> TrainResult:
+    check_cluster(config, task, overwrite)
+    asked_for = config.data.dataset
+    config, manifest, note, admission = admit_to_cluster(config)
+    if admission.found == "finished":
+        return _already_finished(admission.run)
+    if task.is_chief:
+        announce(note)
+    import_tensorflow()
+    from labkit.training.start import train_in_cluster
+
+    return train_in_cluster(config, manifest, task, admission.run, data_note=note, asked_for=asked_for)
+
+
+def admit_to_cluster(config: Config, *, overwrite: bool = False) -> tuple[Config, Manifest, str, Admission]:
+    """Decide what a task of a cluster trains, and where; every task comes to the same result.
+
+    Returns the configuration with everything in it decided, the data set, the line that says which it is, and
+    the admission of the run directory. Raises InputError for what can't be run, and where no data set is
+    prepared: many tasks would prepare it at once.
+    """
+    config = with_recorded_choices(config, overwrite)
+    data_dir = _data_dir(config)
+    manifest, note = _prepared(config, data_dir, may_download=False)
+    if manifest is None:
+        option = "" if config.data.dataset == "auto" else f" --dataset {config.data.dataset}"
+        raise InputError(
+            f"no data set is prepared in {data_dir}; in a cluster prepare it first: "
+            f"labkit data prepare --data-dir {data_dir}{option}"
+        )
+    config, admission = _admitted(config, manifest, overwrite)
+    return config, manifest, note, admission
+
+
+def ensure_data_set(
+    config: Config, *, overwrite: bool = False, announce: Callable[[str], None] = print
+) -> Config:
+    """Return ``config`` with a data set that is prepared; a missing one is made, by the rules of ``train``.
+
+    Raises InputError where what is asked for can't be had.
+    """
+    config = with_recorded_choices(config, overwrite)
+    data_dir = _data_dir(config)
+    manifest, note = _prepared(config, data_dir)
+    if manifest is None:
+        import_tensorflow()
+        from labkit.data.resolve import resolve
+
+        manifest = resolve(config.data.dataset, data_dir, data_dir_is_default=True, announce=announce)
+    else:
+        announce(note)
+    return config.replace({"dataset": manifest.dataset})
+
+
 def _data_dir(config: Config) -> Path:
     named = config.data.data_dir
     return Path(named).expanduser().absolute() if named else home.data_home()
@@ -114,7 +183,7 @@ def with_recorded_choices(config: Config, overwrite: bool) -> Config:
     return config.replace({name: recorded[name] for name in automatic})
 
 
-def _prepared(config: Config, data_dir: Path) -> tuple[Manifest | None, str]:
+def _prepared(config: Config, data_dir: Path, *, may_download: bool = True) -> tuple[Manifest | None, str]:
     """Return the manifest and the line that says which data set it is; None where it must be made first.
 
     A data directory that the user names must hold what is asked for; the default one is filled as
@@ -123,7 +192,7 @@ def _prepared(config: Config, data_dir: Path) -> tuple[Manifest | None, str]:
     dataset = config.data.dataset
     for name in ("cifar10", "shapes") if dataset == "auto" else (dataset,):
         manifest = find_manifest(data_dir, name)
-        if name == "shapes" and dataset == "auto" and config.data.data_dir is None:
+        if name == "shapes" and dataset == "auto" and config.data.data_dir is None and may_download:
             break  # auto tries the download first
         if manifest is not None:
             return manifest, f"data set: {name} in {manifest.directory}"
@@ -185,6 +254,7 @@ def evaluate(
     checkpoint: str = "best",
     data_dir: str | None = None,
     eval_batch_size: int | None = None,
+    num_intra_threads: int | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint of a run and write the predictions for the dashboard.
 
@@ -194,56 +264,57 @@ def evaluate(
         checkpoint: ``best`` (on validation; the newest where there was none), ``last``, or a step.
         data_dir: where the data set is; None: where the run was trained with it.
         eval_batch_size: examples per step; None: the run's.
+        num_intra_threads: threads inside one operation, 0: TensorFlow's choice; None: the run's.
 
-    Returns the content of ``predictions/<split>.json``. A figure is added to the run's metrics unless a
-    training is writing them. Raises InputError where the run, the checkpoint or the data isn't there.
+    Returns the content of ``predictions/<split>.json``. The figures are added to the run's evaluations, once
+    for each split and step. Raises InputError where the run, the checkpoint or the data isn't there.
     """
     run = RunDirectory(job_dir)
+    config, manifest = evaluation_inputs(
+        run, split, data_dir=data_dir, eval_batch_size=eval_batch_size, num_intra_threads=num_intra_threads
+    )
+    import_tensorflow()
+    from labkit.training.checkpoint_evaluator import CheckpointEvaluator, check_same_data
+    from labkit.training.checkpoints import CheckpointStore
+    from labkit.training.predictions import write_predictions
+
+    store = CheckpointStore(run.checkpoints_path)
+    step = _chosen_step(store, checkpoint, run)
+    check_same_data(run, store.state(step), manifest)
+    evaluator = CheckpointEvaluator(run, config, manifest, split, num_gpus=1)
+    evaluator.load(step)
+    evaluation = evaluator.evaluate()
+    figures = write_predictions(run, evaluation, manifest, checkpoint_step=step)
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    if split == "train" or (split, step) not in {(row.get("split"), row.get("step")) for row in reader}:
+        append_evaluation(run.metrics_path, evaluator.row(evaluation), reader.seams)
+    return figures
+
+
+def evaluation_inputs(
+    run: RunDirectory,
+    split: str,
+    *,
+    data_dir: str | None,
+    eval_batch_size: int | None,
+    num_intra_threads: int | None,
+) -> tuple[Config, Manifest]:
+    """Return what is needed to evaluate a run here; None means as recorded in the run.
+
+    Raises InputError where the run can't be read or written to, or its data aren't prepared here.
+    """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
-    changed = {
-        name: value
-        for name, value in (("data_dir", data_dir), ("eval_batch_size", eval_batch_size))
-        if value is not None
-    }
+    asked = {"data_dir": data_dir, "eval_batch_size": eval_batch_size, "num_intra_threads": num_intra_threads}
+    changed = {name: value for name, value in asked.items() if value is not None}
     config = config.replace(changed | {"job_dir": str(run.path)})
     manifest = load_manifest(_data_dir(config), config.data.dataset)
     if not manifest.splits.get(split):
         raise InputError(
             f"--split is {split!r}; {manifest.dataset} is prepared with: {', '.join(manifest.splits)}"
         )
-
-    import_tensorflow()
-    from labkit.training.checkpoints import CheckpointStore
-    from labkit.training.devices import num_gpus_found
-    from labkit.training.evaluate import evaluate_split
-    from labkit.training.predictions import write_predictions
-    from labkit.training.session import make_session, prepare_devices
-
-    store = CheckpointStore(run.checkpoints_path)
-    step = _chosen_step(store, checkpoint, run)
-    recorded = store.state(step).data_checksum
-    if recorded != manifest.checksum:
-        raise InputError(
-            f"{run.path} was trained on other data than {manifest.directory} holds now (checksum "
-            f"{recorded[:12]} there, {manifest.checksum[:12]} here); name its data set with --data-dir"
-        )
-    # One device of this machine is enough, whichever the run was trained on.
-    here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
-    config = config.replace(here | {"num_gpus": min(1, num_gpus_found())})
-    session = make_session(config, manifest, prepare_devices(config))
-    store.restore(session.model_checkpoint(), step, partial=True)
-    evaluation = evaluate_split(
-        session.strategy,
-        session.predict_step,
-        manifest,
-        split,
-        global_batch_size=config.data.eval_batch_size,
-    )
-    figures = write_predictions(run, evaluation, manifest, checkpoint_step=step)
-    epoch = step * config.data.train_batch_size / manifest.count("train")
-    _append_if_idle(run, evaluation.metrics() | {"step": step, "epoch": epoch, "wall_time": time.time()})
-    return figures
+    return config, manifest
 
 
 def _chosen_step(store: Any, checkpoint: str, run: RunDirectory) -> int:
@@ -258,22 +329,3 @@ def _chosen_step(store: Any, checkpoint: str, run: RunDirectory) -> int:
         known = ", ".join(str(step) for step in steps)
         raise InputError(f"--checkpoint is {checkpoint!r}; allowed: best, last, or one of the steps {known}")
     return int(checkpoint)
-
-
-def _append_if_idle(run: RunDirectory, row: dict[str, Any]) -> None:
-    """Add a row to the metrics, once, where no training holds the run: only one process writes that file."""
-    status = run.read_status()
-    lock = RunLock(run)
-    if (status is not None and status.state in ACTIVE_STATES and status.liveness() in ACTIVE_STATES) or (
-        not lock.acquire()
-    ):
-        return
-    from labkit.training.telemetry import recorded_evaluations
-
-    try:
-        if (row["split"], row["step"]) not in recorded_evaluations(run):
-            metrics = MetricsWriter(run.metrics_path)
-            metrics.append([row])
-            metrics.close()
-    finally:
-        lock.release()

@@ -3,40 +3,65 @@
 One strategy for one process: TensorFlow fixes threads and logical devices at its first operation.
 """
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tensorflow as tf
 
 from labkit.config import DistributionConfig, ModelConfig
 from labkit.errors import InputError
+from labkit.training.topology import ClusterTask
 
-__all__ = ["DevicePlan", "choose_data_format", "configure_tensorflow", "make_strategy", "plan_devices"]
+__all__ = [
+    "DevicePlan",
+    "choose_data_format",
+    "configure_tensorflow",
+    "make_strategy",
+    "plan_devices",
+    "threads_for_peers",
+]
 
 
 @dataclass(frozen=True)
 class DevicePlan:
     """Where the replicas of a run are.
 
-    ``devices``: one logical device name a replica. ``banner``: a line to show wherever results are
-    shown, where the devices aren't what the names of the flags promise; else empty.
+    ``devices``: this process's, one logical device name a replica. ``num_workers``: processes that train
+    in step, each with as many devices; ``worker_number``: which of them this is. ``asynchronous_workers``:
+    with parameter servers, processes that train each at its own pace, while this one coordinates.
+    ``banner``: a line to show wherever results are shown, where the devices aren't what the names of the
+    flags promise; else empty.
     """
 
     kind: str
     devices: tuple[str, ...]
     simulated: bool = False
     banner: str = ""
+    num_workers: int = 1
+    worker_number: int = 0
+    asynchronous_workers: int = 0
+    num_ps: int = 0
+
+    @property
+    def num_local_replicas(self) -> int:
+        return len(self.devices)
 
     @property
     def num_replicas(self) -> int:
-        return len(self.devices)
+        """Return how many replicas share a batch."""
+        return len(self.devices) * self.num_workers
 
     def describe(self) -> str:
+        if self.asynchronous_workers:
+            servers = f"{self.num_ps} parameter server" + ("s" if self.num_ps > 1 else "")
+            return f"{self.asynchronous_workers} asynchronous workers with {servers}"
+        local = "CPU"
         if self.simulated:
-            return f"{self.num_replicas} replicas simulated on logical CPU devices"
-        if self.kind == "GPU":
-            return f"{self.num_replicas} GPU" + ("s" if self.num_replicas > 1 else "")
-        return "CPU"
+            local = f"{self.num_local_replicas} replicas simulated on logical CPU devices"
+        elif self.kind == "GPU":
+            local = f"{self.num_local_replicas} GPU" + ("s" if self.num_local_replicas > 1 else "")
+        return f"{self.num_workers} synchronous workers, each {local}" if self.num_workers > 1 else local
 
 
 def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
@@ -69,17 +94,32 @@ def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
     return DevicePlan("GPU", tuple(f"/gpu:{index}" for index in range(wanted)))
 
 
-def configure_tensorflow(config: DistributionConfig, *, deterministic: bool) -> DevicePlan:
+def configure_tensorflow(
+    config: DistributionConfig, *, deterministic: bool, task: ClusterTask | None = None
+) -> DevicePlan:
     """Set threads, placement, determinism and logical devices before the first operation; return the plan.
+
+    Args:
+        config: threads and devices of this process.
+        deterministic: whether operations must give the same bits each time.
+        task: this process's place in a cluster that trains in step, or the coordinator's in one with
+            parameter servers, which uses no GPU itself.
 
     Raises InputError where the devices aren't there (``plan_devices``), or where TensorFlow is already
     running in this process with other settings.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    plan = plan_devices(config, len(gpus))
+    coordinates = task is not None and task.asynchronous_by_default
+    plan = DevicePlan("CPU", ("/cpu:0",)) if coordinates else plan_devices(config, len(gpus))
+    inter_threads = config.num_inter_threads
+    if task is not None and coordinates:
+        plan = replace(plan, asynchronous_workers=task.count("worker"), num_ps=task.count("ps"))
+        inter_threads = inter_threads or threads_for_peers(task)
+    elif task is not None:
+        plan = replace(plan, num_workers=task.num_workers, worker_number=task.worker_number)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
-        tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
+        tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
         tf.config.set_soft_device_placement(config.allow_soft_placement)
         tf.debugging.set_log_device_placement(config.log_device_placement)
         used = gpus[: plan.num_replicas] if plan.kind == "GPU" else []
@@ -98,6 +138,15 @@ def configure_tensorflow(config: DistributionConfig, *, deterministic: bool) -> 
     return plan
 
 
+def threads_for_peers(task: ClusterTask) -> int:
+    """Return how many operations at a time a process with parameter servers must be able to run.
+
+    An operation that waits for another process keeps its thread: with as many threads as workers or fewer,
+    all may wait and nobody answers (seen with two workers on two cores).
+    """
+    return max(task.count("worker") + task.count("ps") + 1, os.cpu_count() or 1)
+
+
 def num_gpus_found() -> int:
     """Return how many GPUs TensorFlow finds."""
     return len(tf.config.list_physical_devices("GPU"))
@@ -111,7 +160,7 @@ def _split_cpu(count: int) -> None:
 
 
 def make_strategy(plan: DevicePlan, variable_strategy: str) -> tf.distribute.Strategy:
-    """Return the strategy over the plan's devices.
+    """Return the strategy over the plan's devices in this process (``strategies`` has those of a cluster).
 
     One replica: TensorFlow's default strategy or ``OneDeviceStrategy``; there is nothing to reduce.
     Several with variable strategy ``CPU``: ``CentralStorageStrategy``, one copy of the variables on the

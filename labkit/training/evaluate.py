@@ -1,7 +1,10 @@
 """Evaluation of a whole split: every example counted exactly once."""
 
+import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +12,7 @@ import tensorflow as tf
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import InputShare, eval_dataset
 
-__all__ = ["Evaluation", "evaluate_split"]
+__all__ = ["Evaluation", "evaluate_split", "gathered"]
 
 
 @dataclass(frozen=True)
@@ -86,37 +89,72 @@ def evaluate_split(
     *,
     global_batch_size: int,
     on_batch=lambda: None,
+    num_workers: int = 1,
+    worker_number: int = 0,
 ) -> Evaluation:
     """Run the model over a split.
 
     Args:
-        strategy: of one process; its replicas share each batch.
+        strategy: its replicas share each batch.
         predict_step: from ``make_predict_step``.
         manifest: the prepared data set.
         split: ``train``, ``validation`` or ``test``.
         global_batch_size: examples a step; any size, the last batch is padded and the padding left out.
         on_batch: called after each batch.
+        num_workers, worker_number: where several processes evaluate together, how many and which this is.
+            Every one of them returns the evaluation of the whole split.
 
     Raises RuntimeError where an example came more or less than once.
     """
     started = time.perf_counter()
     replicas = strategy.num_replicas_in_sync
-    share = InputShare(num_replicas=replicas, num_local_replicas=replicas)
+    local = replicas // num_workers
+    share = InputShare(num_replicas=replicas, first_replica=worker_number * local, num_local_replicas=local)
     batches = strategy.distribute_datasets_from_function(
         lambda _: eval_dataset(manifest, split, global_batch_size=global_batch_size, share=share)
     )
-    collected = []
+    collected: list[list[np.ndarray]] = [[] for _ in range(local)]
     for images, labels, index, weight in batches:
         per_replica = zip(
             *map(strategy.experimental_local_results, (predict_step(images), labels, index, weight)),
             strict=True,
         )
-        for values in per_replica:
-            logits, label, number, kept = (value.numpy() for value in values)
-            collected.append((logits[kept > 0], label[kept > 0], number[kept > 0]))
+        for replica, values in enumerate(per_replica):
+            collected[replica].append(_as_rows(*(value.numpy() for value in values)))
         on_batch()
-    logits, labels, index = (np.concatenate(parts) for parts in zip(*collected, strict=True))
+    rows = _gathered(strategy, [np.concatenate(parts) for parts in collected], num_workers)
+    rows = rows[rows[:, -1] > 0]
+    logits = rows[:, :-3].astype(np.float32)
+    labels, index = rows[:, -3].astype(np.int32), rows[:, -2].astype(np.int64)
     order = np.argsort(index, kind="stable")
     if not np.array_equal(index[order], np.arange(manifest.count(split))):
         raise RuntimeError(f"the {split} split was not evaluated once per example: {len(index)} results")
     return Evaluation(split, logits[order], labels[order], index[order], time.perf_counter() - started)
+
+
+def _as_rows(logits: np.ndarray, labels: np.ndarray, index: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return all results of a batch as one array, float64 [batch, num_classes + 3]: exact for every one."""
+    return np.concatenate(
+        [logits, labels[:, None], index[:, None], weight[:, None]], axis=1, dtype=np.float64
+    )
+
+
+def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_workers: int) -> np.ndarray:
+    """Return the rows of all replicas of all processes; ``local`` has an array for each of this one's."""
+    if num_workers == 1:
+        return np.concatenate(local)
+    remaining = iter(local)
+    values = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(next(remaining)))
+    return gathered(strategy)(values).numpy()
+
+
+@functools.lru_cache(maxsize=1)
+def gathered(strategy: tf.distribute.Strategy) -> Callable[[Any], tf.Tensor]:
+    """Return a function of a value for each replica that gives all of them in order, along the first axis."""
+
+    # Compiled once: the eager call compiles at each use, and TensorFlow warns of that.
+    @tf.function(reduce_retracing=True)
+    def gather(values):
+        return strategy.gather(values, axis=0)
+
+    return gather

@@ -5,22 +5,25 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import tensorflow as tf
-
 from labkit.data.inputs import InputShare, choose_input_path
 from labkit.data.loading import load_split
 from labkit.data.pipeline import train_dataset
+from labkit.peers import PeerLost
 from labkit.runs import RunDirectory
+from labkit.training.asynchronous import AsynchronousEngine
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, format_duration, step_line
+from labkit.training.engines import StepResult, SynchronousEngine
 from labkit.training.evaluate import Evaluation, evaluate_split
 from labkit.training.extras import Extras
+from labkit.training.membership import Membership
 from labkit.training.predictions import write_predictions
 from labkit.training.result import TrainResult
 from labkit.training.schedules import learning_rate_at
 from labkit.training.session import Session
 from labkit.training.signals import StopRequest
-from labkit.training.telemetry import Pace, Telemetry
+from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
+from labkit.worker_metrics import WorkerMetrics
 
 __all__ = ["TrainLoop"]
 
@@ -36,10 +39,23 @@ class _Progress:
 
 
 class TrainLoop:
-    """One session of training: from a checkpoint, or the start, to the last step or a stop."""
+    """One session of training: from a checkpoint, or the start, to the last step or a stop.
 
-    def __init__(self, session: Session, run: RunDirectory, store: CheckpointStore, console: Console) -> None:
+    In a cluster that trains in step every worker goes through the same loop, and all reach the same
+    decisions after the same steps; only the chief writes the run and the checkpoints.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        run: RunDirectory,
+        store: CheckpointStore,
+        console: Console,
+        membership: Membership | None = None,
+    ) -> None:
         self.session, self.run, self.store, self.console = session, run, store, console
+        self.membership = membership
+        self.writes = membership is None or membership.task.is_chief
         self.config, self.manifest, self.plan = session.config, session.manifest, session.plan
         self.steps_per_epoch = self.manifest.count("train") / self.config.data.train_batch_size
         self.total_steps = self.config.run.train_steps
@@ -58,8 +74,10 @@ class TrainLoop:
         self.progress = _Progress(0)
         if state is not None:
             self.progress = _Progress(state.step, state.best_step, state.best_accuracy)
-        self.telemetry = Telemetry(
-            self.run, total_steps=self.total_steps, first_step=self.progress.step, resumed=resumed
+        self.telemetry = (
+            Telemetry(self.run, total_steps=self.total_steps, first_step=self.progress.step, resumed=resumed)
+            if self.writes
+            else SilentTelemetry()
         )
         try:
             return self._run(resumed)
@@ -68,24 +86,73 @@ class TrainLoop:
             self.telemetry.state("interrupted", f"at once, unsaved since step {steps[-1] if steps else 0}")
             raise
         except BaseException as error:
-            self.telemetry.state("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            lost = self.membership.explain(error) if self.membership else None
+            if lost:
+                self.telemetry.state("interrupted", lost)
+                raise PeerLost(lost) from None
+            self.telemetry.state("failed", message)
             raise
         finally:
             self.telemetry.close()
 
     def _run(self, resumed: bool) -> TrainResult:
+        self.extras = Extras(self.config, self.run, self.session) if self.writes else None
+        self.engine = self._make_engine()
+        if self.membership:
+            # From here on this thread may hang in a collective that nothing ends: another one must speak.
+            self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
+        self.engine.agree(self.progress.step, "the step of the newest checkpoint")
         self._announce(resumed)
-        self.extras = Extras(self.config, self.run, self.session)
         failure = self._train_steps()
-        if not failure and self.stop and self.progress.step < self.total_steps:
+        if not failure and self.progress.step < self.total_steps:
             failure = self._save()
             if not failure:
-                message = f"{self.stop.name} at step {self.progress.step}; the same command goes on"
+                reason = self.stop.name or "another worker was asked to stop"
+                message = f"{reason} at step {self.progress.step}; the same command goes on"
                 return self._end("interrupted", message)
         return self._end("failed", failure) if failure else self._finish()
 
+    def _make_engine(self) -> SynchronousEngine | AsynchronousEngine:
+        def learning_rate(number: int) -> float:
+            return learning_rate_at(
+                number,
+                self.config.optimizer,
+                total_steps=self.total_steps,
+                steps_per_epoch=self.steps_per_epoch,
+            )
+
+        if self.plan.asynchronous_workers:
+            assert self.membership is not None
+            return AsynchronousEngine(
+                self.session,
+                self._batches(),
+                learning_rate,
+                stuck=self.membership.silent_workers,
+                patience=2 * self.config.distribution.peer_timeout_seconds,
+                step=self.progress.step,
+                stopping=self._is_asked_to_stop,
+            )
+        wants_batch = self.extras is not None and self.extras.wants_batch
+        return SynchronousEngine(
+            self.session,
+            self._batches(),
+            learning_rate,
+            name=self.membership.task.name if self.membership else "worker:0",
+            on_first_batch=self.extras.first_batch if self.extras and wants_batch else None,
+            step=self.progress.step,
+            stopping=self._is_asked_to_stop,
+        )
+
+    def _is_asked_to_stop(self) -> bool:
+        return bool(self.stop) or bool(self.membership and self.membership.a_server_stops())
+
     def _announce(self, resumed: bool) -> None:
         say = self.console.line
+        if not self.writes:
+            assert self.membership is not None
+            say(f"{self.membership.task.name} trains in step from step {self.progress.step}")
+            return
         if self.plan.banner:
             say(self.plan.banner)
         counts = ", ".join(f"{self.manifest.count(name):,} {name}" for name in self.manifest.splits)
@@ -109,80 +176,125 @@ class TrainLoop:
 
     def _train_steps(self) -> str | None:
         """Train until the last step or a stop. Returns what went wrong, or None."""
-        batches = self._batches()
         pace = Pace(self.config.data.train_batch_size)
-        self.console.start_progress(self.progress.step, self.total_steps)
+        workers = self._worker_metrics()
+        hold: int | None = None  # the last step of those under way when a stop or a checkpoint came due
+        if self.writes:
+            self.console.start_progress(self.progress.step, self.total_steps)
         try:
-            while self.progress.step < self.total_steps and not self.stop:
-                row = self._train_one_step(batches, pace)
+            while self.progress.step < self.total_steps:
+                stopping = self.engine.stop_is_agreed()
+                if hold is None and (stopping or self._save_is_overdue()):
+                    hold = self.engine.started
+                if hold == self.progress.step:
+                    if stopping:
+                        return None
+                    if workers:
+                        workers.finish()
+                    failure, hold = self._save(), None
+                    if failure:
+                        return failure
+                    if workers:
+                        workers.begin()
+                    continue
+                row = self._record(self.engine.next_step(hold or self._limit()), pace, workers)
                 if not math.isfinite(row["loss"]):
                     return self._diverged(f"loss is {row['loss']} at step {row['step']}")
-                failure = self._after_step(row, pace)
+                failure = self._after_step(row, pace, workers)
                 if failure:
                     return failure
         finally:
             self.console.stop_progress()
+            if workers:
+                workers.close()
         return None
 
-    def _train_one_step(self, batches, pace: Pace) -> dict[str, Any]:
-        """Make one update and record it. Returns its metrics row."""
-        started = time.perf_counter()
-        images, labels = next(batches)
-        waited = time.perf_counter() - started
-        if self.extras.wants_batch:
-            self.extras.first_batch(
-                self.session.strategy.experimental_local_results(images)[0], self.progress.step
-            )
-        learning_rate = learning_rate_at(
-            self.progress.step,
-            self.config.optimizer,
-            total_steps=self.total_steps,
-            steps_per_epoch=self.steps_per_epoch,
+    def _limit(self) -> int:
+        """Return the step up to which steps may be started: all must end before what is due after it."""
+        last = min(self.progress.step + self.engine.window, self.total_steps)
+        for step in range(self.progress.step + 1, last):
+            if self._validation_is_due(step) or self._save_is_due(step):
+                return step
+        return last
+
+    def _worker_metrics(self) -> WorkerMetrics | None:
+        if self.membership is None:
+            return None
+        return WorkerMetrics(
+            self.membership.folder,
+            # In step, each worker has its slice of a batch; otherwise a batch of its own.
+            examples_per_step=self.config.data.train_batch_size / self.plan.num_workers,
+            replicas=self.plan.num_local_replicas,
         )
-        result = self.session.train_step(images, labels, tf.constant(learning_rate, tf.float32))
-        loss, accuracy = result.numpy().tolist()
-        seconds = time.perf_counter() - started
-        self.progress.step += 1
-        row = {
+
+    def _record(self, result: StepResult, pace: Pace, workers: WorkerMetrics | None) -> dict[str, Any]:
+        """Record a completed step. Returns its metrics row."""
+        started = time.perf_counter()
+        self.progress.step = result.step
+        seconds = result.seconds
+        rate = self.config.data.train_batch_size / seconds
+        row: dict[str, Any] = {
             "split": "train",
-            "step": self.progress.step,
-            "epoch": self.progress.step / self.steps_per_epoch,
-            "loss": loss,
-            "accuracy": accuracy,
-            "learning_rate": learning_rate,
-            "examples_per_second": self.config.data.train_batch_size / seconds,
+            "step": result.step,
+            "epoch": result.step / self.steps_per_epoch,
+            "loss": result.loss,
+            "accuracy": result.accuracy,
+            "learning_rate": result.learning_rate,
+            "examples_per_second": rate,
+            "replica_examples_per_second": rate / (self.plan.asynchronous_workers or self.plan.num_replicas),
             "seconds_per_step": seconds,
-            "input_wait_fraction": waited / seconds,
+            "input_wait_fraction": result.waited / seconds,
+            "communication_fraction": min(1.0, result.exchanged / max(seconds, result.worker_seconds)),
             "wall_time": time.time(),
         }
         self.telemetry.train_row(row, pace)
-        self.console.progress(row["step"], f"loss {loss:.3f} accuracy {accuracy:.3f}", loss)
-        pace.add(time.perf_counter() - started, waited)
+        if workers and self.membership:
+            rate_of_worker = workers.add(
+                result.worker,
+                result.step,
+                waited=result.waited,
+                worked=result.worker_seconds,
+                exchanged=result.exchanged,
+            )
+            self.membership.tell(result.step, rate_of_worker)
+        self.console.progress(
+            row["step"], f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"]
+        )
+        pace.add(seconds + time.perf_counter() - started, result.waited)
         return row
 
-    def _after_step(self, row: dict[str, Any], pace: Pace) -> str | None:
+    def _after_step(self, row: dict[str, Any], pace: Pace, workers: WorkerMetrics | None) -> str | None:
         """Log, validate and save where it is time to. Returns what went wrong, or None."""
         step, run = row["step"], self.config.run
-        if step % run.log_every_steps == 0 or step == self.total_steps:
+        if self.writes and (step % run.log_every_steps == 0 or step == self.total_steps):
             lap = pace.lap() or {}
             seconds = pace.seconds_per_step()
             eta = None if seconds is None else seconds * (self.total_steps - step)
             self.console.line(step_line(row | lap, self.total_steps, pace.average_examples_per_second(), eta))
-        self.extras.after_step(step)
-        improved = False
-        if self._validation_is_due(step):
-            improved = self._validate()
-        if improved or self._save_is_due(step):
-            return self._save()
-        return None
+        if self.extras:
+            self.extras.after_step(step)
+        validates, saves = self._validation_is_due(step), self._save_is_due(step)
+        if workers and (validates or saves):
+            workers.finish()
+        improved = validates and self._validate()
+        failure = self._save() if improved or saves else None
+        if workers and (validates or saves):
+            workers.begin()
+        return failure
 
     def _batches(self):
-        config, session = self.config, self.session
-        replicas = self.plan.num_replicas
+        config, session, plan = self.config, self.session, self.plan
         path = choose_input_path(self.manifest, config.data.input_path)
         arrays = load_split(self.manifest, "train") if path == "memory" else None
+        share = InputShare(
+            num_replicas=plan.num_replicas,
+            first_replica=plan.worker_number * plan.num_local_replicas,
+            num_local_replicas=plan.num_local_replicas,
+        )
+        # With parameter servers the coordinator makes the batches and sends them with the steps.
+        distributing = session.evaluation_strategy if plan.asynchronous_workers else session.strategy
         return iter(
-            session.strategy.distribute_datasets_from_function(
+            distributing.distribute_datasets_from_function(
                 lambda _: train_dataset(
                     self.manifest,
                     global_batch_size=config.data.train_batch_size,
@@ -191,7 +303,7 @@ class TrainLoop:
                     stop_step=self.total_steps,
                     use_distortion=config.data.use_distortion_for_training,
                     input_path=path,
-                    share=InputShare(num_replicas=replicas, num_local_replicas=replicas),
+                    share=share,
                     shuffle_buffer_size=config.data.shuffle_buffer_size,
                     arrays=arrays,
                 )
@@ -213,7 +325,7 @@ class TrainLoop:
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether it is the best so far."""
         evaluation = self._evaluate("validation")
-        self._record(evaluation, self.progress.step)
+        self._record_evaluation(evaluation, self.progress.step)
         best = self.progress.best_accuracy
         if best is not None and evaluation.accuracy <= best:
             return False
@@ -222,21 +334,25 @@ class TrainLoop:
 
     def _evaluate(self, split: str) -> Evaluation:
         return evaluate_split(
-            self.session.strategy,
+            self.session.evaluation_strategy,
             self.session.predict_step,
             self.manifest,
             split,
             global_batch_size=self.config.data.eval_batch_size,
+            num_workers=self.plan.num_workers,
+            worker_number=self.plan.worker_number,
             on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
         )
 
-    def _record(self, evaluation: Evaluation, step: int) -> dict[str, Any]:
+    def _record_evaluation(self, evaluation: Evaluation, step: int) -> dict[str, Any]:
         row = evaluation.metrics() | {
             "step": step,
             "epoch": step / self.steps_per_epoch,
             "wall_time": time.time(),
         }
         self.telemetry.evaluation_row(row)
+        if not self.writes:
+            return row
         self.console.line(
             f"{evaluation.split} at step {step}: loss {evaluation.loss:.4f}  "
             f"accuracy {evaluation.accuracy:.4f}  top5_accuracy {evaluation.top5_accuracy:.4f}  "
@@ -247,9 +363,13 @@ class TrainLoop:
     def _save_is_due(self, step: int) -> bool:
         run = self.config.run
         by_steps = run.checkpoint_every_steps is not None and step % run.checkpoint_every_steps == 0
+        return by_steps or step == self.total_steps
+
+    def _save_is_overdue(self) -> bool:
+        """Return whether it is time for a checkpoint by the clock; the chief's, which alone saves."""
+        seconds = self.config.run.checkpoint_every_seconds
         age = time.monotonic() - self.progress.saved_at
-        by_seconds = run.checkpoint_every_seconds is not None and age >= run.checkpoint_every_seconds
-        return by_steps or by_seconds or step == self.total_steps
+        return self.writes and seconds is not None and age >= seconds
 
     def _save(self) -> str | None:
         """Save a checkpoint of this step. Returns what went wrong, or None.
@@ -257,6 +377,14 @@ class TrainLoop:
         Weights that aren't finite are never saved: the loss shows them one step later only.
         """
         progress = self.progress
+        if isinstance(self.engine, AsynchronousEngine):
+            surplus = self.engine.settle()
+            if surplus:
+                self.console.line(
+                    f"{surplus} updates were made twice, by workers that ended before their report"
+                )
+        if not self.writes:
+            return None
         if not self.session.weights_are_finite():
             return self._diverged(f"a weight is not finite after step {progress.step}")
         self.telemetry.beat("saving a checkpoint")
@@ -281,16 +409,21 @@ class TrainLoop:
         """Evaluate the test set, once, with the weights chosen on validation."""
         test = None
         if self.config.run.evaluate_test and self.manifest.splits.get("test"):
+            # All workers know the best step by themselves; the chief has saved it when all are here.
+            self.engine.agree(self.progress.best_step or 0, "the best step on validation")
             chosen = self.store.chosen_step()
             if chosen != self.total_steps:
                 self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
-                self.console.line(f"testing the weights of step {chosen}, the best on validation")
+                if self.writes:
+                    self.console.line(f"testing the weights of step {chosen}, the best on validation")
             evaluation = self._evaluate("test")
-            test = self._record(evaluation, chosen)
-            write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)
+            test = self._record_evaluation(evaluation, chosen)
+            if self.writes:
+                write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)
         return self._end("finished", f"{self.total_steps} steps", test)
 
     def _end(self, state: str, message: str, test: dict[str, Any] | None = None) -> TrainResult:
         self.telemetry.state(state, message)
-        self.console.line(f"{state}: {message}")
+        if self.writes:
+            self.console.line(f"{state}: {message}")
         return TrainResult(state, self.run, self.progress.step, message, test, self.stop.signal_number)

@@ -33,13 +33,15 @@ class SGD(tf.Module):
             config.weight_decay if config.decay_norm_and_bias or len(variable.shape) > 1 else 0.0
             for variable in model.trainable_variables
         ]
-        self.velocities = [
-            tf.Variable(tf.zeros(variable.shape), trainable=False, name=f"velocity_{index}")
-            for index, variable in enumerate(self._variables)
-        ]
+        self.velocities = []
+        for index, variable in enumerate(self._variables):
+            # On the same parameter server as its weight: one operation updates both.
+            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+                velocity = tf.Variable(tf.zeros(variable.shape), trainable=False, name=f"velocity_{index}")
+            self.velocities.append(velocity)
 
-    def apply(self, strategy, gradients, learning_rate: tf.Tensor) -> None:
-        """Update the weights. Call it in cross-replica context, inside a ``tf.function``.
+    def apply(self, strategy, gradients, learning_rate: tf.Tensor) -> list:
+        """Update the weights, in cross-replica context, inside a ``tf.function``. Returns the operations.
 
         Args:
             strategy: the strategy that owns the variables.
@@ -47,12 +49,14 @@ class SGD(tf.Module):
             learning_rate: float32 scalar.
         """
         scale = self._clip_factor(strategy, gradients)
-        for variable, velocity, gradient, decay in zip(
-            self._variables, self.velocities, gradients, self._decay, strict=True
-        ):
+        return [
             strategy.extended.update(
                 variable, self._update, args=(velocity, gradient, learning_rate, scale, decay), group=False
             )
+            for variable, velocity, gradient, decay in zip(
+                self._variables, self.velocities, gradients, self._decay, strict=True
+            )
+        ]
 
     def _clip_factor(self, strategy, gradients) -> tf.Tensor | None:
         """Return what the gradients are multiplied with (Pascanu et al., 2013), None without clipping."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.models.registry import build_model
+from labkit.training.cluster_strategies import placed_variables
 from labkit.training.devices import (
     DevicePlan,
     check_precision,
@@ -25,12 +26,16 @@ __all__ = ["Session", "make_session", "prepare_devices"]
 
 @dataclass(frozen=True)
 class Session:
-    """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps."""
+    """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps.
+
+    ``evaluation_strategy`` is the one that ``predict_step`` runs under.
+    """
 
     config: Config
     manifest: Manifest
     plan: DevicePlan
     strategy: tf.distribute.Strategy
+    evaluation_strategy: tf.distribute.Strategy
     model: keras.Model
     optimizer: SGD
     step: tf.Variable
@@ -67,11 +72,19 @@ def prepare_devices(config: Config) -> DevicePlan:
     return plan
 
 
-def make_session(config: Config, manifest: Manifest, plan: DevicePlan) -> Session:
-    """Build the model and the rest. The initial weights depend on the seed and the model alone."""
-    strategy = make_strategy(plan, config.distribution.variable_strategy)
+def make_session(
+    config: Config, manifest: Manifest, plan: DevicePlan, strategy: tf.distribute.Strategy | None = None
+) -> Session:
+    """Build the model and the rest. The initial weights depend on the seed and the model alone.
+
+    Args:
+        plan: devices, on which TensorFlow is configured already.
+        strategy: of a cluster, made from ``plan`` already; None: the plan's own.
+    """
+    placement = config.distribution.variable_placement if plan.asynchronous_workers else "round_robin"
+    strategy = strategy or make_strategy(plan, config.distribution.variable_strategy)
     data_format = choose_data_format(config.model.data_format, plan)
-    with strategy.scope():
+    with strategy.scope(), placed_variables(placement, plan.num_ps):
         model = build_model(
             config.model,
             num_classes=manifest.num_classes,
@@ -88,6 +101,11 @@ def make_session(config: Config, manifest: Manifest, plan: DevicePlan) -> Sessio
         step,
         global_batch_size=config.data.train_batch_size,
         label_smoothing=config.optimizer.label_smoothing,
+        remote_variables=plan.asynchronous_workers > 0,
     )
-    predict_step = make_predict_step(strategy, model)
-    return Session(config, manifest, plan, strategy, model, optimizer, step, train_step, predict_step)
+    # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.
+    evaluating = tf.distribute.get_strategy() if plan.asynchronous_workers else strategy
+    predict_step = make_predict_step(evaluating, model)
+    return Session(
+        config, manifest, plan, strategy, evaluating, model, optimizer, step, train_step, predict_step
+    )

@@ -1,23 +1,26 @@
 """The run directory of a training: taken, checked, restored, written to, in this order."""
 
 import re
-import shutil
+from typing import Any
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
+from labkit.peers import PeerLost
 from labkit.runs import RunDirectory, RunLock, process_alive, write_json_atomic
-from labkit.training.admission import check_disk_space
+from labkit.training.admission import check_disk_space, discard
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
-from labkit.training.devices import DevicePlan
+from labkit.training.devices import DevicePlan, check_precision, configure_tensorflow
 from labkit.training.loop import TrainLoop
+from labkit.training.membership import Membership
 from labkit.training.provenance import describe_environment
 from labkit.training.result import TrainResult
 from labkit.training.session import make_session
-from labkit.training.signals import stop_on_signals
+from labkit.training.signals import StopRequest, stop_on_signals
+from labkit.training.topology import ClusterTask
 
-__all__ = ["train_run"]
+__all__ = ["train_in_cluster", "train_run"]
 
 
 def train_run(
@@ -50,42 +53,93 @@ def train_run(
         raise InputError(
             f"{run.path} is being written by another process; wait for it or name another --job-dir"
         )
-    console = None
     try:
         if overwrite:
-            _discard(run)
-        store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
-        state = _checked_state(store, run, manifest)
-        session = make_session(config, manifest, plan)
-        # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
-        check_disk_space(run.path, session.num_parameters() * 8 * (config.run.keep_checkpoints + 2))
-        if state is not None:
-            store.restore(session.checkpoint(), state.step)
-        store.remove_unfinished()
-        _remove_unfinished_files(run)
-        console = Console(run.log_path)
-        write_json_atomic(run.config_path, config.to_json())
-        environment = describe_environment(config, manifest, plan, data_note, asked_for)
-        write_json_atomic(run.environment_path, environment)
+            discard(run)
         with stop_on_signals() as stop:
-            return TrainLoop(session, run, store, console).run_to_end(state, stop)
+            return _train(config, manifest, plan, run, stop, data_note=data_note, asked_for=asked_for)
     finally:
-        if console:
-            console.close()
         lock.release()
 
 
-def _discard(run: RunDirectory) -> None:
-    """Remove what a run wrote, and nothing else that lies there.
+def train_in_cluster(
+    config: Config,
+    manifest: Manifest,
+    task: ClusterTask,
+    run: RunDirectory,
+    *,
+    data_note: str = "",
+    asked_for: str = "",
+) -> TrainResult:
+    """Take part in training the run in ``run``, as ``task``; the arguments are those of ``train_run``.
 
-    The configuration goes last: until then the directory is known as a run.
+    Raises InputError before the run is changed, and PeerLost where another task doesn't appear, or is lost
+    so that the cluster has to start again from the last checkpoint.
     """
-    for folder in (run.events_path, run.checkpoints_path, run.predictions_path):
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-    for path in (run.metrics_path, run.status_path, run.environment_path, run.log_path, run.config_path):
-        path.unlink(missing_ok=True)
     run.create()
+    lock = RunLock(run)
+    if task.is_chief and not lock.acquire():
+        raise InputError(
+            f"{run.path} is being written by another process; wait for it or name another --job-dir"
+        )
+    plan = configure_tensorflow(config.distribution, deterministic=config.run.deterministic, task=task)
+    config.check_replicas(plan.num_replicas)
+    check_precision(config.model, plan)
+    membership = Membership(task, config, run)
+    try:
+        with stop_on_signals() as stop:
+            strategy = membership.join(plan, stop)
+            if strategy is None:
+                message = f"{stop.name} before the first step"
+                result = TrainResult("interrupted", run, 0, message, signal_number=stop.signal_number)
+            else:
+                notes = {"data_note": data_note, "asked_for": asked_for}
+                result = _train(config, manifest, plan, run, stop, strategy, membership, **notes)
+    except Exception as error:
+        # Without a goodbye: the others are to notice that this task is gone.
+        lost = membership.explain(error)
+        if lost:
+            raise PeerLost(lost) from None
+        raise
+    finally:
+        lock.release()
+    membership.leave()
+    return result
+
+
+def _train(
+    config: Config,
+    manifest: Manifest,
+    plan: DevicePlan,
+    run: RunDirectory,
+    stop: StopRequest,
+    strategy: Any = None,
+    membership: Membership | None = None,
+    *,
+    data_note: str,
+    asked_for: str,
+) -> TrainResult:
+    """Restore what is there, and train; the chief also writes down what is trained, and where."""
+    writes = membership is None or membership.task.is_chief
+    store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
+    state = _checked_state(store, run, manifest)
+    session = make_session(config, manifest, plan, strategy)
+    # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
+    check_disk_space(run.path, session.num_parameters() * 8 * (config.run.keep_checkpoints + 2))
+    if state is not None:
+        store.restore(session.checkpoint(), state.step)
+    if writes:
+        store.remove_unfinished()
+        _remove_unfinished_files(run)
+    console = Console(run.log_path if writes else None)
+    try:
+        if writes:
+            write_json_atomic(run.config_path, config.to_json())
+            environment = describe_environment(config, manifest, plan, data_note, asked_for)
+            write_json_atomic(run.environment_path, environment)
+        return TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
+    finally:
+        console.close()
 
 
 def _remove_unfinished_files(run: RunDirectory) -> None:

@@ -1,5 +1,6 @@
 """The compiled training and prediction steps."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -22,48 +23,95 @@ def make_train_step(
     *,
     global_batch_size: int,
     label_smoothing: float,
-) -> Callable[[Any, Any, tf.Tensor], tf.Tensor]:
-    """Return ``train_step(images, labels, learning_rate)`` -> float32 [2]: loss and accuracy of the batch.
+    remote_variables: bool = False,
+) -> Callable[[Any, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Return ``train_step(images, labels, learning_rate, stop)``.
 
-    ``images`` and ``labels`` are what the distributed data set yields. ``step`` grows by one a call; it is
-    the run's only counter (Keras's ``iterations`` loses updates under several writers).
+    ``images`` and ``labels`` are what the distributed data set yields; ``learning_rate`` a float32 scalar;
+    ``stop`` a float32 scalar, 1 where this process was asked to stop. The step returns float32 [3]: loss and
+    accuracy of the global batch and how many replicas were asked to stop, equal in every process; and
+    float64 [2], seconds: how long a worker took from its batch to the last update of a remote variable (0
+    where they are local), and for how long this process's first replica exchanged values with other devices
+    or processes and did nothing else, waiting for the slowest included. (Synchronized batch normalization
+    exchanges in the middle of the network; that counts as computing.)
+
+    ``step`` grows by one a call; it is the run's only counter (Keras's ``iterations`` loses updates under
+    several writers).
+
+    Args:
+        remote_variables: whether the variables are on parameter servers: they are read once at the start,
+            and the update is made where they are.
     """
+    exchanges = remote_variables or strategy.num_replicas_in_sync > 1
 
     def update(strategy, gradients, statistics, learning_rate, norm_layers):
         variables = [variable.value for variable in model.trainable_variables]
-        gradients = strategy.extended.batch_reduce_to(
+        reduced = strategy.extended.batch_reduce_to(
             tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
         )
-        optimizer.apply(strategy, gradients, learning_rate)
+        exchanged_at = tf.constant(0.0, tf.float64)
+        if exchanges and not remote_variables:
+            exchanged_at = _time_after([strategy.experimental_local_results(value)[0] for value in reduced])
+        updates = optimizer.apply(strategy, reduced, learning_rate)
         _update_moving_averages(strategy, norm_layers, statistics)
+        return _time_after(updates) if remote_variables else exchanged_at
 
-    def replica_step(images, labels, learning_rate):
-        with tf.GradientTape() as tape, recorded_batch_statistics() as recorded:
+    def replica_step(images, labels, learning_rate, stop):
+        started_at = _time_after([images, labels]) if exchanges else tf.constant(0.0, tf.float64)
+        with contextlib.ExitStack() as scope:
+            weights, read_at = [variable.value for variable in model.trainable_variables], started_at
+            if remote_variables:
+                weights, read_at = _read_once(model, scope)
+            tape = scope.enter_context(tf.GradientTape())
+            if remote_variables:
+                tape.watch(weights)  # copies: no variables that a tape knows by itself
+            recorded = scope.enter_context(recorded_batch_statistics())
             logits = model(images, training=True)
             losses = softmax_cross_entropy(labels, logits, label_smoothing)
             # The one place where the loss is scaled: a sum over all replicas of per-example losses over
             # the global batch size is the mean over the global batch, however it is sliced.
             loss = tf.reduce_sum(losses) / global_batch_size
-        gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-        norm_layers = [layer for layer, _, _ in recorded]
-        statistics = [(mean, variance) for _, mean, variance in recorded]
-        context = tf.distribute.get_replica_context()
-        context.merge_call(
-            functools.partial(update, norm_layers=norm_layers),
+        gradients = tape.gradient(loss, weights)
+        computed_at = _time_after(gradients) if exchanges else started_at
+        exchanged_at = tf.distribute.get_replica_context().merge_call(
+            functools.partial(update, norm_layers=[layer for layer, _, _ in recorded]),
             args=(gradients,),
-            kwargs={"statistics": statistics, "learning_rate": learning_rate},
+            kwargs={
+                "statistics": [(mean, variance) for _, mean, variance in recorded],
+                "learning_rate": learning_rate,
+            },
         )
         correct = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.cast(labels, tf.int32))
         accuracy = tf.reduce_sum(tf.cast(correct, tf.float32)) / global_batch_size
-        return tf.stack([loss, accuracy])
+        exchanged = (read_at - started_at) + (exchanged_at - computed_at) if exchanges else started_at
+        worked = exchanged_at - started_at if remote_variables else tf.zeros_like(started_at)
+        return tf.stack([loss, accuracy, stop]), tf.stack([worked, exchanged])
 
     @tf.function(reduce_retracing=True)
-    def train_step(images, labels, learning_rate):
-        per_replica = strategy.run(replica_step, args=(images, labels, learning_rate))
+    def train_step(images, labels, learning_rate, stop):
+        figures, seconds = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
         step.assign_add(1)
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+        figures = strategy.reduce(tf.distribute.ReduceOp.SUM, figures, axis=None)
+        return figures, strategy.experimental_local_results(seconds)[0]
 
     return train_step
+
+
+def _time_after(tensors) -> tf.Tensor:
+    """Return the time at which all ``tensors`` were there, float64 seconds."""
+    with tf.control_dependencies(list(tensors)):
+        return tf.timestamp()
+
+
+def _read_once(model: keras.Model, scope: contextlib.ExitStack) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Let the model use one copy of its remote variables within ``scope``.
+
+    Returns the copies of the trainable ones, and the time at which all were there.
+    """
+    variables = model.trainable_variables
+    values = [tf.identity(variable.value) for variable in variables]
+    scope.enter_context(keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))))
+    return values, _time_after(values)
 
 
 def _update_moving_averages(strategy, norm_layers, statistics) -> None:

@@ -15,7 +15,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from labkit.metrics import MetricsReader, MetricsWriter
 from labkit.runs import RunDirectory, Status
 
-__all__ = ["EventWriter", "Pace", "Telemetry", "recorded_evaluations"]
+__all__ = ["EventWriter", "Pace", "SilentTelemetry", "Telemetry", "recorded_evaluations"]
 
 SECONDS_BETWEEN_STATUSES = 0.5
 SECONDS_TO_START = 300.0  # a first step may compile for minutes
@@ -179,3 +179,22 @@ class Telemetry:
         """Flush everything."""
         self._metrics.close()
         self._events.close()
+
+
+class SilentTelemetry:
+    """Stands in for ``Telemetry`` in the workers of a cluster that aren't its chief: one process writes."""
+
+    def train_row(self, row: dict[str, Any], pace: Pace) -> None:
+        pass
+
+    def evaluation_row(self, row: dict[str, Any]) -> None:
+        pass
+
+    def beat(self, message: str) -> None:
+        pass
+
+    def state(self, state: str, message: str = "") -> None:
+        pass
+
+    def close(self) -> None:
+        pass

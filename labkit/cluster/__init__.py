@@ -1,0 +1,1 @@
+"""Clusters: their description, one on this machine, and the schedulers that people have."""

@@ -1,0 +1,46 @@
+"""A configuration as the arguments of ``labkit train``, for launchers that write a command down."""
+
+from labkit.config import Config, fields_by_name
+from labkit.errors import InputError
+
+__all__ = ["check_replicas", "train_arguments"]
+
+CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "job_name", "task_index")
+
+
+def train_arguments(config: Config) -> list[str]:
+    """Return ``["train", "--dataset", "shapes", …]``: every field that differs from its default.
+
+    Raises InputError where the configuration names a cluster: that is the launcher's to do.
+    """
+    arguments = ["train"]
+    values = config.flat()
+    for name, info in fields_by_name().items():
+        value = values[name]
+        if value == info.default:
+            continue
+        if name in CLUSTER_FLAGS:
+            raise InputError(f"{info.flag} is {value!r}; the launcher names the tasks: leave the flag out")
+        if isinstance(value, bool):
+            arguments.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
+        else:
+            arguments += [info.flag, "none" if value is None else str(value)]
+    return arguments
+
+
+def check_replicas(config: Config, tasks: int, gpus_per_task: int, ps: int) -> None:
+    """Raise InputError where the tasks can't train this configuration together.
+
+    Args:
+        tasks: processes in all. gpus_per_task: GPUs that each is given. ps: how many are parameter servers.
+    """
+    if ps and config.distribution.sync:
+        raise InputError(f"--ps is {ps} with --sync; allowed: 0, or training without --sync")
+    if ps and tasks < ps + 2:
+        raise InputError(
+            f"--ps is {ps} of {tasks} tasks; besides them a chief and at least one worker are needed: "
+            f"allowed: at most {max(0, tasks - 2)}, or more tasks"
+        )
+    if not ps:
+        devices = config.distribution.num_gpus
+        config.check_replicas(tasks * max(1, gpus_per_task if devices is None else devices))

@@ -1,0 +1,95 @@
+"""``labkit cluster local``: what to train is decided and checked first, then the tasks are started."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from labkit.cluster.flags import train_arguments
+from labkit.cluster.local import LocalCluster, run_local_cluster
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.runs import RunDirectory, RunLock
+from labkit.training.admission import discard
+from labkit.training.api import admit_to_cluster, ensure_data_set
+
+__all__ = ["Launch", "plan_launch"]
+
+
+class Launch:
+    """A training that was admitted, and the cluster to run it. ``finished``: nothing is left to do."""
+
+    def __init__(
+        self, config: Config, run: RunDirectory, cluster: LocalCluster, *, finished: bool, overwrite: bool
+    ) -> None:
+        self.config, self.run, self.cluster = config, run, cluster
+        self.finished = finished
+        self._overwrite = overwrite
+
+    def start(self, *, max_restarts: int = 3, output: Callable[[str], None] = print) -> int:
+        """Run the cluster to its end; see ``run_local_cluster`` for the exit code."""
+        if self.finished:
+            output(f"nothing left to do: {self.run.path} is finished")
+            return 0
+        if self._overwrite and self.run.exists():
+            _discard_alone(self.run)
+        self.run.create()
+        command = [sys.executable, "-m", "labkit.cli", *train_arguments(self.config)]
+        host = self.config.distribution.bind
+        return run_local_cluster(
+            command,
+            workers=self.cluster.workers,
+            ps=self.cluster.ps,
+            folder=self.run.cluster_path,
+            max_restarts=max_restarts,
+            host="127.0.0.1" if host in ("0.0.0.0", "::") else host,
+            output=output,
+            stall_timeout=self.config.distribution.peer_timeout_seconds,
+        )
+
+
+def plan_launch(
+    config: Config,
+    *,
+    workers: int,
+    ps: int = 0,
+    overwrite: bool = False,
+    announce: Callable[[str], None] = print,
+) -> Launch:
+    """Decide what a local cluster trains, and where; prepare the data set where it is missing.
+
+    Args:
+        config: of the training; its ``sync`` may be left out where there are no parameter servers.
+        workers: processes that train. ps: parameter servers; 0: synchronous training.
+        overwrite: discard the run that is there, once, before the cluster starts.
+        announce: takes lines for people.
+
+    Raises InputError for what can't be run; nothing is written then.
+    """
+    cluster = LocalCluster(workers, ps)
+    distribution = config.distribution
+    if cluster.asynchronous and distribution.sync:
+        raise InputError(f"--ps is {ps} with --sync, where nobody would use them; leave one of the two out")
+    for flag, value in (("--worker-hosts", distribution.worker_hosts), ("--ps-hosts", distribution.ps_hosts)):
+        if value is not None:
+            raise InputError(f"{flag} is {value!r}, but the launcher names the hosts; leave it out")
+    if not cluster.asynchronous:
+        config.check_replicas(workers * max(1, distribution.num_gpus or 1))
+    if not distribution.num_intra_threads:
+        # All tasks share this machine; with TensorFlow's choice each of them would take every core.
+        config = config.replace({"num_intra_threads": max(1, (os.cpu_count() or 1) // workers)})
+    config = ensure_data_set(config, overwrite=overwrite, announce=announce)
+    config, _, _, admission = admit_to_cluster(
+        config.replace({"sync": not cluster.asynchronous}), overwrite=overwrite
+    )
+    done = admission.found == "finished"
+    return Launch(config, admission.run, cluster, finished=done, overwrite=overwrite)
+
+
+def _discard_alone(run: RunDirectory) -> None:
+    lock = RunLock(run)
+    if not lock.acquire():
+        raise InputError(f"{run.path} is being written by another process; wait for it")
+    try:
+        discard(run)
+    finally:
+        lock.release()

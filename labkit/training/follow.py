@@ -1,0 +1,230 @@
+"""Follow the checkpoints of a run from another process or machine, and evaluate each one as it appears.
+
+Nothing is shared but the run directory: the training renames whole checkpoints into place, the follower
+reads them and appends its rows to ``evaluations.jsonl``. TensorFlow is imported when there is a run.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from labkit.errors import InputError
+from labkit.metrics import MetricsReader, append_evaluation, evaluations_path, evaluations_that_count
+from labkit.notices import import_tensorflow
+from labkit.runs import RunDirectory
+from labkit.training.api import evaluation_inputs
+from labkit.training.run_watch import RunWatch, Standing, wait_for_run
+from labkit.training.signals import StopRequest, stop_on_signals
+
+__all__ = ["Evaluator", "FollowResult", "Follower", "follow"]
+
+POLL_SECONDS = 1.0
+BLOCK_BYTES = 1 << 22  # of metrics parsed at a time
+
+
+@dataclass(frozen=True)
+class FollowResult:
+    """How a follower ended.
+
+    ``state``: of the run (``finished``, or another one in which it stood still), or ``stopped``: the follower
+    was asked to end by ``signal_number``. ``evaluated``: checkpoints evaluated by this process.
+    """
+
+    state: str
+    message: str
+    evaluated: int
+    signal_number: int | None = None
+
+
+class _StopRequested(Exception):
+    pass
+
+
+def follow(
+    run: str,
+    *,
+    split: str = "validation",
+    data_dir: str | None = None,
+    eval_batch_size: int | None = None,
+    num_intra_threads: int | None = None,
+    wait_seconds: float = 60.0,
+    announce: Callable[[str], None] = print,
+) -> FollowResult:
+    """Evaluate every checkpoint of a run that has no figures yet, on the CPU, until the run ends.
+
+    The end is a finished run whose last checkpoint has its figures, a signal, or a run that stands still
+    (not there yet, silent, interrupted, failed, dead) for longer than ``wait_seconds``. Called again, it
+    goes on where it ended.
+
+    Args:
+        run: a run directory, or its name under ``<home>/runs``; either may appear later.
+        split: ``validation``, ``test`` or ``train``.
+        data_dir: where the data set is; None: where the run was trained with it.
+        eval_batch_size, num_intra_threads: None: the run's.
+        wait_seconds: see above.
+        announce: takes lines for people.
+
+    Raises InputError where the run never appears, its data aren't here, or it is started over with another
+    configuration or other data.
+    """
+    follower = None
+    with stop_on_signals() as stop:
+
+        def pause() -> None:
+            give_up = time.monotonic() + POLL_SECONDS
+            while not stop and (left := give_up - time.monotonic()) > 0:
+                time.sleep(min(left, 0.1))
+            _check(stop)
+
+        try:
+            directory = wait_for_run(run, wait_seconds, pause, announce)
+            config, manifest = evaluation_inputs(
+                directory,
+                split,
+                data_dir=data_dir,
+                eval_batch_size=eval_batch_size,
+                num_intra_threads=num_intra_threads,
+            )
+            announce(f"following {directory.path}: {split} of each checkpoint, on the CPU")
+            import_tensorflow()
+            from labkit.training.checkpoint_evaluator import CheckpointEvaluator
+
+            evaluator = CheckpointEvaluator(
+                directory, config, manifest, split, num_gpus=0, on_batch=lambda: _check(stop)
+            )
+            follower = Follower(
+                directory, split, evaluator, RunWatch(directory, wait_seconds), pause, announce
+            )
+            standing = follower.follow()
+        except _StopRequested:
+            evaluated = follower.evaluated if follower else 0
+            message = f"{stop.name}; the same command goes on where this one ends"
+            return FollowResult("stopped", message, evaluated, stop.signal_number)
+        finally:
+            if follower is not None:
+                follower.close()
+    return FollowResult(standing.state, standing.message, follower.evaluated)
+
+
+def _check(stop: StopRequest) -> None:
+    if stop:
+        raise _StopRequested
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------------
+
+
+class Evaluator(Protocol):
+    """What a follower needs of ``CheckpointEvaluator``."""
+
+    def steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints, ascending."""
+
+    def load(self, step: int) -> Any:
+        """Take the weights of a checkpoint. Raises InputError where they can't be read."""
+
+    def evaluate_row(self) -> dict[str, Any]:
+        """Return the metrics row of the weights that were loaded.
+
+        Raises InputError where the run is no longer the one that the follower was made for.
+        """
+
+    def write_event(self, row: dict[str, Any]) -> None:
+        """Write a row that now counts for TensorBoard."""
+
+    def close(self) -> None:
+        """Flush what is open."""
+
+
+class Follower:
+    """Evaluates each checkpoint of ``run`` once, the oldest first, until the run is over.
+
+    Args:
+        run: the run.
+        split: the split whose rows count.
+        evaluator: checkpoints and weights.
+        watch: tells when the run is over.
+        pause: waits a moment; called where there is nothing to do.
+        announce: takes lines for people.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        split: str,
+        evaluator: Evaluator,
+        watch: RunWatch,
+        pause: Callable[[], None],
+        announce: Callable[[str], None],
+    ) -> None:
+        self._run, self._split, self._evaluator = run, split, evaluator
+        self._watch, self._pause, self._announce = watch, pause, announce
+        # Training rows of the same name are the batches' own figures, no evaluation of the split.
+        self._training = MetricsReader(run.metrics_path, splits=() if split == "train" else (split,))
+        self._beside = MetricsReader(evaluations_path(run.metrics_path), splits=(split,))
+        self._damaged: set[int] = set()
+        self._newest_first = False
+        self.evaluated = 0
+
+    def follow(self) -> Standing:
+        """Return where the run stood when it was over and every checkpoint that is there had its row."""
+        told = ""
+        while True:
+            # Looked at before the checkpoints are: what a run saved before it was over is then among them.
+            standing = self._watch.look()
+            worked = False
+            while (step := self._next()) is not None:
+                worked = True
+                self._take(step)
+            if standing.over and not worked:
+                return standing
+            if standing.over:  # while it was worked, the run may have gone on
+                continue
+            if standing.state not in ("running", told):
+                self._announce(standing.message)
+            told = standing.state
+            self._pause()
+
+    def _next(self) -> int | None:
+        """Return a checkpoint's step that has no row and isn't known to be damaged."""
+        known = self._recorded() | self._damaged
+        steps = [step for step in self._evaluator.steps() if step not in known]
+        newest_first, self._newest_first = self._newest_first, False
+        return (steps[-1] if newest_first else steps[0]) if steps else None
+
+    def _recorded(self) -> set[int]:
+        while self._training.poll(BLOCK_BYTES) or not self._training.caught_up:
+            pass
+        self._beside.poll()
+        beside = evaluations_that_count(self._beside.rows, self._training.seams)
+        return {row["step"] for row in (*self._training.rows, *beside) if isinstance(row.get("step"), int)}
+
+    def _take(self, step: int) -> None:
+        generation = self._training.generation
+        try:
+            self._evaluator.load(step)
+        except InputError as error:
+            if step in self._evaluator.steps():
+                self._damaged.add(step)
+                self._announce(f"left out: {error}")
+            else:
+                # The training prunes faster than this process evaluates: the next oldest would go as well.
+                self._newest_first = True
+                self._announce(f"the checkpoint of step {step} was removed before it was read")
+            return
+        row = self._evaluator.evaluate_row()
+        self._recorded()
+        if self._training.generation != generation:
+            self._announce(f"step {step} was left out: the run was started over, or went back behind it")
+        elif append_evaluation(self._run.metrics_path, row, self._training.seams):
+            self.evaluated += 1
+            self._evaluator.write_event(row)
+            self._announce(
+                f"{self._split} at step {step}: loss {row['loss']:.4f}  accuracy {row['accuracy']:.4f}  "
+                f"top5_accuracy {row['top5_accuracy']:.4f}  "
+                f"({row['examples']:,} examples in {row['seconds']:.1f} s)"
+            )
+
+    def close(self) -> None:
+        self._evaluator.close()

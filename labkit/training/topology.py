@@ -1,0 +1,106 @@
+"""Where a process stands in a cluster. Nothing here imports TensorFlow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labkit.errors import InputError
+
+__all__ = ["JOBS", "ClusterTask", "split_address"]
+
+JOBS = ("chief", "worker", "ps", "evaluator")
+
+
+@dataclass(frozen=True)
+class ClusterTask:
+    """One process of a cluster, and the addresses of all.
+
+    ``jobs``: for each job its tasks' addresses, ``host:port``, in order of their index. ``job_name`` and
+    ``task_index`` say which of them this process is.
+
+    Raises InputError, on construction, for a task that the cluster doesn't have and for what is no address.
+    """
+
+    jobs: Mapping[str, tuple[str, ...]]
+    job_name: str
+    task_index: int
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.jobs) - set(JOBS))
+        if unknown:
+            raise InputError(f"the cluster has a job {unknown[0]!r}; allowed: {', '.join(JOBS)}")
+        addresses = [address for job in self.jobs.values() for address in job]
+        for address in addresses:
+            split_address(address)
+        twice = next((address for address in addresses if addresses.count(address) > 1), None)
+        if twice:
+            raise InputError(f"the cluster names {twice} twice; every task needs an address of its own")
+        if len(self.jobs.get("chief", ())) > 1:
+            raise InputError(f"the cluster has {len(self.jobs['chief'])} chiefs; allowed: one or none")
+        if self.job_name == "evaluator":
+            return
+        tasks = len(self.jobs.get(self.job_name, ()))
+        if not 0 <= self.task_index < tasks:
+            raise InputError(
+                f"this task is {self.job_name}:{self.task_index}, but the cluster has {tasks} of job "
+                f"{self.job_name!r}; allowed: an index from 0 to {max(0, tasks - 1)}"
+            )
+
+    @property
+    def name(self) -> str:
+        """Return ``job:index``."""
+        return f"{self.job_name}:{self.task_index}"
+
+    @property
+    def address(self) -> str:
+        return self.jobs[self.job_name][self.task_index]
+
+    @property
+    def port(self) -> int:
+        return split_address(self.address)[1]
+
+    def addresses(self, *jobs: str) -> dict[str, str]:
+        """Return name and address of every task of ``jobs`` (of all jobs where none is named)."""
+        return {
+            f"{job}:{index}": address
+            for job in JOBS
+            if not jobs or job in jobs
+            for index, address in enumerate(self.jobs.get(job, ()))
+        }
+
+    def count(self, job: str) -> int:
+        return len(self.jobs.get(job, ()))
+
+    @property
+    def asynchronous_by_default(self) -> bool:
+        """Return whether there are parameter servers: then workers don't wait for each other."""
+        return self.count("ps") > 0
+
+    def synchronous(self) -> "ClusterTask":
+        """Return the cluster of those that train in step: the chief, if there is one, and the workers."""
+        jobs = {job: self.jobs[job] for job in ("chief", "worker") if self.jobs.get(job)}
+        return ClusterTask(jobs, self.job_name, self.task_index)
+
+    # ---- synchronous training: every task trains, the first one also writes the run -------------------
+
+    @property
+    def num_workers(self) -> int:
+        """Return how many processes train in step: the chief, if there is one, and the workers."""
+        return self.count("chief") + self.count("worker")
+
+    @property
+    def worker_number(self) -> int:
+        """Return this process's place among those, from 0."""
+        return self.task_index + (self.count("chief") if self.job_name == "worker" else 0)
+
+    @property
+    def is_chief(self) -> bool:
+        """Return whether this process writes the run."""
+        return self.job_name in ("chief", "worker") and self.worker_number == 0
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``. Raises InputError for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise InputError(f"{address!r} is no address of a task; allowed: host:port, such as 127.0.0.1:2222")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,40 @@
+"""What ``labkit cluster slurm|kubernetes …`` prints for a command line, and files to compare it with.
+
+After a change that is meant: ``LABKIT_RENEW_GOLDEN=1 .venv/bin/pytest tests/cluster -k golden``, then read
+the difference that git shows.
+"""
+
+import contextlib
+import io
+import os
+import shlex
+from pathlib import Path
+
+from labkit import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def printed(command: str) -> str:
+    """Return what a command line, ``labkit cluster … -- train …``, prints."""
+    program, *arguments = shlex.split(command)
+    assert program == "labkit"
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert cli.main(arguments) == 0
+    return output.getvalue()
+
+
+def check_golden(path: Path, text: str) -> None:
+    """Compare ``text`` with a file, or renew the file where that was asked for."""
+    if os.environ.get("LABKIT_RENEW_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), f"{path} is not what is made now; see tests/cluster/examples.py"
+
+
+def documented_commands() -> dict[str, str]:
+    """Return for each file in deploy/ that is made the command that its README gives."""
+    parts = (ROOT / "deploy" / "README.md").read_text().split("\n- `")[1:]
+    blocks = {part.partition("`")[0]: part.split("```")[1].strip() for part in parts if "```" in part}
+    assert len(blocks) == 3
+    return blocks

@@ -1,0 +1,292 @@
+"""Slurm: places of tasks, the batch script, and what it does under a scheduler's signals."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit import cli
+from labkit.cluster.batch_script import BatchOptions, render_batch_script
+from labkit.cluster.flags import train_arguments
+from labkit.cluster.slurm import expand_hostlist, listening_address, node_address, task_from_slurm
+from labkit.config import Config, fields_by_name
+from labkit.errors import InputError
+from labkit.training.topology import ClusterTask
+from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
+
+GOLDEN_COMMANDS = {
+    "gpus.sbatch": "labkit cluster slurm --nodes 4 --tasks-per-node 2 --gpus-per-task 1 --cpus-per-task 16 "
+    "--memory 64G --partition gpu --account lab --time-limit 1-00:00:00 --signal-seconds 300 --job-name deep "
+    "--labkit labkit -- train --sync --num-layers 56 --eval-batch-size 80 --job-dir 'runs/deep net'",
+    "async.sbatch": "labkit cluster slurm --nodes 1 --tasks-per-node 4 --ps 1 --max-restarts 0 "
+    "--labkit labkit -- train --dataset shapes --num-layers 8 --deterministic",
+}
+
+
+def step(rank: int, nodes: str, per_node: str, tasks: int, **others: object) -> dict[str, str]:
+    """Return the variables of a job step's task."""
+    values = {
+        "SLURM_JOB_ID": 1234,
+        "SLURM_STEP_ID": 0,
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_PROCID": rank,
+        "SLURM_NTASKS": tasks,
+        **others,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+# ---- the place of a task -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n0", ["n0"]),
+        ("n[0-1,3]", ["n0", "n1", "n3"]),
+        ("n[08-10]", ["n08", "n09", "n10"]),
+        ("gpu-[1,12-13].rack,login", ["gpu-1.rack", "gpu-12.rack", "gpu-13.rack", "login"]),
+        ("r[1-2]n[0-1]", ["r1n0", "r1n1", "r2n0", "r2n1"]),
+        ("a,b,c", ["a", "b", "c"]),
+    ],
+)
+def test_lists_of_nodes(text, names):
+    assert expand_hostlist(text) == names
+
+
+@pytest.mark.skipif(not shutil.which("scontrol"), reason="scontrol is not installed (slurm-wlm)")
+@pytest.mark.parametrize("text", ["n[0-1,3]", "n[08-10],m[1-3]", "r[1-2]n[0-1]", "a,b[7,9]"])
+def test_lists_of_nodes_as_slurm_reads_them(text, tmp_path):
+    (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=none\nNodeName=none\n")
+    shown = subprocess.run(
+        ["scontrol", "show", "hostnames", text],
+        env={"PATH": "/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "slurm.conf")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert expand_hostlist(text) == shown.stdout.split()
+
+
+@pytest.mark.parametrize("text", ["n[", "n[1-", "n[]", "n[3-1]", "n[a]", "n 1", "a,,b", "n[1,]"])
+def test_what_is_no_list_of_nodes(text):
+    with pytest.raises(InputError, match="Slurm nodes"):
+        expand_hostlist(text)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+def test_every_task_sees_one_cluster_and_its_own_place(counts, data):
+    tasks = sum(counts)
+    ps = data.draw(st.integers(0, max(0, tasks - 2)))
+    shared = data.draw(st.booleans())  # nodes that are one host, as in a test
+    seen = [
+        task_from_slurm(
+            step(rank, f"n[0-{len(counts) - 1}]", ",".join(map(str, counts)), tasks),
+            ps=ps,
+            address_of=lambda node: "10.0.0.1" if shared else node,
+        )
+        for rank in range(tasks)
+    ]
+    assert all(task.jobs == seen[0].jobs for task in seen)
+    addresses = [task.address for task in seen]
+    assert len(set(addresses)) == tasks
+    if len(counts) > 1 and not shared:
+        nodes = [f"n{node}" for node, count in enumerate(counts) for _ in range(count)]
+        assert [address.partition(":")[0] for address in addresses] == nodes
+    kinds = ["chief", *["worker"] * (tasks - 1 - ps), *["ps"] * ps] if ps else ["worker"] * tasks
+    assert [task.job_name for task in seen] == kinds
+
+
+def test_repeated_counts_and_ports_of_two_jobs():
+    environment = step(4, "n[0-2]", "2(x2),1", 5)
+    task = task_from_slurm(environment, address_of=str)
+    assert task.jobs["worker"] == ("n0:20680", "n0:20681", "n1:20680", "n1:20681", "n2:20680")
+    other = task_from_slurm({**environment, "SLURM_JOB_ID": "1235"}, address_of=str)
+    assert not set(task.jobs["worker"]) & set(other.jobs["worker"])
+
+
+def test_a_step_on_one_node_meets_on_loopback():
+    task = task_from_slurm(step(1, "nowhere.invalid", "2", 2))
+    assert task.jobs["worker"] == ("127.0.0.1:20680", "127.0.0.1:20681")
+    assert listening_address(task) == "127.0.0.1"
+
+
+def test_an_address_of_ipv6():
+    task = task_from_slurm(step(0, "n[0-1]", "1(x2)", 2), address_of=lambda node: f"fd00::{node[1:]}")
+    assert task.jobs["worker"] == ("[fd00::0]:20680", "[fd00::1]:20680")
+
+
+def test_a_task_listens_on_its_side_of_the_way_to_the_others():
+    jobs = {"worker": ("somewhere.invalid:1000", "127.0.0.1:1000")}
+    assert listening_address(ClusterTask(jobs, "worker", 0)) == "127.0.0.1"
+
+
+def test_a_name_that_resolves_is_taken_as_it_is():
+    assert node_address("localhost") == "localhost"
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "SLURM_STEP_NODELIST is not set; start this inside of a Slurm job"),
+        (step(1, "n[0-1]", "2(x2)", 4, SLURMD_NODENAME="n1"), "srun --distribution=block"),
+        (step(0, "n[0-1]", "2", 2), "2 nodes"),
+        (step(0, "n[0-1]", "1(x2)", 3), "SLURM_NTASKS is 3"),
+        (step(0, "n[0-1]", "many", 2), "SLURM_STEP_TASKS_PER_NODE is 'many'"),
+    ],
+)
+def test_environments_that_name_no_place(environment, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        task_from_slurm(environment, address_of=str)
+
+
+def test_too_many_parameter_servers():
+    with pytest.raises(InputError, match="--ps is 2 of 3 tasks"):
+        task_from_slurm(step(0, "n0", "3", 3), ps=2)
+
+
+# ---- the batch script ----------------------------------------------------------------------------------
+
+
+def test_golden_example_in_deploy_is_what_its_command_prints():
+    check_golden(ROOT / "deploy" / "slurm/train.sbatch", printed(documented_commands()["slurm/train.sbatch"]))
+
+
+@pytest.mark.parametrize("name", GOLDEN_COMMANDS)
+def test_golden_scripts(name):
+    check_golden(GOLDEN / name, printed(GOLDEN_COMMANDS[name]))
+
+
+def test_a_configuration_survives_as_arguments():
+    changed = {}
+    for name, info in fields_by_name().items():
+        if name in ("worker_hosts", "ps_hosts", "job_name", "task_index", "num_layers", "warmup_steps"):
+            continue
+        if info.choices:
+            changed[name] = info.choices[-1]
+        elif info.type is bool:
+            changed[name] = not info.default
+        elif info.optional and info.default is not None:
+            changed[name] = None
+        elif info.type is str:
+            changed[name] = "a text, with 'quotes'"
+        else:
+            changed[name] = info.type((info.default or 1) / 2 if info.below else (info.default or 1) + 1)
+    config = Config.from_flat({**changed, "num_layers": 29, "num_gpus": 1})
+    options = cli._parser().parse_all(train_arguments(config))
+    assert cli._config_of(options) == config
+    assert train_arguments(Config()) == ["train"]
+
+
+# In place of srun and scontrol: the first ends with the codes of a list, one by one, the second takes notes.
+FAKE_SRUN = """#!/bin/bash
+printf '%s\\n' "$@" >>"$NOTES/srun"
+code=$(head -1 "$NOTES/codes"); sed -i 1d "$NOTES/codes"; exit "$code"
+"""
+FAKE_SCONTROL = '#!/bin/bash\necho "$@" >>"$NOTES/scontrol"\n'
+
+
+def run_script(folder: Path, options: BatchOptions, codes: list[int]) -> tuple[list[int], list[str], str]:
+    """Run a script once for each code that srun ends with; return its codes, calls of scontrol and output."""
+    script = folder / "train.sbatch"
+    script.write_text(render_batch_script(Config.from_flat({"dataset": "shapes", "job_dir": "a b"}), options))
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (folder / "codes").write_text("".join(f"{code}\n" for code in codes))
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "NOTES": str(folder),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[0-1]",
+    }
+    ended, output = [], ""
+    for _ in codes:
+        result = subprocess.run(
+            ["bash", str(script)], env=environment, cwd=folder, capture_output=True, text=True, timeout=30
+        )
+        assert not result.stderr
+        ended.append(result.returncode)
+        output += result.stdout
+    requeued = folder / "scontrol"
+    notes = requeued.read_text().splitlines() if requeued.exists() else []
+    return ended, notes, output
+
+
+@pytest.mark.parametrize(
+    ("code", "requeued"),
+    [(0, 0), (1, 0), (2, 0), (75, 1), (126, 0), (127, 0), (130, 0), (137, 1), (139, 1), (143, 1)],
+)
+def test_what_goes_back_into_the_queue(code, requeued, tmp_path):
+    ended, notes, _ = run_script(tmp_path, BatchOptions(nodes=2), [code])
+    assert ended == [code]
+    assert notes == ["requeue 7"] * requeued
+
+
+def test_lost_tasks_are_counted_and_time_limits_are_not(tmp_path):
+    ended, notes, output = run_script(
+        tmp_path, BatchOptions(nodes=2, max_restarts=2), [75, 143, 143, 143, 137, 143, 75]
+    )
+    assert ended == [75, 143, 143, 143, 137, 143, 75]
+    assert notes == ["requeue 7"] * 6
+    assert output.splitlines()[-1] == "labkit: lost a task (exit code 75) more than 2 times; giving up"
+
+
+def test_what_the_step_runs(tmp_path):
+    run_script(tmp_path, BatchOptions(nodes=2, cpus_per_task=3, ps=0, labkit="/opt/lab kit/labkit"), [0])
+    arguments = (tmp_path / "srun").read_text().splitlines()
+    command = ["/opt/lab kit/labkit", "cluster", "slurm-task", "--", "train"]
+    assert arguments == [
+        "--distribution=block",
+        "--kill-on-bad-exit=0",
+        "--cpus-per-task=3",
+        *command,
+        "--dataset",
+        "shapes",
+        "--job-dir",
+        "a b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"nodes": 0}, "--nodes is 0; allowed: 1 to 65535"),
+        ({"time_limit": "soon"}, "--time-limit is 'soon'; allowed: minutes"),
+        ({"time_limit": "3"}, "allowed: more than 180 seconds"),
+        ({"time_limit": "2:59"}, "allowed: more than 180 seconds"),
+        ({"time_limit": "00:03:00"}, "allowed: more than 180 seconds"),
+        ({"time_limit": "0-00:03"}, "allowed: more than 180 seconds"),
+        ({"partition": "a\n#SBATCH --exclusive"}, "--partition is"),
+        ({"job_name": "my job"}, "--job-name is 'my job'"),
+        ({"labkit": "labkit; reboot"}, "--labkit is"),
+        ({"gpus_per_task": -1}, "--gpus-per-task is -1; allowed: 0 to 65535"),
+    ],
+)
+def test_options_that_slurm_would_refuse_or_misread(wrong, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        BatchOptions(**{"nodes": 2, **wrong})
+
+
+@pytest.mark.parametrize("limit", ["4", "3:01", "00:03:01", "0-1", "1-00:00", "2-00:00:00"])
+def test_time_limits_in_slurms_forms(limit):
+    assert BatchOptions(nodes=1, time_limit=limit).time_limit == limit
+
+
+def test_trainings_that_the_tasks_cannot_share():
+    config = Config.from_flat({"dataset": "shapes", "train_batch_size": 128, "eval_batch_size": 128})
+    with pytest.raises(InputError, match="--train-batch-size is 128 with 3 replicas"):
+        render_batch_script(config, BatchOptions(nodes=3))
+    with pytest.raises(InputError, match="--ps is 1 with --sync"):
+        render_batch_script(config.replace({"sync": True}), BatchOptions(nodes=3, ps=1))
+    with pytest.raises(InputError, match="--ps is 2 of 3 tasks"):
+        render_batch_script(config, BatchOptions(nodes=3, ps=2))
+    assert "--ps 1" in render_batch_script(config, BatchOptions(nodes=3, ps=1))

@@ -1,0 +1,103 @@
+"""Evaluation beside a training, with real processes: each checkpoint once, whatever ends the follower."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit.analysis.curves import read_curves
+from labkit.metrics import MetricsReader, evaluations_path
+from labkit.runs import RunDirectory
+from tests.properties.harness import TIME_LIMIT, start
+
+STEPS = 80
+FIGURES = ("loss", "accuracy", "top5_accuracy", "examples")
+
+# One process for all steps: what `labkit evaluate RUN --split validation --checkpoint STEP` calls.
+EVALUATE_EACH = """
+import json, sys
+from labkit.training.api import evaluate
+for step in sys.argv[2:]:
+    print(json.dumps(evaluate(sys.argv[1], split="validation", checkpoint=step, num_intra_threads=1)))
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def watch(job_dir: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "labkit.cli", "evaluate", str(job_dir), "--watch"]
+    command += ["--num-intra-threads", "1"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rows_beside(job_dir: Path) -> list[dict]:
+    reader = MetricsReader(evaluations_path(RunDirectory(job_dir).metrics_path))
+    rows = reader.poll()
+    assert reader.damaged_lines == 0
+    return rows
+
+
+def wait_for_rows(job_dir: Path, count: int, *processes: subprocess.Popen) -> None:
+    deadline = time.monotonic() + TIME_LIMIT
+    while len(rows_beside(job_dir)) < count:
+        assert not any(process.poll() for process in processes), "a process failed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_followers_that_are_killed_leave_each_checkpoint_evaluated_once(tmp_path):
+    job_dir = tmp_path / "run"
+    processes = [watch(job_dir)]  # before there is a run
+    try:
+        processes.append(
+            start(
+                job_dir,
+                train_steps=STEPS,
+                checkpoint_every_steps=10,
+                keep_checkpoints=STEPS,
+                validate_every_steps=0,
+                num_intra_threads=1,
+            )
+        )
+        training = processes[-1]
+        wait_for_rows(job_dir, 1, *processes)
+        processes[0].kill()
+        processes.append(watch(job_dir))
+        wait_for_rows(job_dir, 2, training, processes[-1])
+        processes[-1].send_signal(signal.SIGTERM)
+        told, _ = processes[-1].communicate(timeout=TIME_LIMIT)
+        assert processes[-1].returncode == 128 + signal.SIGTERM, told
+        assert "the same command goes on" in told
+        assert len(rows_beside(job_dir)) < STEPS // 10 - 1, "it was to be stopped in the middle"
+        processes.append(watch(job_dir))
+        told, _ = processes[-1].communicate(timeout=TIME_LIMIT)
+        assert processes[-1].returncode == 0, told
+        assert f"the run is finished at step {STEPS} of {STEPS}" in told
+        assert training.wait(TIME_LIMIT) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+    # The training itself validates its last step, and nothing before.
+    rows = rows_beside(job_dir)
+    assert [row["step"] for row in rows] == list(range(10, STEPS, 10))
+    curve = read_curves(RunDirectory(job_dir)).curve("validation", "accuracy")
+    assert curve.step.tolist() == list(range(10, STEPS + 1, 10))
+
+    steps = [str(row["step"]) for row in rows]
+    done = subprocess.run(
+        [sys.executable, "-c", EVALUATE_EACH, str(job_dir), *steps],
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for row, line in zip(rows, done.stdout.splitlines(), strict=True):
+        assert {name: row[name] for name in FIGURES} == {name: json.loads(line)[name] for name in FIGURES}
+    assert len({row["loss"] for row in rows}) == len(rows), "each checkpoint has weights of its own"
+    assert rows_beside(job_dir) == rows, "figures that are there are not written again"

@@ -1,0 +1,502 @@
+"""Following a run: each checkpoint once, whatever happens meanwhile to the run, its files and followers."""
+
+import json
+import multiprocessing
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.curves import CurveStore
+from labkit import cli
+from labkit.analysis.curves import read_curves
+from labkit.errors import InputError
+from labkit.metrics import (
+    MetricsReader,
+    MetricsWriter,
+    append_evaluation,
+    evaluations_path,
+    evaluations_that_count,
+)
+from labkit.runs import RunDirectory, Status
+from labkit.training.follow import Follower, FollowResult
+from labkit.training.run_watch import RunWatch, wait_for_run
+
+
+def evaluation(step: int, split: str = "validation", read: float = 100.0, **values: float) -> dict:
+    figures = {"loss": 1.0, "accuracy": 0.5, "top5_accuracy": 0.9, "examples": 10, "seconds": 0.1}
+    return {"split": split, "step": step, **figures, "wall_time": read, **values}
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeRun:
+    """A training's side of a run directory, and an evaluator whose checkpoints are a set of steps.
+
+    ``during``: what happens while a step is evaluated; ``vanishing``: steps that are pruned while read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.run = RunDirectory(path)
+        self.run.create()
+        self.split = "validation"
+        self.saved: set[int] = set()
+        self.damaged: set[int] = set()
+        self.vanishing: set[int] = set()
+        self.during: dict[int, list] = {}
+        self.evaluated: list[int] = []
+        self.events: list[int] = []
+        self.lines: list[str] = []
+        self.read_at = 100.0
+
+    def status(self, state: str, step: int = 0, heartbeat: float = 1.0, **values) -> None:
+        host = values.pop("host", "elsewhere")
+        self.run.write_status(
+            Status(state, step=step, total_steps=60, heartbeat=heartbeat, host=host, **values)
+        )
+
+    def steps(self) -> list[int]:
+        return sorted(self.saved)
+
+    def load(self, step: int) -> None:
+        if step in self.vanishing:
+            self.saved.discard(step)
+        if step not in self.saved or step in self.damaged:
+            raise InputError(f"checkpoint {step} can't be restored")
+        self._step = step
+
+    def evaluate_row(self) -> dict:
+        self.evaluated.append(self._step)
+        row = evaluation(self._step, self.split, read=self.read_at)
+        for happens in self.during.pop(self._step, []):
+            happens()
+        return row
+
+    def write_event(self, row: dict) -> None:
+        self.events.append(row["step"])
+
+    def close(self) -> None:
+        pass
+
+    def follow(self, *pauses, split: str = "validation", wait_seconds: float = 60.0):
+        """Follow; at each pause the next of ``pauses`` happens, then 100 seconds pass at each."""
+        self.split = split
+        clock, left = Clock(), list(pauses)
+
+        def pause() -> None:
+            if left:
+                left.pop(0)()
+            else:
+                clock.now += 100
+
+        watch = RunWatch(self.run, wait_seconds, clock)
+        standing = Follower(self.run, split, self, watch, pause, self.lines.append).follow()
+        assert not left, "the follower ended before everything had happened"
+        return standing
+
+    def rows(self) -> list[int]:
+        """The steps in evaluations.jsonl, in order of writing."""
+        path = evaluations_path(self.run.metrics_path)
+        return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def fake(tmp_path) -> FakeRun:
+    return FakeRun(tmp_path / "run")
+
+
+# ---- which checkpoints ---------------------------------------------------------------------------------
+
+
+def test_each_checkpoint_is_evaluated_once_as_it_appears_until_the_run_is_finished(fake):
+    fake.status("running", 10)
+    fake.saved = {10}
+
+    def later():
+        fake.saved |= {20, 30}
+
+    def end():
+        fake.saved.add(60)
+        fake.status("finished", 60)
+
+    standing = fake.follow(later, end)
+    assert (standing.state, standing.over) == ("finished", True)
+    assert fake.evaluated == fake.rows() == fake.events == [10, 20, 30, 60]
+
+
+def test_what_either_file_holds_is_not_evaluated_again(fake):
+    fake.saved = {10, 20, 30, 40}
+    fake.status("finished", 40)
+    MetricsWriter(fake.run.metrics_path).append(
+        [{"split": "train", "step": 10, "loss": 1.0}, evaluation(20), evaluation(30, split="test")]
+    )
+    append_evaluation(fake.run.metrics_path, evaluation(40), [])
+    append_evaluation(fake.run.metrics_path, evaluation(30, split="test"), [])
+    fake.follow()
+    assert fake.evaluated == [10, 30]
+    fake.follow()
+    assert fake.evaluated == [10, 30]
+
+
+def test_the_batches_own_figures_are_no_evaluation_of_the_training_split(fake):
+    fake.saved = {10}
+    fake.status("finished", 10)
+    MetricsWriter(fake.run.metrics_path).append([{"split": "train", "step": 10, "loss": 1.0}])
+    fake.follow(split="train")
+    assert fake.evaluated == [10]
+
+
+def test_a_checkpoint_saved_while_the_run_ends_is_not_missed(fake):
+    fake.saved = {10}
+    fake.status("running", 10)
+
+    def ends():
+        fake.saved.add(60)
+        fake.status("finished", 60)
+
+    fake.during[10] = [ends]
+    fake.follow(lambda: None)
+    assert fake.rows() == [10, 60]
+
+
+def test_a_checkpoint_that_is_pruned_while_it_is_read_gives_way_to_the_newest(fake):
+    fake.saved, fake.vanishing = {10, 20, 30, 40}, {10}
+    fake.status("finished", 40)
+    fake.follow()
+    assert fake.evaluated == [40, 20, 30]
+    assert "step 10 was removed" in fake.lines[0]
+
+
+def test_a_damaged_checkpoint_is_told_once_and_left_out(fake):
+    fake.saved, fake.damaged = {10, 20}, {10}
+    fake.status("running", 20)
+    fake.follow(lambda: None, lambda: None, lambda: fake.status("finished", 20))
+    assert fake.rows() == [20]
+    assert len([line for line in fake.lines if "left out" in line]) == 1
+
+
+def test_a_checkpoint_that_was_trained_anew_after_a_seam_is_evaluated_anew(fake):
+    fake.saved = {10, 20, 30}
+    fake.status("interrupted", 30)
+    fake.follow()
+    # Step 30 is lost, the training goes on from 20, and makes another step 30.
+    writer = MetricsWriter(fake.run.metrics_path)
+    writer.append([{"resumed_at_step": 20, "wall_time": 150.0}])
+    fake.status("finished", 30)
+    fake.read_at = 200.0
+    fake.follow()
+    assert fake.evaluated == [10, 20, 30, 30]
+    rows = MetricsReader(evaluations_path(fake.run.metrics_path)).poll()
+    counting = evaluations_that_count(rows, [])
+    assert [row["wall_time"] for row in counting] == [100.0, 100.0, 100.0]
+    reader = MetricsReader(fake.run.metrics_path)
+    reader.poll()
+    counting = evaluations_that_count(rows, reader.seams)
+    assert [(row["step"], row["wall_time"]) for row in counting] == [(10, 100.0), (20, 100.0), (30, 200.0)]
+
+
+def test_figures_of_a_run_that_was_started_over_meanwhile_are_dropped(fake):
+    fake.saved = {40}
+    fake.status("running", 40)
+    MetricsWriter(fake.run.metrics_path).append([{"split": "train", "step": 40}])
+
+    def overwrite():
+        fake.saved.clear()
+        fake.run.metrics_path.unlink()
+        MetricsWriter(fake.run.metrics_path).append([{"split": "train", "step": 1}])
+
+    fake.during[40] = [overwrite]
+    fake.follow(lambda: fake.status("finished", 1))
+    assert fake.evaluated == [40]
+    assert fake.rows() == []
+    assert "started over" in fake.lines[0]
+
+
+def test_another_follower_that_was_quicker_has_the_row(fake):
+    fake.saved = {10}
+    fake.status("finished", 10)
+    fake.during[10] = [lambda: append_evaluation(fake.run.metrics_path, evaluation(10, accuracy=0.75), [])]
+    fake.follow()
+    assert fake.rows() == [10]
+    assert fake.events == []
+
+
+def append_all(path: Path, turn) -> None:
+    turn.wait()
+    for step in range(1, 41):
+        append_evaluation(path, evaluation(step), [])
+
+
+def test_followers_at_the_same_time_write_each_row_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    context = multiprocessing.get_context("spawn")
+    turn = context.Barrier(3)
+    processes = [context.Process(target=append_all, args=(path, turn)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    reader = MetricsReader(evaluations_path(path))
+    assert [row["step"] for row in reader.poll()] == list(range(1, 41))
+    assert reader.damaged_lines == 0
+
+
+def test_a_row_torn_by_a_kill_is_written_anew(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append_evaluation(path, evaluation(10), [])
+    with open(evaluations_path(path), "a") as file:
+        file.write('{"split": "validation", "step": 20, "lo')
+    assert append_evaluation(path, evaluation(20), [])
+    assert not append_evaluation(path, evaluation(20), [])
+    rows = MetricsReader(evaluations_path(path)).poll()
+    assert rows == [evaluation(10), evaluation(20)]
+
+
+# ---- when it ends --------------------------------------------------------------------------------------
+
+
+def test_a_run_that_moves_is_waited_for_without_end(fake):
+    fake.status("running", 1, heartbeat=0.0)  # its clock is wrong by decades: changes count, not clocks
+    clock = Clock()
+    watch = RunWatch(fake.run, 0.0, clock)
+    for heartbeat in range(20):
+        fake.status("running", 1, heartbeat=float(heartbeat))
+        clock.now += 14
+        standing = watch.look()
+        assert (standing.state, standing.over) == ("running", False)
+
+
+@pytest.mark.parametrize("state", ["interrupted", "failed"])
+def test_a_run_that_stands_still_gets_its_time_and_may_go_on(fake, state):
+    fake.saved = {10}
+    fake.status(state, 10, message="SIGTERM")
+    clock = Clock()
+    watch = RunWatch(fake.run, 60.0, clock)
+    assert not watch.look().over
+    clock.now += 59
+    assert not watch.look().over
+    fake.status("running", 11)
+    assert watch.look().state == "running"
+    fake.status(state, 20)
+    assert not watch.look().over
+    clock.now += 60
+    standing = watch.look()
+    assert standing.over and standing.state == state
+    assert f"is {state} at step 20 of 60" in standing.message
+
+
+def test_what_is_there_is_evaluated_before_the_end_of_a_run_that_stands_still(fake):
+    fake.saved = {10, 20}
+    fake.status("interrupted", 20, message="SIGTERM at step 20")
+    standing = fake.follow(wait_seconds=0.0)
+    assert fake.rows() == [10, 20]
+    assert standing.state == "interrupted"
+    assert "SIGTERM at step 20" in standing.message
+
+
+def test_a_run_that_goes_on_is_followed_further(fake):
+    fake.saved = {10}
+    fake.status("interrupted", 10)
+
+    def go_on():
+        fake.saved.add(20)
+        fake.status("running", 20)
+
+    standing = fake.follow(go_on, lambda: fake.status("finished", 60))
+    assert standing.state == "finished"
+    assert fake.rows() == [10, 20]
+    assert "waiting 60 s" in fake.lines[1]
+
+
+def test_a_killed_run_is_dead_at_once_and_a_silent_one_after_its_own_time(fake):
+    clock = Clock()
+    fake.status("running", 10, pid=2**22 + 1, host=socket.gethostname())
+    assert RunWatch(fake.run, 0.0, clock).look().state == "dead"
+    fake.status("running", 10, stalled_after_seconds=300.0)
+    watch = RunWatch(fake.run, 60.0, clock)
+    assert watch.look().state == "running"
+    clock.now += 299
+    assert watch.look().state == "running"
+    clock.now += 1
+    assert (watch.look().state, watch.look().over) == ("stalled", False)
+    clock.now += 60
+    assert (watch.look().state, watch.look().over) == ("stalled", True)
+
+
+def test_a_run_without_a_word_is_waited_for_as_long_as_asked(fake):
+    clock = Clock()
+    watch = RunWatch(fake.run, 60.0, clock)
+    assert not watch.look().over
+    clock.now += 60
+    standing = watch.look()
+    assert standing.over and "has not said yet" in standing.message
+
+
+def test_a_run_that_is_not_there_yet_may_appear_as_a_directory_or_in_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.delenv("LABKIT_RUNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+
+    def appear(path: Path):
+        def make() -> None:
+            path.mkdir(parents=True)
+            (path / "config.json").write_text("{}")
+
+        return make
+
+    for name, place in (("here", tmp_path / "here"), ("home", tmp_path / "runs" / "home")):
+        assert wait_for_run(name, 60.0, appear(place), lines.append).path == place
+    assert len(lines) == 2 and "no run at 'here' yet" in lines[0]
+    with pytest.raises(InputError, match=r"no run at 'never' within 0 s \(--wait-seconds\)"):
+        wait_for_run("never", 0.0, lambda: None, lines.append)
+
+
+# ---- what readers show ---------------------------------------------------------------------------------
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["train", "validate", "beside", "test beside"]), st.integers(1, 30)),
+        st.tuples(st.just("seam"), st.integers(0, 30)),
+        st.tuples(st.just("poll"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(events=EVENTS)
+@settings(max_examples=80, deadline=None)
+def test_both_files_are_one_curve_with_each_step_once(tmp_path_factory, events):
+    run = RunDirectory(tmp_path_factory.mktemp("run"))
+    writer, store = MetricsWriter(run.metrics_path), CurveStore(run.metrics_path)
+    # What counts: by split, step to loss. The training's own row goes before one beside it.
+    own: dict[tuple[str, int], float] = {}
+    beside: dict[tuple[str, int], float] = {}
+    trained = 0
+    for time, (kind, number) in enumerate(events):
+        loss = float(time)
+        if kind == "train":
+            writer.append(
+                [{"split": "train", "step": trained + 1 + place, "loss": 1.0} for place in range(number)]
+            )
+            trained += number
+        elif kind == "validate" and trained and ("validation", trained) not in own:
+            writer.append([evaluation(trained, loss=loss, read=time)])
+            own["validation", trained] = loss
+        elif "beside" in kind and number <= trained:
+            split = "test" if "test" in kind else "validation"
+            reader = MetricsReader(run.metrics_path)
+            reader.poll()
+            append_evaluation(run.metrics_path, evaluation(number, split, loss=loss, read=time), reader.seams)
+            beside.setdefault((split, number), loss)
+        elif kind == "seam" and number <= trained:
+            writer.append([{"resumed_at_step": number, "wall_time": time}])
+            trained = number
+            own = {key: value for key, value in own.items() if key[1] <= number}
+            beside = {key: value for key, value in beside.items() if key[1] <= number}
+        elif kind == "poll":
+            store.poll()
+    writer.close()
+    snapshot, curves = store.poll(), read_curves(run)
+    for split in ("validation", "test"):
+        expected = {step: loss for (name, step), loss in (beside | own).items() if name == split}
+        for curve, values in (
+            (shown := snapshot.curve(split, "loss"), shown.y),
+            (drawn := curves.curve(split, "loss"), drawn.value),
+        ):
+            assert curve.step.tolist() == sorted(expected)
+            assert values.tolist() == [expected[step] for step in sorted(expected)]
+    assert snapshot.curve("train", "loss").step.tolist() == list(range(1, trained + 1))
+    assert store.poll().version == snapshot.version, "nothing was written, nothing is drawn anew"
+
+
+def test_an_evaluation_of_the_training_split_is_no_point_of_the_batches_curve(tmp_path):
+    run = RunDirectory(tmp_path)
+    MetricsWriter(run.metrics_path).append([{"split": "train", "step": 10, "loss": 1.0}])
+    append_evaluation(run.metrics_path, evaluation(10, "train", loss=5.0), [])
+    assert CurveStore(run.metrics_path).poll().curve("train", "loss").y.tolist() == [1.0]
+    assert read_curves(run).curve("train", "loss").value.tolist() == [1.0]
+
+
+def test_what_was_handed_out_stays_what_it_was_when_rows_come_beside_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    store = CurveStore(path)
+    MetricsWriter(path).append([evaluation(20)])
+    early = store.poll()
+    append_evaluation(path, evaluation(10), [])
+    late = store.poll()
+    assert late.version > early.version
+    assert early.curve("validation", "loss").step.tolist() == [20]
+    assert late.curve("validation", "loss").step.tolist() == [10, 20]
+
+
+def test_rows_that_are_no_rows_disturb_no_reader(tmp_path):
+    run = RunDirectory(tmp_path)
+    lines = ['{"split": ["x"], "step": 1}', '{"split": "test", "step": null}', "[1]", "{", '{"step": {}}']
+    evaluations_path(run.metrics_path).write_text("\n".join(lines) + "\n")
+    append_evaluation(run.metrics_path, evaluation(10), [])
+    snapshot = CurveStore(run.metrics_path).poll()
+    assert snapshot.curve("validation", "loss").step.tolist() == [10]
+    assert snapshot.damaged_lines == 2
+    assert read_curves(run).curve("validation", "loss").step.tolist() == [10]
+
+
+# ---- the command ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere", "--watch", "--wait-seconds", "0"], ["no run at 'nowhere' within 0 s"]),
+        (["nowhere", "--watch", "--checkpoint", "10"], ["--checkpoint is '10' with --watch"]),
+        (["nowhere", "--wait-seconds", "5"], ["--wait-seconds is for --watch"]),
+        (["nowhere", "--watch", "--wait-seconds", "soon"], ["--wait-seconds", "'soon'", "at least 0"]),
+        (["nowhere", "--watch", "--wait-seconds", "-1"], ["--wait-seconds"]),
+    ],
+    ids=lambda value: " ".join(value) if value[0] == "nowhere" else "",
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    try:
+        code = cli.main(["evaluate", *arguments])
+    except SystemExit as ended:  # argparse's own way
+        code = ended.code
+    assert code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    [line] = shown.err.splitlines()
+    assert all(word in line for word in words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (FollowResult("finished", "", 3), 0),
+        (FollowResult("interrupted", "", 3), 1),
+        (FollowResult("stopped", "", 3, 15), 143),
+    ],
+)
+def test_the_exit_code_says_how_it_ended_and_the_split_is_validation(monkeypatch, capsys, result, code):
+    asked = {}
+
+    def follow(run, **values):
+        asked.update(values, run=run)
+        return result
+
+    monkeypatch.setattr("labkit.training.follow.follow", follow)
+    assert cli.main(["evaluate", "mine", "--watch", "--num-intra-threads", "1"]) == code
+    assert asked["run"] == "mine" and asked["split"] == "validation"
+    assert (asked["num_intra_threads"], asked["wait_seconds"]) == (1, 60.0)
+    assert "3 checkpoints evaluated" in capsys.readouterr().out
