@@ -177,7 +177,8 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     for _ in range(3):
         images = generator.normal(size=(16, *shape)).astype(np.float32)
         labels = generator.integers(0, 10, 16).astype(np.int32)
-        loss, accuracy = step(tf.constant(images), tf.constant(labels), tf.constant(0.1)).numpy()
+        figures, _ = step(tf.constant(images), tf.constant(labels), tf.constant(0.1), tf.constant(0.0))
+        loss, accuracy, _ = figures.numpy()
         peer.reset_metrics()
         assert peer.train_on_batch(images, labels) == pytest.approx([loss, accuracy], rel=1e-3)
     for mine, theirs in zip(ours.get_weights(), peer.get_weights(), strict=True):

@@ -246,6 +246,23 @@ def test_a_peer_that_has_left_is_not_lost_whatever_comes_after_it(session, tmp_p
     assert not losses and peers.lost() is None
 
 
+def test_a_goodbye_between_two_looks_is_heard(session, tmp_path, monkeypatch):
+    peers, actor, losses = session
+    alive = beats_module.process_alive
+
+    def leaves_just_now(pid: int) -> bool:
+        if pid != 1:
+            return alive(pid)
+        actor.say(phase="left")
+        return False
+
+    monkeypatch.setattr(beats_module, "process_alive", leaves_just_now)
+    actor.say(pid=1)
+    until(lambda: peers.beats()["worker:1"].phase == "left")
+    until(looks(peers, tmp_path / "cluster", "worker:0", 3))
+    assert not losses
+
+
 def test_the_first_cause_is_passed_on(session):
     _, actor, losses = session
     actor.say(phase="lost", message="worker:2 (127.0.0.1:4002) has ended: its process is gone")

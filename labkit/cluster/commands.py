@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import os
 import shutil
 import sys
@@ -41,8 +42,16 @@ def _local(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
     """Run a training on a cluster of this machine. Returns its exit code. Raises InputError."""
     from labkit.cluster.launch import plan_launch
 
-    launch = plan_launch(config, workers=options.workers, ps=options.ps, overwrite=overwrite)
-    return launch.start(max_restarts=options.max_restarts)
+    say = functools.partial(print, flush=True)
+    launch = plan_launch(
+        config,
+        workers=options.workers,
+        ps=options.ps,
+        max_restarts=options.max_restarts,
+        overwrite=overwrite,
+        announce=say,
+    )
+    return launch.start(output=say)
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 from labkit.cluster.flags import train_arguments
-from labkit.cluster.local import LocalCluster, run_local_cluster
+from labkit.cluster.local import LocalCluster, free_ports, run_local_cluster
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.runs import RunDirectory, RunLock
@@ -19,13 +19,20 @@ class Launch:
     """A training that was admitted, and the cluster to run it. ``finished``: nothing is left to do."""
 
     def __init__(
-        self, config: Config, run: RunDirectory, cluster: LocalCluster, *, finished: bool, overwrite: bool
+        self,
+        config: Config,
+        run: RunDirectory,
+        cluster: LocalCluster,
+        host: str,
+        *,
+        max_restarts: int,
+        finished: bool,
+        overwrite: bool,
     ) -> None:
-        self.config, self.run, self.cluster = config, run, cluster
-        self.finished = finished
-        self._overwrite = overwrite
+        self.config, self.run, self.cluster, self.finished = config, run, cluster, finished
+        self._host, self._max_restarts, self._overwrite = host, max_restarts, overwrite
 
-    def start(self, *, max_restarts: int = 3, output: Callable[[str], None] = print) -> int:
+    def start(self, *, output: Callable[[str], None] = print) -> int:
         """Run the cluster to its end; see ``run_local_cluster`` for the exit code."""
         if self.finished:
             output(f"nothing left to do: {self.run.path} is finished")
@@ -34,14 +41,13 @@ class Launch:
             _discard_alone(self.run)
         self.run.create()
         command = [sys.executable, "-m", "labkit.cli", *train_arguments(self.config)]
-        host = self.config.distribution.bind
         return run_local_cluster(
             command,
             workers=self.cluster.workers,
             ps=self.cluster.ps,
             folder=self.run.cluster_path,
-            max_restarts=max_restarts,
-            host="127.0.0.1" if host in ("0.0.0.0", "::") else host,
+            max_restarts=self._max_restarts,
+            host=self._host,
             output=output,
             stall_timeout=self.config.distribution.peer_timeout_seconds,
         )
@@ -52,6 +58,7 @@ def plan_launch(
     *,
     workers: int,
     ps: int = 0,
+    max_restarts: int = 3,
     overwrite: bool = False,
     announce: Callable[[str], None] = print,
 ) -> Launch:
@@ -60,6 +67,7 @@ def plan_launch(
     Args:
         config: of the training; its ``sync`` may be left out where there are no parameter servers.
         workers: processes that train. ps: parameter servers; 0: synchronous training.
+        max_restarts: of the cluster, and of each asynchronous worker, after a loss.
         overwrite: discard the run that is there, once, before the cluster starts.
         announce: takes lines for people.
 
@@ -72,6 +80,11 @@ def plan_launch(
     for flag, value in (("--worker-hosts", distribution.worker_hosts), ("--ps-hosts", distribution.ps_hosts)):
         if value is not None:
             raise InputError(f"{flag} is {value!r}, but the launcher names the hosts; leave it out")
+    if max_restarts < 0:
+        raise InputError(f"--max-restarts is {max_restarts}; allowed: 0 or more")
+    # A server that listens on every address is reached on this machine's own.
+    host = "127.0.0.1" if distribution.bind in ("0.0.0.0", "::") else distribution.bind
+    free_ports(host, 1)
     if not cluster.asynchronous:
         config.check_replicas(workers * max(1, distribution.num_gpus or 1))
     if not distribution.num_intra_threads:
@@ -82,7 +95,15 @@ def plan_launch(
         config.replace({"sync": not cluster.asynchronous}), overwrite=overwrite
     )
     done = admission.found == "finished"
-    return Launch(config, admission.run, cluster, finished=done, overwrite=overwrite)
+    return Launch(
+        config,
+        admission.run,
+        cluster,
+        host,
+        max_restarts=max_restarts,
+        finished=done,
+        overwrite=overwrite,
+    )
 
 
 def _discard_alone(run: RunDirectory) -> None:

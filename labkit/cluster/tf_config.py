@@ -37,6 +37,8 @@ def parse_tf_config(text: str) -> ClusterTask | None:
             for job, given in cluster.items()
         }
         name, index = task.get("type", "worker"), int(task.get("index", 0))
+    except InputError:
+        raise
     except (ValueError, TypeError, AttributeError):
         raise InputError(
             f"{VARIABLE} is {text[:200]!r}; allowed: a JSON object such as "

@@ -50,8 +50,11 @@ class Membership:
         # The strategy blocks until the others are there, and nothing but this ends a wait for a lost one.
         self.watch(lambda message: None)
         if self.asynchronous:
-            return make_parameter_server_strategy(self.task)
-        return make_multi_worker_strategy(self.task, plan)
+            strategy = make_parameter_server_strategy(self.task)
+        else:
+            strategy = make_multi_worker_strategy(self.task, plan)
+        stop.arm()
+        return strategy
 
     def watch(self, on_loss) -> None:
         """From now on end this process when a task is lost that it can't do without.

@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 __all__ = ["StopRequest", "stop_on_signals"]
 
@@ -13,6 +14,31 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def arm(self) -> None:
+        """Take the signals, once more where somebody else took them meanwhile.
+
+        The server of a ``MultiWorkerMirroredStrategy`` takes SIGTERM for a preemption service of its own.
+        """
+        if self.signal_number is None:
+            for number in self._before:
+                signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.signal_number = number
+        signal.signal(number, self._before[number])
+
+    def _take(self, numbers: Iterable[int]) -> None:
+        handlers = {number: signal.getsignal(number) for number in numbers}
+        self._before = {
+            number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
+        }
+        self.arm()
+
+    def _give_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def __bool__(self) -> bool:
         return self.signal_number is not None
@@ -33,17 +59,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-
-    def ask(number, frame):
-        request.signal_number = number
-        signal.signal(number, before[number])
-
-    for number in before:
-        signal.signal(number, ask)
+    request._take((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield request
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        request._give_back()

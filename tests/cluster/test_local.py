@@ -279,6 +279,7 @@ def test_those_who_do_not_notice_a_loss_are_killed(tmp_path):
         f"life = os.open(os.path.join({str(tmp_path)!r}, name), os.O_CREAT | os.O_APPEND | os.O_WRONLY)\n"
         "os.write(life, b'x')\n"
         "if os.fstat(life).st_size > 1: sys.exit(0)\n"
+        f"while not os.path.exists(os.path.join({str(tmp_path)!r}, 'worker:0')): time.sleep(0.01)\n"
         "if name == 'worker:1': os.kill(os.getpid(), signal.SIGKILL)\n"
         "time.sleep(1000)\n"
     )
@@ -288,6 +289,7 @@ def test_those_who_do_not_notice_a_loss_are_killed(tmp_path):
     assert "[cluster] worker:1 was killed by SIGKILL; the others have 0 s to end" in lines
 
 
+@pytest.mark.slow
 def test_a_frozen_task_is_killed_and_all_restart(start):
     cluster = start(workers=2, stall_timeout=3.0)
     cluster.wait_for("worker:0", "worker:1")

@@ -20,7 +20,6 @@ from tests.cluster.slurm_host import SlurmHost, missing, slurm_host, wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 LABKIT = Path(sys.executable).with_name("labkit")
-STEPS = 40
 TRAINING = {
     "dataset": "shapes",
     "num_layers": 8,
@@ -30,9 +29,8 @@ TRAINING = {
     "batch_norm_decay": 0.9,
     "num_gpus": 0,
     "num_intra_threads": 1,
-    "train_steps": STEPS,
     "checkpoint_every_steps": 5,
-    "log_every_steps": 5,
+    "log_every_steps": 25,
     "validate_every_steps": 0,
     "evaluate_test": False,
     "sync": True,
@@ -143,10 +141,11 @@ def test_a_job_that_loses_tasks_gives_up_in_the_end(slurm, tmp_path):
     assert lines_with(log, r"^labkit: lost a task \(exit code 75\) more than 1 times; giving up$")
 
 
-def training_job(slurm: SlurmHost, folder: Path) -> tuple[str, Path, RunDirectory]:
+def training_job(slurm: SlurmHost, folder: Path, steps: int) -> tuple[str, Path, RunDirectory]:
     """Submit a real training of two tasks; return job, log and run."""
     prepare("shapes", folder / "data")
-    config = Config.from_flat({**TRAINING, "data_dir": str(folder / "data"), "job_dir": str(folder / "run")})
+    places = {"data_dir": str(folder / "data"), "job_dir": str(folder / "run")}
+    config = Config.from_flat({**TRAINING, **places, "train_steps": steps})
     script = folder / "train.sbatch"
     options = BatchOptions(nodes=2, labkit=str(LABKIT), time_limit="10", max_restarts=0)
     script.write_text(render_batch_script(config, options))
@@ -168,21 +167,24 @@ def check_finished(slurm: SlurmHost, job: str, log: Path, run: RunDirectory) -> 
 
 
 def test_a_synchronous_training_of_two_tasks(slurm, tmp_path):
-    job, log, run = training_job(slurm, tmp_path)
+    job, log, run = training_job(slurm, tmp_path, steps=20)
     ended = check_finished(slurm, job, log, run)
     assert ended["Restarts"] == "0"
-    assert trained_steps(run) == list(range(1, STEPS + 1))
+    assert trained_steps(run) == list(range(1, 21))
 
 
 def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(slurm, tmp_path):
-    job, log, run = training_job(slurm, tmp_path)
-    wait_for(lambda: run.metrics_path.exists() and len(trained_steps(run)) >= 8, 90, lambda: log.read_text())
+    steps = 150  # enough that the signal comes in time
+    job, log, run = training_job(slurm, tmp_path, steps)
+    wait_for(lambda: run.metrics_path.exists() and len(trained_steps(run)) >= 5, 90, lambda: log.read_text())
     slurm.run("scancel", "--signal=TERM", job)  # to the tasks and not to the script, as --signal does
     ended = check_finished(slurm, job, log, run)
-    assert ended["Restarts"] == "1"
+    assert ended["Restarts"] == "1", log.read_text()
     # Both tasks stopped at one step, saved there, and went on there: no step was trained twice.
-    assert trained_steps(run) == list(range(1, STEPS + 1))
+    assert trained_steps(run) == list(range(1, steps + 1))
     assert lines_with(log, "^labkit: stopped with a checkpoint; back into the queue$")
+    (stopped_at,) = lines_with(log, r"^interrupted: SIGTERM at step (\d+)")
+    assert lines_with(log, rf"^going on from step {stopped_at} of {steps}$")
 
 
 def test_nothing_is_left_when_slurm_ends(tmp_path_factory):

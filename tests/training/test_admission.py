@@ -61,12 +61,12 @@ def test_what_a_run_killed_in_its_first_moments_left_is_no_obstacle(tmp_path):
 
 def test_overwriting_leaves_what_is_not_the_runs(run):
     """A folder whose config.json is not a run's is somebody's work, and so is a note beside a run."""
-    from labkit.training.start import _discard
+    from labkit.training.admission import discard
 
     (run.path / "notes.md").write_text("mine")
     (run.path / "figures").mkdir()
     run.metrics_path.write_text("")
-    _discard(run)
+    discard(run)
     assert {path.name for path in run.path.iterdir()} == {"notes.md", "figures", "events", "checkpoints"}
 
 

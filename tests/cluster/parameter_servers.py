@@ -1,0 +1,90 @@
+"""Runs in a process of its own (one cluster a process); ends with "all held", or an AssertionError."""
+
+import tensorflow as tf
+
+from labkit.cluster.local import free_ports
+from labkit.config import Config
+from labkit.models.registry import build_model
+from labkit.training.cluster_strategies import make_parameter_server_strategy, placed_variables
+from labkit.training.listening import listen_on
+from labkit.training.optimizers import SGD
+from labkit.training.steps import make_train_step
+from labkit.training.topology import ClusterTask
+
+STEPS = 200
+BATCH = 8
+
+listen_on("127.0.0.1")
+ports = [f"127.0.0.1:{port}" for port in free_ports("127.0.0.1", 5)]
+jobs = {"worker": tuple(ports[:2]), "ps": tuple(ports[2:4])}
+threads = tf.compat.v1.ConfigProto()
+threads.inter_op_parallelism_threads = 5
+servers = [
+    tf.distribute.Server(
+        tf.train.ClusterSpec({name: list(addresses) for name, addresses in jobs.items()}),
+        job_name=job,
+        task_index=index,
+        protocol="grpc",
+        config=threads,
+    )
+    for job in jobs
+    for index in range(2)
+]
+strategy = make_parameter_server_strategy(ClusterTask(jobs | {"chief": (ports[4],)}, "chief", 0))
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+config = Config.from_flat({"num_layers": 8, "train_batch_size": BATCH, "learning_rate": 1e-4})
+
+
+def build(placement: str):
+    with strategy.scope(), placed_variables(placement, 2):
+        model = build_model(config.model, num_classes=10, image_shape=(8, 8, 3), seed=0)
+        return model, SGD(model, config.optimizer), tf.Variable(0, dtype=tf.int64, trainable=False)
+
+
+def load(model) -> tuple[list[int], list[int]]:
+    """Return how many variables, and how many bytes, each server holds."""
+    counts, sizes = [0, 0], [0, 0]
+    for weight in model.weights:
+        server = tf.DeviceSpec.from_string(weight.value.device).task
+        counts[server] += 1
+        sizes[server] += weight.value.shape.num_elements() * weight.value.dtype.size
+    return counts, sizes
+
+
+for placement in ("round_robin", "greedy"):
+    model, optimizer, step = build(placement)
+    counts, sizes = load(model)
+    if placement == "round_robin":
+        assert abs(counts[0] - counts[1]) <= 1, counts
+    else:
+        largest = max(weight.value.shape.num_elements() * 4 for weight in model.weights)
+        assert abs(sizes[0] - sizes[1]) <= largest, (sizes, largest)
+        assert abs(sizes[0] - sizes[1]) < abs(round_robin_sizes[0] - round_robin_sizes[1])  # noqa: F821
+    round_robin_sizes = sizes
+    for variable, velocity in zip(model.trainable_variables, optimizer.velocities, strict=True):
+        assert variable.value.device == velocity.device
+    train_step = make_train_step(
+        strategy,
+        model,
+        optimizer,
+        step,
+        global_batch_size=BATCH,
+        label_smoothing=0.0,
+        remote_variables=True,
+    )
+    before = [weight.numpy() for weight in model.trainable_weights]
+    images, labels = tf.random.normal([BATCH, 8, 8, 3]), tf.range(BATCH)
+    results = [
+        coordinator.schedule(train_step, args=(images, labels, tf.constant(1e-4), tf.constant(0.0)))
+        for _ in range(STEPS)
+    ]
+    coordinator.join()
+    assert int(step.numpy()) == STEPS, step
+    for result in results:
+        figures, seconds = result.fetch()
+        worked, exchanged = seconds
+        assert 0 < exchanged < worked, seconds
+    assert any(
+        (weight.numpy() != old).any() for weight, old in zip(model.trainable_weights, before, strict=True)
+    )
+print("all held", flush=True)

@@ -1,0 +1,158 @@
+"""Real clusters on this machine, each to its end: what they write, where they listen, what they count."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.config import Config
+from labkit.metrics import MetricsReader
+from labkit.runs import RunDirectory
+from labkit.training.listening import listening_addresses
+from labkit.worker_metrics import read_worker_metrics
+from tests.properties.harness import SMALL
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+STEPS = 40
+FIELDS = SMALL | {"train_steps": STEPS, "validate_every_steps": 20, "deterministic": False, "num_gpus": 0}
+TIME_LIMIT = 200
+
+
+@dataclass
+class Ended:
+    """A cluster that has ended: its run, its output, and every address that a process of it listened on."""
+
+    run: RunDirectory
+    code: int
+    output: str
+    listened: set[str] = field(default_factory=set)
+
+    @property
+    def train_rows(self) -> list[dict]:
+        reader = MetricsReader(self.run.metrics_path)
+        reader.poll()
+        assert not reader.damaged_lines
+        return reader.split("train")
+
+
+def run_cluster(job_dir: Path, *options: str, **fields: object) -> Ended:
+    command = [sys.executable, "-m", "labkit.cli", "cluster", "local", *options, "--", "train"]
+    for name, value in (FIELDS | fields | {"job_dir": job_dir}).items():
+        command += ["--" + name.replace("_", "-"), str(value)]
+    output = job_dir.with_suffix(".txt")
+    with open(output, "w") as file:
+        launcher = psutil.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+    listened: set[str] = set()
+    deadline = time.monotonic() + TIME_LIMIT
+    try:
+        while launcher.poll() is None and time.monotonic() < deadline:
+            for process in launcher.children(recursive=True):
+                try:
+                    listened |= {address for address, _ in listening_addresses(process.pid)}
+                except psutil.Error:
+                    continue  # it has just ended
+            time.sleep(0.2)
+        code = launcher.wait(max(0.1, deadline - time.monotonic()))
+    finally:
+        if launcher.is_running():
+            launcher.kill()
+    return Ended(RunDirectory(job_dir), code, output.read_text(), listened)
+
+
+@pytest.fixture(scope="module", params=["in step", "asynchronous"])
+def ended(request, tmp_path_factory) -> Ended:
+    job_dir = tmp_path_factory.mktemp("cluster") / "run"
+    if request.param == "in step":
+        return run_cluster(job_dir, "--workers", "2")
+    return run_cluster(job_dir, "--workers", "2", "--ps", "2", variable_placement="greedy")
+
+
+def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
+    assert ended.code == 0, ended.output[-3000:]
+    assert [row["step"] for row in ended.train_rows] == list(range(1, STEPS + 1))
+    status = ended.run.read_status()
+    assert status is not None
+    assert (status.state, status.step) == ("finished", STEPS)
+    reader = MetricsReader(ended.run.metrics_path)
+    reader.poll()
+    assert [row["examples"] for row in reader.split("validation")] == [1000, 1000]
+    assert [row["examples"] for row in reader.split("test")] == [2000]
+    assert (ended.run.predictions_path / "test.npz").is_file()
+
+
+def test_a_cluster_listens_on_loopback_alone(ended):
+    assert ended.listened == {"127.0.0.1"}
+
+
+def test_each_worker_says_what_it_does_with_its_time(ended):
+    workers = read_worker_metrics(ended.run.cluster_path)
+    assert sorted(workers) == ["worker:0", "worker:1"]
+    for rows in workers.values():
+        for row in rows:
+            shares = [row[f"{part}_fraction"] for part in ("input_wait", "compute", "communication")]
+            assert sum(shares) == pytest.approx(1.0)
+            assert min(shares) >= 0
+            assert row["examples_per_second"] > 0
+    counted = sum(row["steps"] for rows in workers.values() for row in rows)
+    # The first step of each worker compiles and isn't counted.
+    in_step = "synchronous workers, each" in ended.output
+    assert counted == (2 * (STEPS - 1) if in_step else STEPS - 2)
+    for row in ended.train_rows:
+        assert row["replica_examples_per_second"] == pytest.approx(row["examples_per_second"] / 2)
+        assert 0 <= row["communication_fraction"] <= 1
+
+
+def test_the_lines_of_all_tasks_are_gathered(ended):
+    names = Counter(line.split("]")[0][1:] for line in ended.output.splitlines() if line.startswith("["))
+    assert {"worker:0", "worker:1"} <= names.keys()
+    assert "finished: 40 steps" in ended.output
+
+
+def test_a_cluster_that_is_done_says_so_at_once(ended):
+    config = Config.from_json(ended.run.read_config())
+    options = ["--workers", "2"] if config.distribution.sync else ["--workers", "2", "--ps", "2"]
+    placement = {"variable_placement": config.distribution.variable_placement}
+    before = ended.run.metrics_path.read_bytes()
+    again = run_cluster(ended.run.path, *options, **placement)
+    assert again.code == 0
+    assert "nothing left to do" in again.output
+    assert ended.run.metrics_path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "part"),
+    [
+        (["--workers", "0"], {}, "--workers is 0"),
+        (["--workers", "3"], {}, "allowed: multiples of 3"),
+        (["--ps", "1"], {"sync": True}, "--ps is 1 with --sync"),
+        (["--workers", "2"], {"worker_hosts": "a:1,b:1"}, "the launcher names the hosts"),
+        (["--max-restarts", "-1"], {}, "--max-restarts is -1"),
+        (["--workers", "2"], {"bind": "no.such.host.invalid"}, "no.such.host.invalid"),
+        (["--workers", "2"], {"num_layers": 9}, "--num-layers is 9"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_before_anything_is_written(tmp_path, options, fields, part):
+    job_dir = tmp_path / "run"
+    ended = run_cluster(job_dir, *options, **fields)
+    assert ended.code == 2, ended.output
+    assert part in ended.output
+    assert "Traceback" not in ended.output
+    assert not job_dir.exists()
+
+
+def test_no_update_is_lost_and_variables_are_spread(tmp_path):
+    """Two workers, two servers in one process of their own: counter, round robin and greedy placement."""
+    script = Path(__file__).with_name("parameter_servers.py")
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=TIME_LIMIT, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "all held"
