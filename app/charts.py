@@ -1,6 +1,6 @@
 """Data to Plotly figures. Nothing here draws on a page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "curve_figure",
     "downsample",
     "last_steps",
+    "shares_figure",
     "smooth",
 ]
 
@@ -274,4 +275,37 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> go
         yaxis={**ticks, "title": {"text": "True"}, "automargin": True, "range": [count - 0.5, -0.5]},
         dragmode=False,
     )
+    return figure
+
+
+def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Figure:
+    """Draw a bar for each worker, of its shares of computing, communicating, and input or waiting."""
+    names = list(shares)
+    figure = go.Figure()
+    kinds = (("compute", PALETTE[0]), ("communication", PALETTE[1]), ("input, waiting", PALETTE[7]))
+    for place, (kind, color) in enumerate(kinds):
+        figure.add_bar(
+            x=[shares[name][place] for name in names],
+            y=names,
+            orientation="h",
+            name=kind,
+            marker={"color": color},
+            hovertemplate="%{x:.1%}",
+        )
+    figure.update_layout(
+        title={"text": title, "font": {"size": 15, "weight": 600}, "x": 0, "xanchor": "left", "y": 0.97,
+               "yanchor": "top"},
+        template="none",
+        barmode="stack",
+        bargap=0.4,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        height=max(300, 120 + 28 * len(names)),
+        margin={"l": 8, "r": 16, "t": 56, "b": 8},
+        hovermode="y unified",
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.12, "yanchor": "top"},
+        uirevision="shares",
+        xaxis={"range": [0, 1], "tickformat": ".0%", "automargin": True, "showgrid": False},
+        yaxis={"autorange": "reversed", "automargin": True, "showgrid": False, "ticklabelstandoff": 6},
+    )  # fmt: skip
     return figure

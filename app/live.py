@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import frames, state
+from app import frames, state, workers
 from app.charts import COLORS, X_AXES, Line, curve_figure, last_steps
 from app.curves import Snapshot
 from labkit.metrics import evaluations_path
@@ -84,6 +84,7 @@ def _panel(run: RunDirectory) -> None:
         return
     _header(run, status, metrics)
     _setting(run)
+    workers.show_tasks(run)
     _figures(run, metrics)
 
 
@@ -215,6 +216,7 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
         for column, ((title, value, _, _), figure) in zip(st.columns(2), row, strict=True):
             with column.container(border=True):
                 frames.draw(figure, key=f"live-{value}-{run.path}", label=f"{title} of {run.name}")
+    workers.show_rates(run, x_axis, smoothing, window, metrics.last_step())
 
 
 def controls() -> tuple[str, float, int | None, bool]:

@@ -63,9 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"labkit: error: {error}", file=sys.stderr)
         return 2
-    except PeerLost as error:
-        print(f"labkit: lost peer: {error}", file=sys.stderr)
-        return EXIT_LOST_PEER
     except KeyboardInterrupt:
         print("labkit: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -290,20 +287,37 @@ def _train(options: argparse.Namespace) -> int:
             print(f"{name}: {preset_summary(name)}")
         return 0
     config = _config_of(options)
-    from labkit.cluster.servers import is_server, serve
     from labkit.cluster.tf_config import find_task
-    from labkit.training.api import train
 
     task = find_task(config.distribution, os.environ)
+    if task is None:
+        return _train_as(None, config, options.overwrite)
+    try:
+        code = _train_as(task, config, options.overwrite)
+    except PeerLost as error:
+        print(f"labkit: lost peer: {error}", file=sys.stderr)
+        code = EXIT_LOST_PEER
+    # TensorFlow's servers end in an order of their own, and wait up to 10 s for tasks that have gone already.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _train_as(task: Any, config: Config, overwrite: bool) -> int:
+    """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code."""
+    from labkit.cluster.servers import is_server, serve
+    from labkit.training.api import train
+
     if task is not None and is_server(task, config):
         return serve(task, config)
-    result = train(config, overwrite=options.overwrite, task=task)
+    result = train(config, overwrite=overwrite, task=task)
     if not result.did_work:
         print(result.message)
-    if result.test:
+    if result.test and (task is None or task.is_chief):
         print(f"test accuracy {result.test['accuracy']:.4f} (step {result.test['step']})")
     if result.state == "interrupted":
-        return 128 + (result.signal_number or signal.SIGINT)
+        # A worker that was not asked itself stopped because another one was, by a scheduler.
+        return 128 + (result.signal_number or (signal.SIGTERM if task else signal.SIGINT))
     return 0 if result.state == "finished" else 1
 
 

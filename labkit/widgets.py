@@ -4,7 +4,7 @@ A saved notebook keeps no working widgets, so whatever is shown here is first sh
 controls appear only where somebody can use them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit import plots
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from labkit.analysis.curves import Curves
     from labkit.analysis.predictions import Predictions
 
-__all__ = ["browse_predictions", "explore_curves", "prediction_browser", "someone_is_there"]
+__all__ = [
+    "browse_predictions",
+    "explore_curves",
+    "explore_workers",
+    "prediction_browser",
+    "someone_is_there",
+]
 
 PAGE_SIZE = 16
 ANY = "any class"
@@ -40,6 +46,11 @@ def explore_curves(curves: "Curves", smoothing: float = 0.9) -> None:
     _show(plots.training_curves(curves, smoothing=smoothing), lambda: curve_explorer(curves, smoothing))
 
 
+def explore_workers(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Show the speed of each worker of a cluster and, to somebody who is there, a choice of the axis."""
+    _show(plots.worker_throughput(workers), lambda: worker_explorer(workers))
+
+
 def _show(figure: Any, make_widget: Callable[[], Any]) -> None:
     from IPython.display import display
 
@@ -56,6 +67,14 @@ def curve_explorer(curves: "Curves", smoothing: float) -> Any:
         smoothing, min=0, max=0.99, step=0.01, description="smoothing", continuous_update=False
     )
     return _live(lambda: plots.training_curves(curves, smoothing=weight.value), weight)
+
+
+def worker_explorer(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
+    """Return a choice of the horizontal axis of ``plots.worker_throughput``."""
+    import ipywidgets
+
+    over = ipywidgets.ToggleButtons(options=["time", "step"], description="over")
+    return _live(lambda: plots.worker_throughput(workers, over=over.value), over)
 
 
 def prediction_browser(predictions: "Predictions") -> Any:

@@ -13,8 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.cluster.flags import train_arguments
+from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name, unknown_name_error
 from labkit.errors import InputError
+from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
 from labkit.presets import preset_values
 
 __all__ = ["DEFAULTS", "Parameters", "assigned_names", "parameters_from_values", "read_parameters"]
@@ -27,6 +30,7 @@ VARIABLE = "LABKIT_PARAMETERS"
 DEFAULTS: Mapping[str, Any] = {
     "preset": None,
     "overwrite": False,
+    **CLUSTER_DEFAULTS,
     "dataset": "auto",
     "data_dir": None,
     "job_dir": None,
@@ -49,7 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
     "log_every_steps": 100,
     "seed": 0,
 }
-BESIDE_CONFIG = ("preset", "overwrite")
+BESIDE_CONFIG = ("preset", "overwrite", *CLUSTER_DEFAULTS)
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Parameters:
     """What the notebook was asked for.
 
     ``chosen``: values that differ from the notebook's own, or were given from outside. ``from_variable``:
-    the names that came from the environment.
+    the names that came from the environment. ``cluster``: the processes that train; None: the notebook's own.
     """
 
     config: Config
@@ -65,17 +69,16 @@ class Parameters:
     preset: str | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict)
     from_variable: tuple[str, ...] = ()
+    cluster: LocalCluster | None = None
 
     @property
     def command(self) -> str:
         """The same run from a shell."""
-        default = Config().flat()
-        flags = [
-            f"{fields_by_name()[name].flag} {shlex.quote(str(value))}"
-            for name, value in self.config.flat().items()
-            if value != default[name]
-        ]
-        return " ".join(["labkit train", *flags])
+        start: list[str] = []
+        if self.cluster is not None:
+            servers = ["--ps", str(self.cluster.ps)] if self.cluster.ps else []
+            start = ["cluster", "local", "--workers", str(self.cluster.workers), *servers, "--"]
+        return shlex.join(["labkit", *start, *train_arguments(self.config)])
 
     def __str__(self) -> str:
         lines = []
@@ -95,7 +98,8 @@ def read_parameters() -> Parameters:
     """Return what the notebook's parameters cell, papermill and ``LABKIT_PARAMETERS`` ask for.
 
     The last cell whose first line starts with ``# Parameters:`` counts, and the last one that papermill
-    wrote (``# Parameters``). From here on an InputError shows as one line in this notebook.
+    wrote (``# Parameters``). From here on an InputError shows as one line in this notebook, and so does the
+    failure of a cluster.
 
     Raises InputError for an unknown name, with the nearest known one, and for a value that isn't allowed.
     """
@@ -104,7 +108,7 @@ def read_parameters() -> Parameters:
     shell: Any = get_ipython()
     if shell is None:
         raise InputError("there is no notebook to read; in a program use labkit.config.Config.from_flat")
-    shell.set_custom_exc((InputError,), _show_in_one_line)
+    shell.set_custom_exc((InputError, ClusterFailed), _show_in_one_line)
     history = [source for _, _, source in shell.history_manager.get_range(raw=True)]
     own = assigned_names(history, injected=False)
     given = assigned_names(history, injected=True)
@@ -161,6 +165,8 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
     chosen = {**changed, **variable, **given}
     values = {**own, **chosen}
     preset, overwrite = values.pop("preset", None), values.pop("overwrite", False)
+    cluster = chosen_cluster(values, chosen)
+    values = {name: value for name, value in values.items() if name not in CLUSTER_DEFAULTS}
     if preset is not None:
         if not isinstance(preset, str):
             raise InputError(f"preset is {preset!r}; allowed: the name of a preset, or None")
@@ -170,8 +176,10 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
         values = {**kept, **preset_values(preset), **asked}
     if not isinstance(overwrite, bool):
         raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
+    config = Config.from_flat(values)
+    check_training(config, cluster)
     shown = {name: value for name, value in chosen.items() if name != "preset"}
-    return Parameters(Config.from_flat(values), overwrite, preset, shown, tuple(variable))
+    return Parameters(config, overwrite, preset, shown, tuple(variable), cluster)
 
 
 def _is_default(name: str, value: Any) -> bool:

@@ -1,18 +1,24 @@
-"""What a notebook ends with: the predictions of its run, and its last word."""
+"""What a notebook ends with: who trained, the predictions of its run, and its last word."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.cluster import keeper
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.notebook.session import Prepared, banner_html
+from labkit.runs import RunDirectory
+from labkit.worker_metrics import read_worker_metrics
 
 if TYPE_CHECKING:
     from labkit.training.result import TrainResult
 
-__all__ = ["RESULT_MIME", "Conclusion", "conclude", "predictions_of"]
+__all__ = ["RESULT_MIME", "Conclusion", "conclude", "predictions_of", "show_workers"]
 
 RESULT_MIME = "application/vnd.labkit.result+json"
 
@@ -20,17 +26,47 @@ RESULT_MIME = "application/vnd.labkit.result+json"
 def predictions_of(result: "TrainResult") -> Predictions:
     """Return the predictions of the test set; of the validation set where the run left the test set alone.
 
-    They are made now where the run has none. Raises InputError where the training hasn't finished.
+    They are made now where the run has none. Raises InputError where the training hasn't finished, or where
+    the checkpoint or the data are no longer there.
     """
     run = result.run
     if result.state != "finished":
         raise InputError(f"there are no predictions yet: the training is {result.state}: {result.message}")
     split = "test" if Config.from_json(run.read_config()).run.evaluate_test else "validation"
     if not (run.predictions_path / f"{split}.npz").is_file():
-        from labkit.training.api import evaluate
-
-        evaluate(str(run.path), split=split)
+        _evaluate(run, split)
     return load_predictions(run, split)
+
+
+def _evaluate(run: RunDirectory, split: str) -> None:
+    """Write the predictions of a split, in a process of its own that ends with this one.
+
+    TensorFlow's threads and devices are fixed in this one; those of a run that others trained differ.
+    """
+    control, held = os.pipe()
+    try:
+        keep = [sys.executable, "-I", "-S", keeper.__file__, str(control), str(os.getpid())]
+        command = [sys.executable, "-m", "labkit.cli", "evaluate", str(run.path), "--split", split]
+        ended = subprocess.run([*keep, *command], pass_fds=(control,), capture_output=True, text=True)
+    finally:
+        os.close(control)
+        os.close(held)
+    if ended.returncode:
+        said = (ended.stderr.strip() or "it said nothing").splitlines()[-1]
+        raise InputError(f"there are no predictions: {said.removeprefix('labkit: error: ')}")
+
+
+def show_workers(run: RunDirectory) -> None:
+    """Show how fast each worker of a cluster was and what it did with its time, or say that there is none."""
+    from labkit.widgets import explore_workers
+
+    workers = read_worker_metrics(run.cluster_path)
+    if workers:
+        explore_workers(workers)
+    elif run.cluster_path.is_dir():
+        print("This run was too short for its workers to report: the first step of each compiles.")
+    else:
+        print("One process trained this run; the shares of several show here with another strategy.")
 
 
 @dataclass(frozen=True)

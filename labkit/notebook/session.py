@@ -1,11 +1,12 @@
 """The devices and the data set of a notebook, chosen and shown before anything is trained."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
 from labkit import home
+from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
 from labkit.notices import import_tensorflow
@@ -80,7 +81,9 @@ def prepare(parameters: Parameters) -> Prepared:
     from labkit.training.api import with_recorded_choices
     from labkit.training.session import prepare_devices
 
-    plan = prepare_devices(config)
+    plan = (
+        prepare_devices(config) if parameters.cluster is None else _plan_cluster(config, parameters.cluster)
+    )
     config = with_recorded_choices(config, parameters.overwrite)
     ours = config.data.data_dir is None
     note = ""
@@ -100,3 +103,30 @@ def prepare(parameters: Parameters) -> Prepared:
         announce=announce,
     )
     return Prepared(config.replace({"dataset": manifest.dataset}), plan, manifest, note)
+
+
+def _plan_cluster(config: Config, cluster: LocalCluster) -> "DevicePlan":
+    """Return the devices of the processes that are to train, and keep this one off their GPUs.
+
+    Raises InputError where they can't run ``config``.
+    """
+    from labkit.training.devices import (
+        check_precision,
+        choose_data_format,
+        configure_tensorflow,
+        num_gpus_found,
+        plan_devices,
+    )
+
+    plan = plan_devices(config.distribution, num_gpus_found())
+    if cluster.asynchronous:
+        plan = replace(plan, asynchronous_workers=cluster.workers, num_ps=cluster.ps)
+    else:
+        plan = replace(plan, num_workers=cluster.workers)
+        config.check_replicas(plan.num_replicas)
+    check_precision(config.model, plan)
+    here = config.replace({"num_gpus": 0, "variable_strategy": "CPU"})
+    on_cpu = configure_tensorflow(here.distribution, deterministic=False)
+    if plan.kind == "CPU":
+        choose_data_format(config.model.data_format, on_cpu)
+    return plan

@@ -1,6 +1,7 @@
 """The train loop: load, step, record, validate, save; stop and go on."""
 
 import math
+import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -426,4 +427,7 @@ class TrainLoop:
         self.telemetry.state(state, message)
         if self.writes:
             self.console.line(f"{state}: {message}")
-        return TrainResult(state, self.run, self.progress.step, message, test, self.stop.signal_number)
+        number = self.stop.signal_number
+        if state == "interrupted" and number is None:
+            number = signal.SIGTERM  # another task was asked; by which signal, nobody has told
+        return TrainResult(state, self.run, self.progress.step, message, test, number)

@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 from labkit.peers import PeerLost, Peers, die_of_loss
 from labkit.runs import RunDirectory
@@ -17,6 +16,19 @@ from labkit.training.topology import ClusterTask
 __all__ = ["Membership"]
 
 SECONDS_TO_HEAR = 5.0  # after the silence that makes a loss: until it is written down and read
+BROKEN_CONNECTION = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+# What a step raises when another task is gone, but also when something is wrong with the step itself.
+BROKEN_STEP = (
+    tf.errors.InternalError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.OutOfRangeError,
+    tf.errors.UnknownError,
+)
 
 
 class Membership:
@@ -32,6 +44,7 @@ class Membership:
         self.task, self._config = task, config.distribution
         self.asynchronous = task.asynchronous_by_default
         self.folder = run.cluster_path
+        self._own_failure: BaseException | None = None
         others = {name: address for name, address in task.addresses().items() if name != task.name}
         self._peers = Peers(
             self.folder, task.name, task.address, others, timeout=self._config.peer_timeout_seconds
@@ -76,20 +89,14 @@ class Membership:
         """Return what was lost where ``error`` comes from a loss, or what of the cluster broke; else None."""
         if isinstance(error, PeerLost | WorkerStuck):
             return str(error)
-        broken = (
-            tf.errors.UnavailableError,
-            tf.errors.AbortedError,
-            tf.errors.CancelledError,
-            tf.errors.DeadlineExceededError,
-            tf.errors.InternalError,
-            tf.errors.FailedPreconditionError,
-            tf.errors.OutOfRangeError,
-        )
-        if isinstance(error, InputError) or not isinstance(error, (*broken, tf.errors.UnknownError)):
+        if not isinstance(error, BROKEN_CONNECTION + BROKEN_STEP) or error is self._own_failure:
             return None
         # A connection breaks at once; that its other end is gone for good shows a little later.
         lost = self._peers.lost(self._config.peer_timeout_seconds + SECONDS_TO_HEAR)
-        return lost or f"the cluster broke: {type(error).__name__}: {error}".splitlines()[0][:300]
+        if lost is None and isinstance(error, BROKEN_STEP):
+            self._own_failure = error  # all are there: this would happen again after a restart
+            return None
+        return lost or f"the cluster broke: {type(error).__name__}: {_reason(error)}"
 
     def silent_workers(self) -> list[str]:
         """Return the workers that have given no sign of life for long."""
@@ -108,3 +115,9 @@ class Membership:
     def leave(self) -> None:
         """Say goodbye: what this task had to do is done."""
         self._peers.leave()
+
+
+def _reason(error: BaseException) -> str:
+    """Return the line of TensorFlow's message that says what happened: the last, before the node's name."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith("[[")), "")[:300]

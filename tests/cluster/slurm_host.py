@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "squeue", "sinfo")
-LIFETIME = 280  # seconds; `timeout` ends the daemons then even where the tests were killed
+LIFETIME = 900  # seconds; `timeout` ends the daemons then even where the tests were killed
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 CONFIGURATION = """\

@@ -1,0 +1,165 @@
+"""The notebook's training: in its own process, or by processes that it starts and follows."""
+
+import contextvars
+import dataclasses
+import signal
+import sys
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from labkit.cluster.local import LocalCluster
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.metrics import MetricsReader
+from labkit.notebook.cluster import ClusterFailed
+from labkit.peers import EXIT_LOST_PEER
+from labkit.runs import RunDirectory
+from labkit.training.console import Console
+from labkit.training.result import TrainResult
+
+if TYPE_CHECKING:
+    from labkit.notebook.parameters import Parameters
+    from labkit.notebook.session import Prepared
+
+__all__ = ["train", "train_by_cluster"]
+
+BAD_INPUT = 2  # exit code of labkit's commands
+COMPLAINT = "labkit: error: "  # how they begin the line that says why
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def train(prepared: "Prepared", parameters: "Parameters") -> TrainResult:
+    """Train the run to its end, from wherever it stands; interrupting saves and stops.
+
+    Raises InputError for what can't be run, ClusterFailed where the processes of a cluster give up.
+    """
+    if parameters.cluster is not None:
+        return train_by_cluster(prepared.config, parameters.cluster, overwrite=parameters.overwrite)
+    from labkit.training.api import train
+
+    return train(
+        prepared.config,
+        overwrite=parameters.overwrite,
+        asked_for=parameters.config.data.dataset,
+        data_note=prepared.data_note,
+    )
+
+
+def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool = False) -> TrainResult:
+    """Train by processes on this machine; show their output and, from the run directory, their progress.
+
+    Each process is watched over by a keeper that also ends it with this one, whatever ends this one. SIGINT,
+    SIGTERM and SIGHUP ask the processes to save and end; a second one kills them. Call it from the main
+    thread, which gets the signals.
+
+    Args:
+        config: of the training. cluster: which processes.
+        overwrite: discard the run that is there.
+
+    Raises InputError for what can't be run, ClusterFailed where the processes give up.
+    """
+    from labkit.cluster.launch import plan_launch
+    from labkit.training.api import train as train_here
+
+    # The first worker says again which data set it is.
+    launch = plan_launch(
+        config, workers=cluster.workers, ps=cluster.ps, overwrite=overwrite, announce=lambda line: None
+    )
+    if launch.finished:
+        return train_here(launch.config)  # reports on the finished run
+    output = _Output()
+    before = launch.run.read_status()
+    with _Follower(launch.run, launch.config.run.train_steps):
+        code = launch.start(output=output)
+    status = launch.run.read_status()
+    said = status.message if status is not None and status != before else ""
+    if code == 0 and status is not None and status.state == "finished":
+        return dataclasses.replace(train_here(launch.config), message=said, did_work=True)
+    step = status.step if status else 0
+    if code in _STOPPED:
+        if status is None or status.state != "interrupted":
+            said = "ended before it could save; the same cell goes on from the last checkpoint"
+        return TrainResult("interrupted", launch.run, step, said, signal_number=code - 128)
+    if code == BAD_INPUT and output.complaint:
+        raise InputError(output.complaint)
+    if said and status is not None and status.state == "failed" and code != EXIT_LOST_PEER:
+        return TrainResult("failed", launch.run, step, said)
+    raise ClusterFailed(f"the cluster ended with exit code {code}: {output.reason}")
+
+
+_STOPPED = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+
+
+class _Output:
+    """Prints the lines of a cluster and remembers those that explain its end."""
+
+    def __init__(self) -> None:
+        self.complaint = ""
+        self._last = self._verdict = ""
+
+    def __call__(self, line: str) -> None:
+        print(line, flush=True)
+        self._last = line or self._last
+        if line.startswith("[cluster] "):
+            self._verdict = line.removeprefix("[cluster] ")
+        elif COMPLAINT in line:
+            self.complaint = line.partition(COMPLAINT)[2]
+
+    @property
+    def reason(self) -> str:
+        return self._verdict or self._last or "it said nothing"
+
+
+class _Follower:
+    """Shows how far a run is that other processes train, from a thread, as ``Console`` shows one's own."""
+
+    def __init__(self, run: RunDirectory, total_steps: int) -> None:
+        self._reader = MetricsReader(run.metrics_path, keep_rows=False)
+        self._total = total_steps
+        self._console = Console()
+        self._started = False
+        self._ending = threading.Event()
+        # What is shown belongs to the cell that is running now: IPython keeps that in the context.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._reader.poll()  # an earlier session's
+        self._known = (self._reader.generation, len(self._reader.seams))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._thread.join()
+        self._console.close()
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            ending = self._ending.wait(SECONDS_BETWEEN_LOOKS)
+            try:
+                self._look()
+            except OSError as error:  # the run goes on without being watched
+                print(f"the progress can't be shown: {error}", file=sys.stderr, flush=True)
+                return
+
+    def _look(self) -> None:
+        rows = self._reader.poll()
+        state = (self._reader.generation, len(self._reader.seams))
+        if state != self._known:  # the cluster has started again, from a checkpoint or anew
+            self._known, self._started = state, False
+            self._console.stop_progress()
+        for row in rows:
+            if row.get("split") == "train":
+                self._show(row)
+
+    def _show(self, row: dict[str, Any]) -> None:
+        step, loss = row["step"], row["loss"]
+        if not self._started:
+            self._started = True
+            self._console.start_progress(step - 1, self._total)
+        self._console.progress(step, f"loss {loss:.3f} accuracy {row['accuracy']:.3f}", loss)
