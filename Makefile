@@ -12,10 +12,10 @@ LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | 
 INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
 OURS := $(VENV)/.made-by-make
 
-.PHONY: help env demo test check format lab app bench lock clean
+.PHONY: help env demo test test-faults check format lab app bench lock clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 env: $(INSTALLED) ## make .venv from requirements.lock
 	@:
@@ -24,7 +24,7 @@ demo: env ## data, the training notebook, then where to look
 	@$(BIN)/labkit demo
 
 test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -m "not faults or faults_core" $(ARGS)
 	@# Cells are read once as tests; what they write goes into a home of their own, not among the user's runs.
 	@# nbval passes no parameters: the variable keeps them from a download and from training to the end.
 	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \
@@ -32,6 +32,9 @@ test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
 	    LABKIT_HOME="$$home" LABKIT_PARAMETERS='{"dataset": "shapes", "train_steps": 40}' \
 	        $(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=600 --timeout=660 notebooks; \
 	fi
+
+test-faults: env ## kill, freeze and stop clusters, all cases; LABKIT_FAULTS_TABLE=FILE gets the table
+	@$(BIN)/python -m pytest -m faults tests/faults $(ARGS)
 
 check: env ## lint, format, types, who imports whom
 	@$(BIN)/ruff check .

@@ -23,7 +23,7 @@ SHARES = ("compute_fraction", "communication_fraction", "input_wait_fraction")
 COLUMNS = ("wall_time", "step", "examples_per_second", *SHARES)
 SILENT = 15.0  # seconds without a sign of life, of which there is one a second
 MAX_ROWS = 7200  # of each worker, the last two hours; of a long run the beginning is left out
-LAST_ROWS = 60  # of each worker, a row a second: what the shares are the mean of
+LAST_ROWS = 60  # of each worker, a row a second: the last minute
 BLOCK_BYTES = 1 << 22
 
 
@@ -49,12 +49,12 @@ class Task:
         missing = [name for name, word in beat.seen.items() if not word]
         if beat.phase == "waiting" and missing:
             return "waits for " + ", ".join(missing)
-        return "at work" if beat.phase in ("waiting", "training") else beat.phase
+        return "at work" if beat.phase in ("waiting", "serving", "training") else beat.phase
 
 
 @dataclass(frozen=True)
 class Workers:
-    """What each worker wrote about its speed: float64 [rows, COLUMNS] by name. Later polls don't change it."""
+    """What each worker wrote of its speed: float64 [rows, COLUMNS] by name. Later polls don't change it."""
 
     rows: dict[str, Floats]
     version: int  # grows with every change
@@ -120,9 +120,12 @@ class ClusterStore:
                 kept.clear()
             for row in rows:
                 values = [row.get(column) for column in COLUMNS]
-                if all(isinstance(value, int | float) for value in values):
-                    kept.append(tuple(map(float, values)))  # type: ignore[arg-type]
-                    changed = True
+                if not all(isinstance(value, int | float) for value in values):
+                    continue
+                while kept and kept[-1][1] > row["step"]:  # the run went on from an earlier step
+                    kept.pop()
+                kept.append(tuple(map(float, values)))  # type: ignore[arg-type]
+                changed = True
             if reader.caught_up:
                 return changed
 
@@ -143,6 +146,7 @@ def show_tasks(run: RunDirectory) -> None:
             [_row(task, workers) for task in tasks],
             key=f"tasks-{run.path}",
             hide_index=True,
+            placeholder="–",
             column_config={
                 "Examples per second": st.column_config.NumberColumn(format="%.0f"),
                 "Step": st.column_config.NumberColumn(format="localized"),
@@ -222,4 +226,4 @@ def make_figures(
         name: [float(workers.column(name, share)[-LAST_ROWS:].mean()) for share in SHARES]
         for name in workers.rows
     }
-    return rates, shares_figure(shares, title="What each does with its time")
+    return rates, shares_figure(shares, title="What each did in its last minute")

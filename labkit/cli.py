@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from labkit import __version__
+from labkit.cluster.endings import note_failure, note_step
 from labkit.config import Config, FieldInfo, fields_by_name, unknown_name_error
 from labkit.errors import InputError
 from labkit.peers import EXIT_LOST_PEER, PeerLost
@@ -56,7 +57,19 @@ class _Boolean(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 a run failed, 2 bad input, 128 + signal."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = _main(sys.argv[1:] if arguments is None else list(arguments))
+    except SystemExit as end:
+        note_failure(end.code)
+        raise
+    except BaseException:
+        note_failure(1)  # what Python ends with
+        raise
+    note_failure(code)
+    return code
+
+
+def _main(arguments: list[str]) -> int:
     try:
         options = _parser().parse_all(arguments)
         return options.command(options)
@@ -240,6 +253,8 @@ def _training(rest: Sequence[str], program: str) -> tuple[Config, bool]:
         given = repr(rest[0]) if rest else "nothing"
         raise InputError(f"behind -- stands {given}; allowed: train, such as: {program} -- train --sync")
     options = _parser().parse_all(rest)
+    if options.list_presets:
+        raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
     return _config_of(options), options.overwrite
 
 
@@ -290,13 +305,19 @@ def _train(options: argparse.Namespace) -> int:
     from labkit.cluster.tf_config import find_task
 
     task = find_task(config.distribution, os.environ)
+    if task is not None and task.job_name == "ps" and config.distribution.sync:
+        print(f"note: synchronous training needs no parameter servers; {task.name} has nothing to do")
+        return 0
     if task is None:
+        if config.distribution.sync:
+            print("note: --sync without a cluster (no TF_CONFIG, no --worker-hosts): training in one process")
         return _train_as(None, config, options.overwrite)
     try:
         code = _train_as(task, config, options.overwrite)
     except PeerLost as error:
         print(f"labkit: lost peer: {error}", file=sys.stderr)
         code = EXIT_LOST_PEER
+    note_failure(code)
     # TensorFlow's servers end in an order of their own, and wait up to 10 s for tasks that have gone already.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -316,6 +337,7 @@ def _train_as(task: Any, config: Config, overwrite: bool) -> int:
     if result.test and (task is None or task.is_chief):
         print(f"test accuracy {result.test['accuracy']:.4f} (step {result.test['step']})")
     if result.state == "interrupted":
+        note_step(result.step)
         # A worker that was not asked itself stopped because another one was, by a scheduler.
         return 128 + (result.signal_number or (signal.SIGTERM if task else signal.SIGINT))
     return 0 if result.state == "finished" else 1

@@ -215,10 +215,13 @@ def list_runs(folder: Path) -> list[RunDirectory]:
 
 
 class RunLock:
-    """Exclusive right to write into a run directory, released by the kernel when the process ends."""
+    """Exclusive right to write into a run directory, released by the kernel when the process ends.
 
-    def __init__(self, run: RunDirectory) -> None:
-        self._path = run.path / ".lock"
+    ``name``: of the file; ``.lock`` is held by who writes the run, ``.launcher`` by who starts its tasks.
+    """
+
+    def __init__(self, run: RunDirectory, name: str = ".lock") -> None:
+        self._path = run.path / name
         self._file: Any = None
 
     def acquire(self) -> bool:

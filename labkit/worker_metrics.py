@@ -23,6 +23,7 @@ class _Window:
     exchanged: float = 0.0
     worked: float = 0.0
     last_step: int = 0
+    is_fed: bool = False
 
 
 class WorkerMetrics:
@@ -32,20 +33,25 @@ class WorkerMetrics:
         folder: ``<run>/cluster``.
         examples_per_step: of one worker.
         replicas: devices of one worker.
+        first_step: steps of the run completed before this session: rows of greater ones no longer count.
     """
 
-    def __init__(self, folder: Path, *, examples_per_step: float, replicas: int) -> None:
+    def __init__(self, folder: Path, *, examples_per_step: float, replicas: int, first_step: int = 0) -> None:
         self._folder, self._examples, self._replicas = folder, examples_per_step, replicas
+        self._first_step = first_step
         self._windows: dict[str, _Window] = {}
         self._writers: dict[str, MetricsWriter] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def add(self, worker: str, step: int, *, waited: float, worked: float, exchanged: float) -> float | None:
+    def add(
+        self, worker: str, step: int, *, waited: float | None, worked: float, exchanged: float
+    ) -> float | None:
         """Count a step of ``worker``.
 
         Args:
             step: completed steps of the run.
             waited, worked, exchanged: seconds of input, of the step, and within it of communication.
+                ``waited`` None: all that was not worked, where others hand out the batches.
 
         Returns the worker's examples per second when a row was written, else None.
         """
@@ -55,7 +61,10 @@ class WorkerMetrics:
             return None
         window = self._windows[worker]
         window.steps += 1
-        window.waited += waited
+        if waited is None:
+            window.is_fed = True
+        else:
+            window.waited += waited
         window.worked += worked
         window.exchanged += exchanged
         window.last_step = step
@@ -69,8 +78,9 @@ class WorkerMetrics:
         seconds = time.perf_counter() - window.since
         rate = window.steps * self._examples / seconds
         communication = min(1.0, window.exchanged / seconds)
-        # What is neither communication nor computing is waiting: for the batch, or for its turn.
         computing = min(1.0 - communication, max(0.0, window.worked - window.exchanged) / seconds)
+        rest = 1.0 - computing - communication
+        waiting = rest if window.is_fed else min(rest, window.waited / seconds)
         row = {
             "worker": worker,
             "step": window.last_step,
@@ -79,7 +89,8 @@ class WorkerMetrics:
             "replica_examples_per_second": rate / self._replicas,
             "compute_fraction": computing,
             "communication_fraction": communication,
-            "input_wait_fraction": 1.0 - computing - communication,
+            "input_wait_fraction": waiting,
+            "other_fraction": rest - waiting,
             "wall_time": time.time(),
         }
         self._writer(worker).append([row])
@@ -98,7 +109,11 @@ class WorkerMetrics:
 
     def _writer(self, worker: str) -> MetricsWriter:
         if worker not in self._writers:
-            self._writers[worker] = MetricsWriter(self._folder / f"{worker.replace(':', '-')}.jsonl")
+            path = self._folder / f"{worker.replace(':', '-')}.jsonl"
+            resumed = path.exists()
+            self._writers[worker] = MetricsWriter(path)
+            if resumed:
+                self._writers[worker].mark_seam(self._first_step)
         return self._writers[worker]
 
     def close(self) -> None:

@@ -3,19 +3,24 @@
 import ast
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
+from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import DEFAULTS, assigned_names, parameters_from_values
 from labkit.presets import preset_values
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "train.ipynb"
 OWN = dict(DEFAULTS)
+BESIDE = ("preset", "overwrite", *CLUSTER_DEFAULTS)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +50,7 @@ def test_each_parameter_is_a_flag_with_its_type_and_a_comment():
         assert isinstance(statement, ast.AnnAssign)
         name, annotation = statement.target.id, ast.unparse(statement.annotation)
         assert "  # " in lines[statement.lineno - 1], f"{name} has no comment"
-        if name in ("preset", "overwrite"):
+        if name in BESIDE:
             continue
         optional = " | None" if fields[name].optional else ""
         assert annotation == fields[name].type.__name__ + optional
@@ -84,8 +89,9 @@ def test_the_cell_as_it_stands():
     parameters = parameters_from_values(OWN, {})
     assert parameters.chosen == {}
     assert parameters.config.distribution.simulate_missing_gpus is True
+    assert parameters.cluster is None
     assert parameters.config == Config.from_flat(
-        {name: value for name, value in OWN.items() if name not in ("preset", "overwrite")}
+        {name: value for name, value in OWN.items() if name not in BESIDE}
     )
 
 
@@ -187,6 +193,104 @@ def test_the_command_makes_the_same_run():
     assert Config.from_flat(values) == parameters.config
 
 
+# ---- clusters ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "cluster"),
+    [
+        ({"strategy": "local"}, None),
+        ({"strategy": "multi_worker"}, LocalCluster(2)),
+        ({"strategy": "multi_worker", "num_workers": 4, "sync": True}, LocalCluster(4)),
+        ({"strategy": "parameter_server"}, LocalCluster(2, 1)),
+        (
+            {"strategy": "parameter_server", "num_workers": 3, "num_ps": 2, "sync": False},
+            LocalCluster(3, 2),
+        ),
+    ],
+)
+def test_a_strategy_names_the_processes_that_train(given, cluster):
+    assert parameters_from_values(OWN, given).cluster == cluster
+
+
+def test_the_cell_and_the_variable_can_ask_for_a_cluster(monkeypatch):
+    own = {**OWN, "strategy": "multi_worker", "num_workers": 4}
+    assert parameters_from_values(own, {}).cluster == LocalCluster(4)
+    monkeypatch.setenv("LABKIT_PARAMETERS", '{"strategy": "parameter_server", "num_ps": 3}')
+    assert parameters_from_values(own, {}).cluster == LocalCluster(4, 3)
+    monkeypatch.delenv("LABKIT_PARAMETERS")
+    without_lines = {"strategy": "parameter_server", "dataset": "shapes"}  # the cell's own were deleted
+    assert parameters_from_values(without_lines, {}).cluster == LocalCluster(2, 1)
+
+
+def test_a_cluster_and_a_preset_go_together():
+    parameters = parameters_from_values({**OWN, "preset": "smoke", "strategy": "multi_worker"}, {})
+    assert parameters.cluster == LocalCluster(2)
+    assert parameters.config.fingerprint() == Config.from_flat(preset_values("smoke")).fingerprint()
+
+
+SYNC, ASYNC = {"strategy": "multi_worker"}, {"strategy": "parameter_server"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"strategy": "multi_workers"}, "unknown strategy 'multi_workers'; did you mean 'multi_worker'?"),
+        ({"strategy": "zzz"}, "unknown strategy 'zzz'; known: local, multi_worker, parameter_server"),
+        ({"strategy": 2}, "strategy is 2; allowed: local, multi_worker, parameter_server"),
+        ({"num_worker": 2}, "unknown parameter 'num_worker'; did you mean 'num_workers'?"),
+        ({**SYNC, "num_workers": 0}, "num_workers is 0; allowed: a whole number of at least 1"),
+        ({**SYNC, "num_workers": "2"}, "num_workers is '2'; allowed: a whole number of at least 1"),
+        ({**ASYNC, "num_workers": True}, "num_workers is True; allowed: a whole number"),
+        ({**ASYNC, "num_ps": 0}, "num_ps is 0; allowed: a whole number of at least 1"),
+        # What would have no effect is no choice.
+        (
+            {"num_workers": 2},
+            "num_workers is 2 with strategy 'local', which is one process; leave it out",
+        ),
+        ({"num_ps": 1}, "num_ps is 1 with strategy 'local', which is one process"),
+        ({**SYNC, "num_ps": 1}, "num_ps is 1 with strategy 'multi_worker', which has no parameter servers"),
+        ({**ASYNC, "sync": True}, "sync is True with strategy 'parameter_server', which is asynchronous"),
+        ({**SYNC, "sync": False}, "sync is False with strategy 'multi_worker', which is synchronous"),
+        ({**SYNC, "sync": 1}, "--sync is 1; allowed: True or False"),
+        # Whatever the tasks would refuse is refused before one is started.
+        ({**SYNC, "num_workers": 3}, "--train-batch-size is 128 with 3 replicas; allowed: multiples of 3"),
+        ({**SYNC, "num_gpus": 2, "num_workers": 8, "eval_batch_size": 8}, "--eval-batch-size is 8 with 16"),
+        ({**ASYNC, "num_gpus": 2}, "--num-gpus is 2; allowed in asynchronous training: 0 or 1"),
+        ({**ASYNC, "sync_batch_norm": True}, "--sync-batch-norm needs replicas in step"),
+        ({**SYNC, "bind": "203.0.113.9"}, "no port of '203.0.113.9' can be used"),
+        ({**SYNC, "worker_hosts": "a:1,b:1"}, "--worker-hosts is 'a:1,b:1', but a notebook is no task"),
+        (
+            {"job_name": "worker"},
+            "--job-name is 'worker', but a notebook is no task of a cluster; leave it out",
+        ),
+    ],
+)
+def test_what_no_cluster_can_do_is_refused_in_one_line(given, said):
+    with pytest.raises(InputError) as caught:
+        parameters_from_values(OWN, given)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        (SYNC, ["cluster", "local", "--workers", "2", "--", "train"]),
+        ({**ASYNC, "num_ps": 2}, ["cluster", "local", "--workers", "2", "--ps", "2", "--", "train"]),
+    ],
+)
+def test_the_command_of_a_cluster_makes_the_same_cluster_and_run(given, start):
+    from labkit.cli import _parser, _training
+
+    parameters = parameters_from_values(OWN, {**given, "job_dir": "/a folder/run"})
+    words = shlex.split(parameters.command)
+    assert words[: len(start) + 1] == ["labkit", *start]
+    options = _parser().parse_all(words[1:])
+    assert LocalCluster(options.workers, options.ps) == parameters.cluster
+    assert _training(options.rest, "labkit") == (parameters.config, False)
+
+
 # ---- in a notebook -------------------------------------------------------------------------------------
 
 
@@ -232,3 +336,18 @@ def test_papermills_cell_counts_over_the_notebooks(shell):
     shell.run_cell("# Parameters\nseed = 2\nlabel_smoothing = 0.1\n", store_history=True)
     config = check(shell).config
     assert (config.run.seed, config.optimizer.label_smoothing) == (2, 0.1)
+
+
+def test_a_failed_cluster_shows_in_one_line(shell, capsys):
+    check(shell)
+    capsys.readouterr()
+    program = "from labkit.notebook.cluster import ClusterFailed\nraise ClusterFailed('worker:1 is gone')"
+    shell.run_cell(program, store_history=True)
+    assert capsys.readouterr().out == "ClusterFailed: worker:1 is gone\n"
+
+
+def test_what_reads_parameters_and_starts_clusters_needs_no_tensorflow():
+    modules = "labkit.notebook.parameters, labkit.notebook.training, labkit.cluster.launch"
+    loaded = "bool({'tensorflow', 'keras', 'tensorboard'} & {*sys.modules})"
+    program = f"import sys, {modules}; sys.exit({loaded})"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

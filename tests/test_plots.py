@@ -160,3 +160,82 @@ def test_class_accuracy_by_hand():
     }
     assert shown == {"cat": 0.5, "ship": 0.5, "dog": 1.0}
     assert "66.7%" in axis.get_title(loc="left")
+
+
+# ---- workers -------------------------------------------------------------------------------------------
+
+
+def worker_rows(rates: list[float], start: float = 0.0, compute: float = 0.75) -> list[dict[str, object]]:
+    """A row a second as a worker writes it: 50 examples a step, so rate / 50 steps in each row."""
+    return [
+        {
+            "wall_time": start + number,
+            "step": 10 * (number + 1),
+            "steps": rate / 50,
+            "examples_per_second": rate,
+            "compute_fraction": compute,
+            "communication_fraction": (1 - compute) * 0.8,
+            "input_wait_fraction": (1 - compute) * 0.2,
+        }
+        for number, rate in enumerate(rates)
+    ]
+
+
+def test_each_worker_has_its_line_over_time_and_over_steps():
+    workers = {"worker:0": worker_rows([100.0, 200.0, 300.0]), "worker:1": worker_rows([50.0, 60.0], 1.0)}
+    axis = plots.worker_throughput(workers).axes[0]
+    drawn = {name: line.get_xydata().tolist() for name, line in lines_by_label(axis).items()}
+    assert drawn == {"worker:0": [[0, 100], [1, 200], [2, 300]], "worker:1": [[1, 50], [2, 60]]}
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("seconds of training", "examples per second")
+    axis = plots.worker_throughput(workers, over="step").axes[0]
+    assert lines_by_label(axis)["worker:1"].get_xdata().tolist() == [10, 20]
+    assert axis.get_xlabel() == "step"
+
+
+def test_a_pause_of_days_takes_no_room_and_breaks_the_line():
+    days = 3 * 86400.0
+    workers = {"worker:0": worker_rows([100.0, 100.0]) + worker_rows([200.0, 200.0], days)}
+    axis = plots.worker_throughput(workers).axes[0]
+    x, y = lines_by_label(axis)["worker:0"].get_data()
+    np.testing.assert_array_equal(x, [0, 1, np.nan, 1, 2])
+    np.testing.assert_array_equal(y, [100, 100, np.nan, 200, 200])
+    assert [line.get_xdata()[0] for line in axis.get_lines() if line.get_linestyle() == ":"] == [1]
+
+
+def test_a_restart_from_an_earlier_step_draws_no_line_back():
+    workers = {"worker:0": worker_rows([100.0, 100.0]) + worker_rows([100.0], 5.0)}
+    x = lines_by_label(plots.worker_throughput(workers, over="step").axes[0])["worker:0"].get_xdata()
+    np.testing.assert_array_equal(x, [10, 20, np.nan, 10])
+
+
+def test_long_trainings_are_shown_in_minutes():
+    workers = {"worker:0": worker_rows([100.0] * 241)}
+    axis = plots.worker_throughput(workers).axes[0]
+    assert axis.get_xlabel() == "minutes of training"
+    assert lines_by_label(axis)["worker:0"].get_xdata()[-1] == 4
+
+
+def test_shares_are_means_over_time_and_fill_the_bar():
+    # Three seconds at 0.9 and one at 0.5 (four steps at 50 examples each in 200/s).
+    workers = {
+        "worker:0": worker_rows([100.0] * 3, compute=0.9) + worker_rows([100.0], 3.0, compute=0.5),
+        "worker:1": worker_rows([400.0]),
+    }
+    axis = plots.worker_throughput(workers).axes[1]
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["worker:0\n100 examples/s", "worker:1\n400 examples/s"]
+    compute, communication, waiting = (
+        [bar.get_width() for bar in axis.patches[start : start + 2]] for start in (0, 2, 4)
+    )
+    np.testing.assert_allclose(compute, [0.8, 0.75])
+    np.testing.assert_allclose(communication, [0.16, 0.2])
+    np.testing.assert_allclose(np.sum([compute, communication, waiting], axis=0), 1)
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == ["compute", "communication", "input and waiting"]
+
+
+def test_workers_without_a_row_are_left_out_and_none_at_all_is_refused():
+    figure = plots.worker_throughput({"worker:0": [], "worker:1": worker_rows([100.0])})
+    assert list(lines_by_label(figure.axes[0])) == ["worker:1"]
+    with pytest.raises(ValueError, match="no row of a worker"):
+        plots.worker_throughput({"worker:0": []})

@@ -10,7 +10,7 @@ from PIL import Image
 
 from labkit import plots, widgets
 from labkit.analysis.curves import Curves
-from tests.test_plots import make_predictions, rows
+from tests.test_plots import make_predictions, rows, worker_rows
 
 FIGURE = plots.message("stands for a figure")
 
@@ -75,6 +75,14 @@ def test_curve_explorer_draws_with_the_smoothing_chosen(monkeypatch):
     assert asked == [0.9, 0.5]
 
 
+def test_worker_explorer_draws_over_the_axis_chosen(monkeypatch):
+    asked = []
+    monkeypatch.setattr(plots, "worker_throughput", lambda workers, over: asked.append(over) or FIGURE)
+    box = widgets.worker_explorer({"worker:0": worker_rows([100.0])})
+    controls_of(box)["over"].value = "step"
+    assert asked == ["time", "step"]
+
+
 @pytest.mark.parametrize("present", [True, False])
 def test_the_static_twin_is_always_there(monkeypatch, present):
     shown = []
@@ -82,10 +90,11 @@ def test_the_static_twin_is_always_there(monkeypatch, present):
     monkeypatch.setattr(widgets, "someone_is_there", lambda: present)
     widgets.browse_predictions(make_predictions())
     widgets.explore_curves(Curves(rows(2.0, 1.0)))
+    widgets.explore_workers({"worker:0": worker_rows([100.0])})
     pictures = [item for item in shown if "image/png" in DisplayFormatter().format(item)[0]]
     live = [item for item in shown if isinstance(item, ipywidgets.VBox)]
-    assert len(pictures) == 2
-    assert len(live) == (2 if present else 0)
+    assert len(pictures) == 3
+    assert len(live) == (3 if present else 0)
     assert shown[0] is pictures[0]
 
 

@@ -20,8 +20,8 @@ class BatchOptions:
 
     ``time_limit`` in one of Slurm's forms (minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS);
     ``signal_seconds`` before it the tasks are asked to save and stop. ``ps``: how many of the tasks are
-    parameter servers (0: synchronous training). ``max_restarts``: starts after the loss of a task; those at
-    the time limit don't count. ``labkit``: the command, as all nodes find it.
+    parameter servers (0: synchronous training). ``max_restarts``: starts after the loss of a task, or
+    after a stop without a new step; those at the time limit don't count. ``labkit``: the command, as all nodes find it.
 
     Raises InputError, on construction, for values that Slurm would refuse or misread.
     """
@@ -85,7 +85,8 @@ SCRIPT = """\
 # The signal goes to the tasks, not to this script: they save a checkpoint and end with 143.
 #SBATCH --signal=TERM@{signal_seconds}
 
-losses=labkit-$SLURM_JOB_ID.losses
+notes=labkit-$SLURM_JOB_ID
+ending=$notes.${{SLURM_RESTART_COUNT:-0}}
 echo "labkit: job $SLURM_JOB_ID, start $((${{SLURM_RESTART_COUNT:-0}} + 1)), on $SLURM_JOB_NODELIST"
 
 # In blocks: TF_CONFIG is made from the ranks. A task that dies doesn't end the others: they notice, say
@@ -94,19 +95,31 @@ srun --distribution=block --kill-on-bad-exit=0{srun} \\
     {command}
 code=$?
 
+# srun ends with the highest code of all tasks. Where one failed (1, 2) the others lost it (75), so a task
+# that fails also writes its code down, and one that stops its step.
+if [[ -s $ending.failed ]]; then code=$(<"$ending.failed"); fi
+step=0 reached=0
+if [[ -s $ending.step ]]; then step=$(<"$ending.step"); fi
+if [[ -s $notes.step ]]; then reached=$(<"$notes.step"); fi
+rm -f "$ending.failed" "$ending.step"
+
 case $code in
-0) rm -f "$losses" ;;
+0) rm -f "$notes.losses" "$notes.step" ;;
 1 | 2 | 126 | 127 | 130) echo "labkit: ended with $code; starting again would not help" ;;
-143)
-    echo "labkit: stopped with a checkpoint; back into the queue"
-    scontrol requeue "$SLURM_JOB_ID"
-    ;;
 *)
-    echo "$code" >>"$losses"
-    if (($(wc -l <"$losses") > {max_restarts})); then
-        echo "labkit: lost a task (exit code $code) more than {max_restarts} times; giving up"
+    if ((code == 143 && step > reached)); then
+        echo "$step" >"$notes.step"
+        echo "labkit: stopped with a checkpoint; back into the queue"
+        scontrol requeue "$SLURM_JOB_ID"
+        exit $code
+    fi
+    why="lost a task (exit code $code)"
+    if ((code == 143)); then why="stopped without a new step"; fi
+    echo "$code" >>"$notes.losses"
+    if (($(wc -l <"$notes.losses") > {max_restarts})); then
+        echo "labkit: $why more than {max_restarts} times; giving up"
     else
-        echo "labkit: lost a task (exit code $code); back into the queue"
+        echo "labkit: $why; back into the queue"
         scontrol requeue "$SLURM_JOB_ID"
     fi
     ;;
@@ -119,8 +132,8 @@ def render_batch_script(config: Config, options: BatchOptions) -> str:
     """Return a script for ``sbatch`` that trains ``config`` and requeues itself until the run is finished.
 
     Before the time limit the tasks save and stop; when a task was lost they stop; either way the same job
-    goes back into the queue and goes on from the last checkpoint. A failed training or a wrong command ends
-    the job. Raises InputError where the tasks can't train this configuration together.
+    goes back into the queue and goes on from the last checkpoint. A failed training or a wrong command, of
+    any task, ends the job. Raises InputError where the tasks can't train this configuration together.
     """
     check_replicas(config, options.tasks, options.gpus_per_task, options.ps)
     wanted = {
@@ -138,21 +151,21 @@ def render_batch_script(config: Config, options: BatchOptions) -> str:
     directives = [f"#SBATCH --{name}={value}" for name, value in wanted.items() if value is not None]
     directives += ["#SBATCH --open-mode=append", "#SBATCH --requeue"]
     servers = ["--ps", str(options.ps)] if options.ps else []
-    command = [options.labkit, "cluster", "slurm-task", *servers, "--"]
+    command = [options.labkit, "cluster", "slurm-task", *servers]
     return SCRIPT.format(
         directives="\n".join(directives),
         signal_seconds=options.signal_seconds,
         max_restarts=options.max_restarts,
         # srun doesn't take this over from sbatch (since Slurm 22.05).
         srun=f" --cpus-per-task={options.cpus_per_task}" if options.cpus_per_task else "",
-        command=_wrapped(command, train_arguments(config)),
+        command=f'{shlex.join(command)} --ending "$ending" -- ' + _wrapped(train_arguments(config)),
     )
 
 
-def _wrapped(command: list[str], arguments: list[str]) -> str:
-    """Return a shell command with each flag of the training, and its value, on a line of its own."""
-    lines = [shlex.join(command)]
-    for argument in arguments:
+def _wrapped(arguments: list[str]) -> str:
+    """Return the training for a shell, with each flag and its value on a line of its own."""
+    lines = [shlex.quote(arguments[0])]
+    for argument in arguments[1:]:
         if argument.startswith("--"):
             lines.append(shlex.quote(argument))
         else:

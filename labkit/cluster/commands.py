@@ -89,6 +89,9 @@ def _slurm(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
 def _add_slurm_task(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``labkit cluster slurm-task``; behind ``--`` stands a command of labkit."""
     parser.add_argument("--ps", type=int, default=0, metavar="N", help="parameter servers (default: 0)")
+    parser.add_argument(
+        "--ending", metavar="PATH", help="write a failure to PATH.failed, the step of a stop to PATH.step"
+    )
     _add_command_line(parser)
 
 
@@ -100,9 +103,16 @@ def _add_command_line(parser: argparse.ArgumentParser) -> None:
 
 def _slurm_task(options: argparse.Namespace) -> NoReturn:
     """Become the task that Slurm's variables describe. Raises InputError."""
-    from labkit.cluster.tasks import become_slurm_task
+    from labkit.cluster.endings import note_failure
+    from labkit.cluster.tasks import ENDING, become_slurm_task
 
-    become_slurm_task(_behind_dashes(options.command_line), ps=options.ps)
+    command = _behind_dashes(options.command_line)
+    try:
+        become_slurm_task(command, ps=options.ps, ending=options.ending)
+    except InputError:
+        if options.ending:
+            note_failure(2, {ENDING: options.ending})
+        raise
 
 
 def _tfjob_task(options: argparse.Namespace) -> int:

@@ -41,6 +41,11 @@ def check_replicas(config: Config, tasks: int, gpus_per_task: int, ps: int) -> N
             f"--ps is {ps} of {tasks} tasks; besides them a chief and at least one worker are needed: "
             f"allowed: at most {max(0, tasks - 2)}, or more tasks"
         )
+    devices = config.distribution.num_gpus
+    if (devices or 0) > gpus_per_task and not config.distribution.simulate_missing_gpus:
+        raise InputError(
+            f"--num-gpus is {devices}, but each process is given {gpus_per_task} GPUs; leave it out, or ask "
+            "the launcher for them (slurm: --gpus-per-task, kubernetes: --gpus)"
+        )
     if not ps:
-        devices = config.distribution.num_gpus
         config.check_replicas(tasks * max(1, gpus_per_task if devices is None else devices))

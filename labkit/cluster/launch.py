@@ -1,16 +1,17 @@
 """``labkit cluster local``: what to train is decided and checked first, then the tasks are started."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
 
 from labkit.cluster.flags import train_arguments
-from labkit.cluster.local import LocalCluster, free_ports, run_local_cluster
+from labkit.cluster.local import LocalCluster, run_local_cluster
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.runs import RunDirectory, RunLock
-from labkit.training.admission import discard
-from labkit.training.api import admit_to_cluster, ensure_data_set
+from labkit.training.admission import check_cluster, discard
+from labkit.training.api import DATA_CHOICE, admit_to_cluster, ensure_data_set
 
 __all__ = ["Launch", "plan_launch"]
 
@@ -28,9 +29,11 @@ class Launch:
         max_restarts: int,
         finished: bool,
         overwrite: bool,
+        data_choice: dict[str, str],
     ) -> None:
         self.config, self.run, self.cluster, self.finished = config, run, cluster, finished
         self._host, self._max_restarts, self._overwrite = host, max_restarts, overwrite
+        self._data_choice = data_choice
 
     def start(self, *, output: Callable[[str], None] = print) -> int:
         """Run the cluster to its end; see ``run_local_cluster`` for the exit code."""
@@ -48,6 +51,7 @@ class Launch:
             folder=self.run.cluster_path,
             max_restarts=self._max_restarts,
             host=self._host,
+            environment={DATA_CHOICE: json.dumps(self._data_choice)},
             output=output,
             stall_timeout=self.config.distribution.peer_timeout_seconds,
         )
@@ -84,16 +88,20 @@ def plan_launch(
         raise InputError(f"--max-restarts is {max_restarts}; allowed: 0 or more")
     # A server that listens on every address is reached on this machine's own.
     host = "127.0.0.1" if distribution.bind in ("0.0.0.0", "::") else distribution.bind
-    free_ports(host, 1)
-    if not cluster.asynchronous:
-        config.check_replicas(workers * max(1, distribution.num_gpus or 1))
+    config = config.replace({"sync": not cluster.asynchronous})
+    check_cluster(config, cluster.tasks(host)[cluster.chief], overwrite=False)
+    train_arguments(config)
     if not distribution.num_intra_threads:
         # All tasks share this machine; with TensorFlow's choice each of them would take every core.
         config = config.replace({"num_intra_threads": max(1, (os.cpu_count() or 1) // workers)})
-    config = ensure_data_set(config, overwrite=overwrite, announce=announce)
-    config, _, _, admission = admit_to_cluster(
-        config.replace({"sync": not cluster.asynchronous}), overwrite=overwrite
-    )
+    asked_for, said = config.data.dataset, [""]
+
+    def say(line: str) -> None:
+        said.append(line)
+        announce(line)
+
+    config = ensure_data_set(config, overwrite=overwrite, announce=say)
+    config, _, _, admission = admit_to_cluster(config, overwrite=overwrite)
     done = admission.found == "finished"
     return Launch(
         config,
@@ -103,6 +111,7 @@ def plan_launch(
         max_restarts=max_restarts,
         finished=done,
         overwrite=overwrite,
+        data_choice={"asked_for": asked_for, "note": said[-1]},
     )
 
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.beats import read_beats
 from labkit.cluster.supervisor import Ending, Supervisor, stop_signals
 from labkit.errors import InputError
 from labkit.peers import EXIT_LOST_PEER
@@ -80,7 +81,7 @@ def free_ports(host: str, count: int) -> list[int]:
         try:
             for each in sockets:
                 each.bind((host, 0))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the second for a name that can't be a host's
             raise InputError(
                 f"no port of {host!r} can be used ({error}); allowed: an address of this machine"
             ) from None
@@ -137,7 +138,7 @@ def run_local_cluster(
     supervisor = Supervisor(command, environment or {}, folder, output, stall_timeout)
     with stop_signals() as signals:
         try:
-            return _Run(cluster, supervisor, host, max_restarts, patience or Patience(), signals).run()
+            return _Run(cluster, supervisor, folder, host, max_restarts, patience or Patience(), signals).run()
         finally:
             supervisor.close()
 
@@ -149,12 +150,13 @@ class _Run:
         self,
         cluster: LocalCluster,
         supervisor: Supervisor,
+        folder: Path,
         host: str,
         max_restarts: int,
         patience: Patience,
         signals: list[int],
     ) -> None:
-        self._cluster, self._supervisor, self._host = cluster, supervisor, host
+        self._cluster, self._supervisor, self._folder, self._host = cluster, supervisor, folder, host
         self._max_restarts, self._patience, self._signals = max_restarts, patience, signals
         self._replaced: dict[str, int] = {}
         self._given_up = False
@@ -167,7 +169,7 @@ class _Run:
             code = self._verdict(endings)
             if code is not None:
                 return code
-            cause = _cause(endings)
+            cause = self._described(_cause(endings))
             if self._given_up or restarts == self._max_restarts:
                 self._supervisor.say(f"{cause}; none of {self._max_restarts} restarts is left")
                 return EXIT_LOST_PEER
@@ -218,7 +220,15 @@ class _Run:
     def _announce(self, ending: Ending) -> None:
         if (ending.dead or ending.failed) and self._supervisor.running and not self._signals:
             seconds = max(0.0, self._deadline - time.monotonic())
-            self._supervisor.say(f"{ending}; the others have {seconds:.0f} s to end")
+            self._supervisor.say(f"{self._described(ending)}; the others have {seconds:.0f} s to end")
+
+    def _described(self, ending: Ending) -> str:
+        """Return how a task ended; where it gave up because of another, in its own words."""
+        if ending.code == EXIT_LOST_PEER and not ending.killed_because:
+            beat = read_beats(self._folder).get(ending.name)
+            if beat is not None and beat.phase == "lost" and beat.message:
+                return f"{ending}: {beat.message}"
+        return str(ending)
 
     def _wait(self, seconds: float) -> None:
         """Let the others end by themselves, but not for ever."""
@@ -275,7 +285,7 @@ class _Run:
             elif time.monotonic() >= when:
                 del self._due[name]
                 restart = f"restart {self._replaced[name]} of {self._max_restarts}"
-                self._supervisor.say(f"{ending}; it starts again while training goes on, {restart}")
+                self._supervisor.say(f"{self._described(ending)}; it starts again while training goes on, {restart}")
                 self._supervisor.start(self._tasks[name])
 
     def _verdict(self, endings: list[Ending]) -> int | None:

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from labkit.config import Config
+from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 from labkit.peers import PeerLost, Peers, die_of_loss
 from labkit.runs import RunDirectory
@@ -62,6 +63,7 @@ def _serve(task: ClusterTask, config: Config, run: RunDirectory, stop: StopReque
         peers.leave()
         return 128 + (stop.signal_number or 0)
     peers.watch(die_of_loss)
+    peers.tell(phase="serving")
     print(f"{task.name} serves at {task.address}", flush=True)
     code = _wait_for_goodbye(peers, stop)
     peers.leave()
@@ -80,6 +82,12 @@ def _start_server(task: ClusterTask, config: Config, inter_threads: int) -> Any:
     wants_gpu = task.job_name == "worker" and config.distribution.num_gpus != 0
     proto.device_count["GPU"] = 1 if wants_gpu else 0
     jobs = tf.train.ClusterSpec({job: list(addresses) for job, addresses in task.jobs.items()})
+    found = len(tf.config.list_physical_devices("GPU"))
+    if task.job_name == "worker" and (config.distribution.num_gpus or 0) > found:
+        raise InputError(
+            f"--num-gpus is {config.distribution.num_gpus}, but TensorFlow finds {found} here (see labkit "
+            "doctor); allowed: 0"
+        )
     try:
         return tf.distribute.Server(
             jobs, job_name=task.job_name, task_index=task.task_index, config=proto, protocol="grpc"

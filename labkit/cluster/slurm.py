@@ -14,8 +14,11 @@ from labkit.training.topology import ClusterTask, split_address
 
 __all__ = ["expand_hostlist", "listening_address", "node_address", "task_from_slurm"]
 
-# Below the ports that Linux hands out by itself (32768 and up), in one block of 20 for each job.
+# Below the ports that Linux hands out by itself (32768 and up), in one block of 20 for each step of a job.
 FIRST_PORT, PORT_BLOCKS, PORTS_PER_BLOCK = 20_000, 600, 20
+# Near 600 / golden ratio and prime to 600: jobs with near numbers get blocks far from each other, so that the
+# steps of one don't run into those of the next (for 20 jobs and 20 steps on, none does).
+BLOCKS_BETWEEN_JOBS = 371
 
 
 def task_from_slurm(
@@ -24,24 +27,27 @@ def task_from_slurm(
     """Return the place of a process that ``srun`` started.
 
     Without parameter servers all tasks are workers. With ``ps`` of them rank 0 is the chief, the last ``ps``
-    ranks are the parameter servers, and those between are workers. Ports are made from the job's number, so
-    that two jobs on one host don't meet, and count up over the tasks that share an address.
+    ranks are the parameter servers, and those between are workers. Ports are made from the numbers of job
+    and step, so that two of them on one host don't meet, and count up over the tasks that share an address.
 
     Args:
         environment: of the job step. Tasks have to be placed in blocks (``srun --distribution=block``).
         address_of: host name or address of a node; ``node_address`` unless given. A step on one node needs
             none: its tasks meet on 127.0.0.1.
 
-    Raises InputError outside of a job step, and where the placement isn't in blocks.
+    Raises InputError outside of a job step, where the placement isn't in blocks, and for more tasks on one
+    host than there are ports in a step's block.
     """
     nodes = expand_hostlist(_variable(environment, "SLURM_STEP_NODELIST"))
     counts = _tasks_per_node(_variable(environment, "SLURM_STEP_TASKS_PER_NODE"))
-    rank, tasks = (int(_variable(environment, name)) for name in ("SLURM_PROCID", "SLURM_NTASKS"))
+    rank, tasks = (_number(environment, name) for name in ("SLURM_PROCID", "SLURM_NTASKS"))
     if len(counts) != len(nodes) or sum(counts) != tasks:
         raise InputError(
             f"SLURM_NTASKS is {tasks}, but SLURM_STEP_TASKS_PER_NODE gives {counts} on {len(nodes)} nodes; "
             "run labkit as the only program of its job step"
         )
+    if rank >= tasks:
+        raise InputError(f"SLURM_PROCID is {rank}, but SLURM_NTASKS is {tasks}; allowed: 0 to {tasks - 1}")
     placed = [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
     own = environment.get("SLURMD_NODENAME", placed[rank])
     if own != placed[rank]:
@@ -51,8 +57,9 @@ def task_from_slurm(
         )
     look_up = (lambda _: "127.0.0.1") if len(nodes) == 1 else (address_of or node_address)
     hosts = {node: look_up(node) for node in nodes}
-    step = int(_variable(environment, "SLURM_JOB_ID")) + int(environment.get("SLURM_STEP_ID", 0))
-    addresses = _with_ports([hosts[node] for node in placed], step)
+    job = _number(environment, "SLURM_JOB_ID")
+    step = _number(environment, "SLURM_STEP_ID") if environment.get("SLURM_STEP_ID") else 0
+    addresses = _with_ports([hosts[node] for node in placed], job, step)
     if not ps:
         return ClusterTask({"worker": addresses}, "worker", rank)
     if tasks < ps + 2:
@@ -130,6 +137,13 @@ def _variable(environment: Mapping[str, str], name: str) -> str:
     return value
 
 
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = _variable(environment, name)
+    if not re.fullmatch(r"[0-9]{1,18}", value):
+        raise InputError(f"{name} is {value[:200]!r}; expected a number, as Slurm sets it")
+    return int(value)
+
+
 def _tasks_per_node(text: str) -> list[int]:
     """Read ``2(x3),1``: two tasks on each of three nodes, one on the fourth."""
     groups = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
@@ -138,8 +152,13 @@ def _tasks_per_node(text: str) -> list[int]:
     return [int(group[1]) for group in groups if group for _ in range(int(group[2] or 1))]
 
 
-def _with_ports(hosts: list[str], job: int) -> tuple[str, ...]:
-    first = FIRST_PORT + job % PORT_BLOCKS * PORTS_PER_BLOCK
+def _with_ports(hosts: list[str], job: int, step: int) -> tuple[str, ...]:
+    most = max(map(hosts.count, hosts))
+    if most > PORTS_PER_BLOCK:
+        raise InputError(
+            f"{most} tasks share a host; allowed: at most {PORTS_PER_BLOCK}; ask for fewer tasks on a node"
+        )
+    first = FIRST_PORT + (job * BLOCKS_BETWEEN_JOBS + step) % PORT_BLOCKS * PORTS_PER_BLOCK
     return tuple(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         for index, host in enumerate(hosts)

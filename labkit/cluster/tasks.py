@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from labkit.cluster.endings import VARIABLE as ENDING
 from labkit.cluster.slurm import listening_address, task_from_slurm
 from labkit.cluster.tf_config import make_tf_config
 from labkit.errors import InputError
@@ -19,18 +20,27 @@ TFJOB_EXIT_RETRY = 138
 
 
 def become_slurm_task(
-    arguments: Sequence[str], *, ps: int = 0, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    ps: int = 0,
+    ending: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> NoReturn:
     """Replace this process by ``labkit`` with ``arguments``, as the task that Slurm's variables describe.
 
     It listens on this node's address towards the other tasks unless ``arguments`` name another (``--bind``).
-    Raises InputError outside of a job step.
+    Where ``ending`` is given it notes a failure in ``<ending>.failed`` and the step of a stop in
+    ``<ending>.step``. Raises InputError outside of a job step.
     """
     environment = os.environ if environment is None else environment
     task = task_from_slurm(environment, ps=ps)
     bind = [] if _names_flag(arguments, "--bind") else ["--bind", listening_address(task)]
     command = _labkit([*arguments, *bind])
-    os.execve(command[0], command, {**environment, "TF_CONFIG": make_tf_config(task)})
+    variables = {**environment, "TF_CONFIG": make_tf_config(task)}
+    if ending:
+        variables[ENDING] = os.path.abspath(ending)
+    # Not a child: Slurm signals every process of a step, so what is passed on would arrive twice.
+    os.execve(command[0], command, variables)
 
 
 def run_tfjob_task(arguments: Sequence[str]) -> int:

@@ -36,18 +36,29 @@ def parse_tf_config(text: str) -> ClusterTask | None:
             ("chief" if job == "master" else job): tuple(_addresses(job, given))
             for job, given in cluster.items()
         }
-        name, index = task.get("type", "worker"), int(task.get("index", 0))
+        name, index = task.get("type", "worker"), _index(task.get("index", 0))
+        if not isinstance(name, str):
+            raise TypeError("the task's type is no text")
     except InputError:
         raise
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(
             f"{VARIABLE} is {text[:200]!r}; allowed: a JSON object such as "
             '{"cluster": {"worker": ["host:port", "host:port"]}, "task": {"type": "worker", "index": 0}}'
         ) from None
     jobs = {job: addresses for job, addresses in jobs.items() if addresses}
-    if sum(map(len, jobs.values())) < 2:
+    trained_by = sum(len(addresses) for job, addresses in jobs.items() if job != "evaluator")
+    if trained_by < 2 and name != "evaluator":
         return None  # one process: nothing to distribute over
     return ClusterTask(jobs, "chief" if name == "master" else name, index)
+
+
+def _index(given: Any) -> int:
+    if isinstance(given, str):
+        return int(given)
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError("the task's index is no whole number")
+    return given
 
 
 def _addresses(job: str, given: Any) -> list[str]:
@@ -107,14 +118,17 @@ def _listed(text: str | None) -> tuple[str, ...]:
 def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> ClusterTask | None:
     """Return this process's place in the cluster of its flags, or else of ``TF_CONFIG``; None without one.
 
-    In synchronous training the parameter servers, if any are named, are left out.
-    Raises InputError for a description that can't be used.
+    In synchronous training the parameter servers, if any are named, are left out; one of them gets its
+    place, but has nothing to do. Raises InputError for a description that can't be used, and for an
+    evaluator.
     """
     task = task_from_hosts(config)
     if task is None and environment.get(VARIABLE, "").strip():
         task = parse_tf_config(environment[VARIABLE])
     if task is None:
         return None
+    if task.job_name == "evaluator":
+        raise InputError(f"this task is {task.name}, which doesn't train; run: labkit evaluate RUN --watch")
     if task.asynchronous_by_default and not config.sync:
         if not task.count("chief"):
             raise InputError(

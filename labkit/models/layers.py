@@ -66,7 +66,7 @@ class BatchNormalization(keras.layers.Layer):
                 name=name,
                 initializer=initializer,
                 trainable=trainable,
-                dtype="float32",
+                dtype="float64" if self.compute_dtype == "float64" else "float32",
                 autocast=False,
             )
 
@@ -76,10 +76,18 @@ class BatchNormalization(keras.layers.Layer):
         self.moving_variance = weight("moving_variance", "ones", False)
 
     def call(self, inputs, training=False):
+        is_double = self.compute_dtype == "float64"  # has no fused kernel
         if not training:
+            if is_double:
+                moving = map(tf.convert_to_tensor, (self.moving_mean, self.moving_variance))
+                return self._affine(inputs, *moving)
             return self._fused(inputs, self.moving_mean, self.moving_variance, training=False)[0]
-        if self.synchronized and tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            return self._synchronized(inputs)
+        synchronizes = self.synchronized and tf.distribute.get_strategy().num_replicas_in_sync > 1
+        if synchronizes or is_double:
+            mean, variance, count = self._moments(inputs, synchronizes)
+            # The moving average keeps the unbiased variance, as the fused kernel does.
+            self._record(mean, variance * count / (count - 1.0))
+            return self._affine(inputs, mean, variance)
         outputs, mean, variance = self._fused(inputs, None, None, training=True)
         self._record(mean, variance)
         return outputs
@@ -101,22 +109,35 @@ class BatchNormalization(keras.layers.Layer):
             is_training=training,
         )
 
-    def _synchronized(self, inputs):
-        axes, shape = ([0, 1, 2], [1, 1, 1, -1])
-        if self.data_format == "channels_first":
-            axes, shape = [0, 2, 3], [1, -1, 1, 1]
-        values = tf.cast(inputs, tf.float32)
+    def _moments(self, inputs, synchronizes: bool):
+        """Return mean and variance [channels] of the batch, and how many values each is of.
+
+        The variance of the whole batch is the mean of the slices' variances plus the variance of their means
+        (Chan, Golub & LeVeque, 1983): no large squares cancel, and one reduction takes it all. The means are
+        taken relative to the moving mean, which is near them and equal on all replicas.
+        """
+        axes = [0, 1, 2] if self.data_format == "channels_last" else [0, 2, 3]
+        values = tf.cast(inputs, self.gamma.dtype)
+        mean, variance = tf.nn.moments(values, axes)
+        count = tf.cast(tf.size(values) // tf.size(mean), values.dtype)
+        if not synchronizes:
+            return mean, variance, count
         context = tf.distribute.get_replica_context()
-        moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
-        moments = context.all_reduce(tf.distribute.ReduceOp.MEAN, moments)
-        mean, variance = moments[0], tf.maximum(moments[1] - tf.square(moments[0]), 0.0)
+        shift = tf.stop_gradient(tf.convert_to_tensor(self.moving_mean))
+        shifted = mean - shift
+        shifted, squared, variance = tf.unstack(
+            context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.stack([shifted, tf.square(shifted), variance]))
+        )
+        variance += tf.maximum(squared - tf.square(shifted), 0.0)
+        return shifted + shift, variance, count * context.num_replicas_in_sync
+
+    def _affine(self, inputs, mean, variance):
+        """Return ``inputs`` normalized by mean and variance [channels], op by op."""
+        shape = [1, 1, 1, -1] if self.data_format == "channels_last" else [1, -1, 1, 1]
         scale = tf.math.rsqrt(variance + self.epsilon) * tf.convert_to_tensor(self.gamma)
-        offset = tf.convert_to_tensor(self.beta) - mean * scale
-        outputs = values * tf.reshape(scale, shape) + tf.reshape(offset, shape)
-        # The moving average keeps the unbiased variance, as the fused kernel does.
-        count = tf.cast(tf.size(inputs) // tf.shape(mean)[0], tf.float32) * context.num_replicas_in_sync
-        self._record(mean, variance * count / (count - 1.0))
-        return tf.cast(outputs, inputs.dtype)
+        # Centred first: the offset in place of the mean would cancel where the mean is large.
+        outputs = (tf.cast(inputs, scale.dtype) - tf.reshape(mean, shape)) * tf.reshape(scale, shape)
+        return tf.cast(outputs + tf.reshape(tf.convert_to_tensor(self.beta), shape), inputs.dtype)
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -103,16 +103,20 @@ class Conclusion:
 
 
 def conclude(prepared: Prepared, result: "TrainResult", predictions: Predictions) -> Conclusion:
-    """Return what was reached, on what, and where it is."""
-    summary = predictions.summary
+    """Return what was reached, on what, and where it is.
+
+    Devices and banner are those that the run recorded: it may have been trained before, and not as it would
+    be now.
+    """
+    summary, recorded = predictions.summary, result.run.read_environment()
     return Conclusion(
         run=str(result.run.path),
         state=result.state,
         did_work=result.did_work,
         dataset=prepared.manifest.dataset,
         data_note=prepared.data_note,
-        devices=prepared.plan.describe(),
-        banner=prepared.plan.banner,
+        devices=str(recorded.get("description") or prepared.plan.describe()),
+        banner=str(recorded.get("banner") or (prepared.plan.banner if result.did_work else "")),
         split=str(summary.get("split", "test")),
         accuracy=1 - float(predictions.wrong.mean()),
         examples=len(predictions),

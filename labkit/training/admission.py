@@ -103,6 +103,17 @@ def check_cluster(config: Config, task: ClusterTask, overwrite: bool) -> None:
             f"--num-gpus is {config.distribution.num_gpus}; allowed in asynchronous training: 0 or 1; "
             "start one worker for each GPU"
         )
+    unused = {
+        "--deterministic": config.run.deterministic,
+        "--simulate-missing-gpus": config.distribution.simulate_missing_gpus,
+        "--variable-strategy GPU": config.distribution.variable_strategy == "GPU",
+    }
+    for flag, given in unused.items():
+        if given:
+            raise InputError(
+                f"{flag} has no meaning in asynchronous training, where workers don't wait for each other "
+                "and parameter servers hold the variables; leave it out, or train with --sync"
+            )
     if config.model.sync_batch_norm:
         raise InputError("--sync-batch-norm needs replicas in step; leave it out, or train with --sync")
 
@@ -148,7 +159,14 @@ def recorded_config(run: RunDirectory) -> Config:
 
 def _holds_something_else(run: RunDirectory) -> bool:
     """Return whether there is anything that a run killed in its first moments would not have left."""
-    ours = {".lock", "cluster", run.log_path.name, run.events_path.name, run.checkpoints_path.name}
+    ours = {
+        ".lock",
+        ".launcher",
+        "cluster",
+        run.log_path.name,
+        run.events_path.name,
+        run.checkpoints_path.name,
+    }
     if not run.path.is_dir():
         return False
     return any(path.name not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())

@@ -3,6 +3,8 @@
 This module imports TensorFlow only when there is work for it, so that bad input is refused at once.
 """
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from labkit.training.result import TrainResult
 from labkit.training.topology import ClusterTask
 
 __all__ = [
+    "DATA_CHOICE",
     "admit_to_cluster",
     "ensure_data_set",
     "evaluate",
@@ -35,6 +38,9 @@ __all__ = [
     "train",
     "with_recorded_choices",
 ]
+
+# A launcher that chose the data set tells its tasks so, for the run's record: {"asked_for": …, "note": …}
+DATA_CHOICE = "LABKIT_DATA_CHOICE"
 
 
 def train(
@@ -63,7 +69,9 @@ def train(
     Raises InputError for what can't be run, PeerLost where the cluster loses a task that it needs.
     """
     if task is not None:
-        return _train_in_cluster(config, task, overwrite=overwrite, announce=announce)
+        return _train_in_cluster(
+            config, task, overwrite=overwrite, announce=announce, asked_for=asked_for, data_note=data_note
+        )
     asked_for = asked_for or config.data.dataset
     config = with_recorded_choices(config, overwrite)
     data_dir = _data_dir(config)
@@ -110,10 +118,17 @@ def train(
 
 
 def _train_in_cluster(
-    config: Config, task: ClusterTask, *, overwrite: bool, announce: Callable[[str], None]
+    config: Config,
+    task: ClusterTask,
+    *,
+    overwrite: bool,
+    announce: Callable[[str], None],
+    asked_for: str | None,
+    data_note: str | None,
 ) -> TrainResult:
     check_cluster(config, task, overwrite)
-    asked_for = config.data.dataset
+    chosen = _launchers_choice()
+    asked_for = asked_for or chosen.get("asked_for") or config.data.dataset
     config, manifest, note, admission = admit_to_cluster(config)
     if admission.found == "finished":
         return _already_finished(admission.run)
@@ -122,7 +137,22 @@ def _train_in_cluster(
     import_tensorflow()
     from labkit.training.start import train_in_cluster
 
+    note = data_note or chosen.get("note") or note
     return train_in_cluster(config, manifest, task, admission.run, data_note=note, asked_for=asked_for)
+
+
+def _launchers_choice() -> dict[str, str]:
+    """Return what a launcher said of the data set; nothing where there is none."""
+    text = os.environ.get(DATA_CHOICE, "")
+    if not text:
+        return {}
+    try:
+        choice = json.loads(text)
+        return {name: str(choice[name]) for name in ("asked_for", "note")}
+    except (ValueError, LookupError, TypeError):
+        raise InputError(
+            f"{DATA_CHOICE} is {text[:200]!r}; only labkit cluster local sets it: unset it"
+        ) from None
 
 
 def admit_to_cluster(config: Config, *, overwrite: bool = False) -> tuple[Config, Manifest, str, Admission]:
@@ -156,6 +186,8 @@ def ensure_data_set(
     data_dir = _data_dir(config)
     manifest, note = _prepared(config, data_dir)
     if manifest is None:
+        if config.run.job_dir is not None:
+            check_place(config, RunDirectory(config.run.job_dir))
         import_tensorflow()
         from labkit.data.resolve import resolve
 

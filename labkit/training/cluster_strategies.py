@@ -7,7 +7,9 @@ from unittest import mock
 
 import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from tensorflow.python.eager.context import Context
 
+from labkit.peers import PeerLost
 from labkit.training.devices import DevicePlan
 from labkit.training.topology import ClusterTask
 
@@ -17,11 +19,13 @@ __all__ = ["make_multi_worker_strategy", "make_parameter_server_strategy", "plac
 def make_multi_worker_strategy(task: ClusterTask, plan: DevicePlan) -> tf.distribute.Strategy:
     """Start this worker's server and return the strategy over all workers' devices.
 
-    Blocks until all workers are there. Must come before the first operation of this process.
+    Must come before the first operation of this process.
 
     Args:
         task: of a synchronous cluster.
         plan: this process's devices; every worker has as many.
+
+    Raises PeerLost where another process has the task's port.
     """
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({job: list(addresses) for job, addresses in task.jobs.items()}),
@@ -35,8 +39,31 @@ def make_multi_worker_strategy(task: ClusterTask, plan: DevicePlan) -> tf.distri
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=automatic if plan.kind == "GPU" else ring
     )
-    with _local_cpu_replicas(plan.num_local_replicas if plan.kind == "CPU" else 0):
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    with (
+        _local_cpu_replicas(plan.num_local_replicas if plan.kind == "CPU" else 0),
+        _without_coordination_service(),
+    ):
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        except tf.errors.UnknownError as error:
+            # The port was free when it was chosen; a restart takes others.
+            raise PeerLost(f"{task.name} can't listen at {task.address}: {error.message}") from None
+
+
+@contextmanager
+def _without_coordination_service() -> Iterator[None]:
+    """Keep TensorFlow's own watch over the workers out of the strategy; ``labkit.peers`` watches them.
+
+    The service waits for all workers with Python's lock held, without a time limit: no signal, no thread
+    and no time-out of ours gets through when one of them dies meanwhile or can't be reached. It also takes
+    SIGTERM for itself, and keeps a worker for 10 s at its end. Without it the strategy has a health check of
+    its own, which names nobody and begins with a reduction.
+    """
+    with (
+        mock.patch.object(Context, "configure_coordination_service", return_value=None),
+        mock.patch.object(CollectiveAllReduceExtended, "_enable_check_health", False),
+    ):
+        yield
 
 
 @contextmanager

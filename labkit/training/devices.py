@@ -122,12 +122,12 @@ def configure_tensorflow(
         tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
         tf.config.set_soft_device_placement(config.allow_soft_placement)
         tf.debugging.set_log_device_placement(config.log_device_placement)
-        used = gpus[: plan.num_replicas] if plan.kind == "GPU" else []
+        used = gpus[: plan.num_local_replicas] if plan.kind == "GPU" else []
         tf.config.set_visible_devices(used, "GPU")
         for gpu in used:
             tf.config.experimental.set_memory_growth(gpu, True)
         if plan.simulated:
-            _split_cpu(plan.num_replicas)
+            _split_cpu(plan.num_local_replicas)
     except RuntimeError:
         raise InputError(
             "TensorFlow is already running in this process with other threads or devices; "

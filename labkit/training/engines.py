@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.errors import InputError
+from labkit.peers import PeerLost
 from labkit.training.evaluate import gathered
 from labkit.training.session import Session
 
@@ -111,7 +111,9 @@ class SynchronousEngine:
         )
 
     def agree(self, value: int, what: str) -> None:
-        """Wait for all workers here. Raises InputError where they don't have the same ``value``.
+        """Wait for all workers here. Raises PeerLost where they don't have the same ``value``.
+
+        They share the file system that they have it from, so one of them sees an old state of it.
 
         Args:
             what: says in the error what the value is.
@@ -120,9 +122,9 @@ class SynchronousEngine:
             return
         values = everywhere(self._session.strategy, value)
         if min(values) != max(values):
-            raise InputError(
-                f"the workers differ in {what}: {', '.join(map(str, values))}; they need one run directory "
-                "and one data directory on a file system that all of them share"
+            raise PeerLost(
+                f"the workers differ in {what}: {', '.join(map(str, values))}; does each see the newest "
+                "files of the run directory?"
             )
 
 

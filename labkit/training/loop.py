@@ -223,6 +223,7 @@ class TrainLoop:
             return None
         return WorkerMetrics(
             self.membership.folder,
+            first_step=self.progress.step,
             # In step, each worker has its slice of a batch; otherwise a batch of its own.
             examples_per_step=self.config.data.train_batch_size / self.plan.num_workers,
             replicas=self.plan.num_local_replicas,
@@ -253,7 +254,8 @@ class TrainLoop:
             rate_of_worker = workers.add(
                 result.worker,
                 result.step,
-                waited=result.waited,
+                # A worker of a coordinator is given its batch; what it waits for it doesn't know.
+                waited=None if self.plan.asynchronous_workers else result.waited,
                 worked=result.worker_seconds,
                 exchanged=result.exchanged,
             )
@@ -261,7 +263,9 @@ class TrainLoop:
         self.console.progress(
             row["step"], f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"]
         )
-        pace.add(seconds + time.perf_counter() - started, result.waited)
+        # What was spent here is part of the time between two asynchronous steps already.
+        spent = 0.0 if self.plan.asynchronous_workers else time.perf_counter() - started
+        pace.add(seconds + spent, result.waited)
         return row
 
     def _after_step(self, row: dict[str, Any], pace: Pace, workers: WorkerMetrics | None) -> str | None:
@@ -384,10 +388,11 @@ class TrainLoop:
                 self.console.line(
                     f"{surplus} updates were made twice, by workers that ended before their report"
                 )
-        if not self.writes:
-            return None
+        # Every worker looks: all have the same weights, and all must come to the same end.
         if not self.session.weights_are_finite():
             return self._diverged(f"a weight is not finite after step {progress.step}")
+        if not self.writes:
+            return None
         self.telemetry.beat("saving a checkpoint")
         state = CheckpointState(
             step=progress.step,
@@ -412,7 +417,8 @@ class TrainLoop:
         if self.config.run.evaluate_test and self.manifest.splits.get("test"):
             # All workers know the best step by themselves; the chief has saved it when all are here.
             self.engine.agree(self.progress.best_step or 0, "the best step on validation")
-            chosen = self.store.chosen_step()
+            alone = self.membership is None
+            chosen = self.store.chosen_step() if alone else self.progress.best_step or self.total_steps
             if chosen != self.total_steps:
                 self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
                 if self.writes:

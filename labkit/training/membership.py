@@ -1,21 +1,33 @@
 """A training process's part in a cluster: who it is, who else is there, and what a loss means."""
 
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 import tensorflow as tf
 
+from labkit.beats import Beat, process_space, read_beats
 from labkit.config import Config
+from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 from labkit.peers import PeerLost, Peers, die_of_loss
-from labkit.runs import RunDirectory
+from labkit.runs import RunDirectory, process_alive
 from labkit.training.asynchronous import WorkerStuck
 from labkit.training.cluster_strategies import make_multi_worker_strategy, make_parameter_server_strategy
 from labkit.training.devices import DevicePlan
+from labkit.training.engines import everywhere
 from labkit.training.listening import listen_on
 from labkit.training.signals import StopRequest
-from labkit.training.topology import ClusterTask
+from labkit.training.topology import ClusterTask, split_address
 
 __all__ = ["Membership"]
 
 SECONDS_TO_HEAR = 5.0  # after the silence that makes a loss: until it is written down and read
+SECONDS_TO_CONNECT = 10.0  # to a server of another host
+SECONDS_TO_END = 10.0  # more than it takes the thread that noticed a loss to end the process
+LOOK_SECONDS = 0.05
 BROKEN_CONNECTION = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -36,15 +48,19 @@ class Membership:
 
     Args:
         task: a worker of a synchronous cluster, or the coordinator of one with parameter servers.
-        config: time limits and the address to listen on.
+        config: what is trained, time limits and the address to listen on.
         run: the run directory, which all tasks share.
+        agreement: what this process trains, in a few words: workers in step must have the same.
     """
 
-    def __init__(self, task: ClusterTask, config: Config, run: RunDirectory) -> None:
-        self.task, self._config = task, config.distribution
+    def __init__(self, task: ClusterTask, config: Config, run: RunDirectory, agreement: str) -> None:
+        self.task, self._config, self._agreement = task, config.distribution, agreement
         self.asynchronous = task.asynchronous_by_default
         self.folder = run.cluster_path
         self._own_failure: BaseException | None = None
+        self._in_step = False
+        self._space = process_space()
+        self._earlier = {beat.incarnation for beat in self._gone(read_beats(self.folder))}
         others = {name: address for name, address in task.addresses().items() if name != task.name}
         self._peers = Peers(
             self.folder, task.name, task.address, others, timeout=self._config.peer_timeout_seconds
@@ -57,17 +73,98 @@ class Membership:
         """
         import_tensorflow()
         listen_on(self._config.bind)
+        self._peers.tell(message=self._agreement)
         self._peers.start()
-        if not self._peers.rendezvous(self._config.rendezvous_seconds, lambda: bool(stop)):
+        if not self._peers.rendezvous(self._config.rendezvous_seconds, lambda: self._is_over(stop)):
             return None
-        # The strategy blocks until the others are there, and nothing but this ends a wait for a lost one.
+        self._check_agreement()
+        if self.task.is_chief:
+            self._remove_strangers()
+        # From here on this process waits for others inside of TensorFlow: only another thread can end it.
         self.watch(lambda message: None)
-        if self.asynchronous:
-            strategy = make_parameter_server_strategy(self.task)
-        else:
-            strategy = make_multi_worker_strategy(self.task, plan)
+        with self._time_limit():
+            if self.asynchronous:
+                self._check_reach()
+                strategy = make_parameter_server_strategy(self.task)
+            else:
+                strategy = make_multi_worker_strategy(self.task, plan)
+                everywhere(strategy, 0)
+        self._in_step = not self.asynchronous
         stop.arm()
         return strategy
+
+    def _check_agreement(self) -> None:
+        """Raise InputError where another worker trains something else, or on other devices.
+
+        Before the first collective: with different numbers of replicas that would wait for ever.
+        """
+        if self.asynchronous:
+            return
+        for beat in self._peers.beats().values():
+            if beat.phase != "lost" and beat.message != self._agreement:
+                raise InputError(
+                    f"{beat.name} and {self.task.name} differ: {beat.message} there, {self._agreement} here; "
+                    "all tasks need the same flags, the same prepared data set and as many devices each"
+                )
+
+    def _remove_strangers(self) -> None:
+        """Remove what tasks of an earlier, larger cluster left in the folder."""
+        names = {name.replace(":", "-") for name in self.task.addresses()}
+        for path in [*self.folder.glob("*.json"), *self.folder.glob("*.jsonl")]:
+            if path.stem not in names:
+                path.unlink(missing_ok=True)
+
+    def _check_reach(self) -> None:
+        """Raise PeerLost where a server doesn't answer at its address, although its task is there."""
+        for name, address in self.task.addresses("worker", "ps").items():
+            try:
+                socket.create_connection(split_address(address), SECONDS_TO_CONNECT).close()
+            except OSError as error:
+                raise PeerLost(
+                    f"{name} is there, but can't be reached at {address} ({error}); does it listen there "
+                    "(--bind), does a firewall stand between?"
+                ) from None
+
+    @contextmanager
+    def _time_limit(self) -> Iterator[None]:
+        """End this process where the tasks, though all are there, can't make a first step together."""
+        seconds = self._config.rendezvous_seconds
+        others = ", ".join(
+            f"{name} ({address})" for name, address in self.task.addresses().items() if name != self.task.name
+        )
+        timer = threading.Timer(
+            seconds,
+            die_of_loss,
+            [
+                f"no connection with {others} within {seconds:g} s, though all are there; do they listen at "
+                "these addresses (--bind), does a firewall stand between?"
+            ],
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _is_over(self, stop: StopRequest) -> bool:
+        """Return whether this task was asked to stop while it waits for the others.
+
+        Raises PeerLost where one of them came and ended on this host: in step, nobody starts it alone. With
+        parameter servers a task is replaced; on another host nothing but the time limit tells.
+        """
+        for beat in () if self.asynchronous else self._gone(self._peers.beats()):
+            if beat.incarnation not in self._earlier:
+                raise PeerLost(
+                    f"{beat.name} ({beat.address}, pid {beat.pid} on {beat.host}) has ended before the first "
+                    "step: its process is gone"
+                )
+        return bool(stop)
+
+    def _gone(self, beats: Mapping[str, Beat]) -> list[Beat]:
+        """Return the beats of tasks of this host whose processes are gone."""
+        here = [beat for beat in beats.values() if beat.process_space == self._space]
+        return [beat for beat in here if not process_alive(beat.pid)]
 
     def watch(self, on_loss) -> None:
         """From now on end this process when a task is lost that it can't do without.
@@ -93,7 +190,9 @@ class Membership:
             return None
         # A connection breaks at once; that its other end is gone for good shows a little later.
         lost = self._peers.lost(self._config.peer_timeout_seconds + SECONDS_TO_HEAR)
-        if lost is None and isinstance(error, BROKEN_STEP):
+        if lost is not None:
+            time.sleep(SECONDS_TO_END)  # the thread that watches says so, and ends this process
+        elif isinstance(error, BROKEN_STEP):
             self._own_failure = error  # all are there: this would happen again after a restart
             return None
         return lost or f"the cluster broke: {type(error).__name__}: {_reason(error)}"
@@ -113,7 +212,14 @@ class Membership:
         self._peers.tell(phase="training", step=step, examples_per_second=examples_per_second)
 
     def leave(self) -> None:
-        """Say goodbye: what this task had to do is done."""
+        """Say goodbye, once all that trained in step are done.
+
+        The last reduction ends here while another worker still fetches its part of it from this process.
+        """
+        if self._in_step:
+            self._peers.tell(phase="done")
+            while any(beat.phase not in ("done", "left") for beat in self._peers.beats().values()):
+                time.sleep(LOOK_SECONDS)  # a loss ends this wait, with the process
         self._peers.leave()
 
 

@@ -1,6 +1,9 @@
 """The run directory of a training: taken, checked, restored, written to, in this order."""
 
+import hashlib
+import json
 import re
+import time
 from typing import Any
 
 from labkit.config import Config
@@ -73,19 +76,18 @@ def train_in_cluster(
 ) -> TrainResult:
     """Take part in training the run in ``run``, as ``task``; the arguments are those of ``train_run``.
 
-    Raises InputError before the run is changed, and PeerLost where another task doesn't appear, or is lost
-    so that the cluster has to start again from the last checkpoint.
+    Raises InputError before the run is changed, where what is asked for can't be trained here or another
+    worker was asked for something else; and PeerLost where another task doesn't appear, or is lost so that
+    the cluster has to start again from the last checkpoint.
     """
     run.create()
     lock = RunLock(run)
-    if task.is_chief and not lock.acquire():
-        raise InputError(
-            f"{run.path} is being written by another process; wait for it or name another --job-dir"
-        )
+    if task.is_chief:
+        _acquire_in_time(lock, run, config.distribution.rendezvous_seconds)
     plan = configure_tensorflow(config.distribution, deterministic=config.run.deterministic, task=task)
     config.check_replicas(plan.num_replicas)
     check_precision(config.model, plan)
-    membership = Membership(task, config, run)
+    membership = Membership(task, config, run, _agreement(config, manifest, plan))
     try:
         with stop_on_signals() as stop:
             strategy = membership.join(plan, stop)
@@ -105,6 +107,31 @@ def train_in_cluster(
         lock.release()
     membership.leave()
     return result
+
+
+def _acquire_in_time(lock: RunLock, run: RunDirectory, seconds: float) -> None:
+    """Take the run for the chief. Raises PeerLost where another process keeps it.
+
+    After the loss of a host its lock may be held for a while, by a file server or a process that is ending.
+    """
+    end = time.monotonic() + seconds
+    while not lock.acquire():
+        if time.monotonic() >= end:
+            raise PeerLost(
+                f"{run.path} has been written by another process for {seconds:g} s; end that first"
+            )
+        time.sleep(0.5)
+
+
+def _agreement(config: Config, manifest: Manifest, plan: DevicePlan) -> str:
+    """Return what all workers in step must have in common: it decides which collectives come when."""
+    order = {name: getattr(config.data, name) for name in ("eval_batch_size",)}
+    order |= {name: getattr(config.run, name) for name in ("checkpoint_every_steps", "evaluate_test")}
+    words = json.dumps(config.identity() | order, sort_keys=True)
+    return (
+        f"configuration {hashlib.sha256(words.encode()).hexdigest()[:8]}, data {manifest.checksum[:8]}, "
+        f"{plan.num_local_replicas} replicas a worker"
+    )
 
 
 def _train(

@@ -96,7 +96,7 @@ def test_each_worker_says_what_it_does_with_its_time(ended):
     assert sorted(workers) == ["worker:0", "worker:1"]
     for rows in workers.values():
         for row in rows:
-            shares = [row[f"{part}_fraction"] for part in ("input_wait", "compute", "communication")]
+            shares = [row[f"{part}_fraction"] for part in ("input_wait", "compute", "communication", "other")]
             assert sum(shares) == pytest.approx(1.0)
             assert min(shares) >= 0
             assert row["examples_per_second"] > 0

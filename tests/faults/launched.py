@@ -53,7 +53,7 @@ def flags(job_dir: Path, **fields: object) -> list[str]:
 
 
 def until(condition: Callable[[], Any], what: Callable[[], object], limit: float = LIMIT) -> Any:
-    """Wait until ``condition`` gives something true, and return it; fail with ``what`` where it never does."""
+    """Return what ``condition`` gives once it is true; fail with ``what`` where that never comes."""
     end = time.monotonic() + limit
     while not (found := condition()):
         assert time.monotonic() < end, what()

@@ -1,14 +1,15 @@
 """Who × when × how: whatever is killed, frozen or asked to stop, no step is lost and no process is left."""
 
 import json
-import math
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,30 +24,88 @@ from labkit.training.topology import ClusterTask
 from tests.faults.launched import LIMIT, SMALL, Cluster, flags, until, worker_rows
 from tests.faults.table import Case
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 core = pytest.mark.faults_core
 
-STEPS = SMALL["train_steps"]
-LONG = 700  # steps of an asynchronous run: enough to be still under way when a lost worker is there again
+STEPS = 100
+LONG = 400  # asynchronous steps: some are still to do when a lost worker is there again
+VALIDATED = 50  # the step of a validation in the middle
 SECONDS_TO_NOTICE = 30.0
-IN_STEP = {"sync": True, "deterministic": True}
-KILL, FREEZE, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
-HOW = {KILL: "SIGKILL", FREEZE: "SIGSTOP", TERM: "SIGTERM", signal.SIGINT: "SIGINT"}
+SECONDS_TO_REAP = 10.0  # processes whose launcher was killed
+TRAIN = {"num_intra_threads": 1, "train_steps": STEPS}  # one thread: sums are made in one order
+IN_STEP = TRAIN | {"sync": True}
+KILL, FREEZE, TERM, INTERRUPT = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT
 
 
-# ---- what has to hold at every end ---------------------------------------------------------------------
+# ---- moments -------------------------------------------------------------------------------------------
 
 
-def assert_whole(cluster: Cluster, steps: int) -> None:
+def joining(cluster: Cluster) -> None:
+    """Wait until the tasks meet: nobody has trained, or knows yet what."""
+    names = ("worker:0", "worker:1")
+    until(lambda: all(map(cluster.joins, names)), cluster.text)
+
+
+def compiling(cluster: Cluster) -> None:
+    """Wait for the time between the start and the first step, which is compiled."""
+    until(lambda: cluster.said(r"\d parameters, on "), cluster.text)
+    assert cluster.step() == 0, "the first step came sooner than a look at the run"
+
+
+def stepping(cluster: Cluster) -> None:
+    """Wait until some steps behind a checkpoint are done."""
+    until(lambda: cluster.step() >= 15, cluster.text)
+
+
+def saving(cluster: Cluster) -> None:
+    """Hold the chief in the middle of writing its second or a later checkpoint."""
+    assert cluster.freeze_while_saving(after=10) > 10
+
+
+def validating(cluster: Cluster) -> None:
+    """Wait for a validation in the middle of the training."""
+    until(lambda: cluster.validates(VALIDATED), cluster.text)
+
+
+WORDS = {
+    joining: "while the tasks meet",
+    compiling: "before the first step",
+    stepping: "between steps",
+    saving: "while it writes a checkpoint",
+    validating: "during validation",
+}
+
+
+# ---- what has to hold at the end -----------------------------------------------------------------------
+
+
+def assert_whole(cluster: Cluster, steps: int = STEPS) -> None:
     """Every step once among the rows that count, the last checkpoint of the last step, nothing half done."""
-    assert [row["step"] for row in cluster.metrics().split("train")] == list(range(1, steps + 1))
+    rows = cluster.metrics().split("train")
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    # Each batch has its own learning rate, in whatever order asynchronous workers report.
+    config = Config.from_flat(SMALL | {"train_steps": steps}).optimizer
+    expected = [
+        learning_rate_at(step, config, total_steps=steps, steps_per_epoch=625) for step in range(steps)
+    ]
+    assert sorted((row["learning_rate"] for row in rows), reverse=True) == pytest.approx(expected, rel=1e-6)
     status = cluster.run.read_status()
-    assert (status.state, status.step) == ("finished", steps)
+    assert status is not None and (status.state, status.step) == ("finished", steps)
     assert cluster.checkpoints()[-1] == steps
     assert not list(cluster.run.checkpoints_path.glob(".*"))
-    assert json.loads((cluster.run.checkpoints_path / f"step-{steps:08d}/state.json").read_text())["step"] == steps
-    updates = [value for name, value in weights(cluster).items() if name.startswith("step/")]
-    assert updates == [steps]  # the count that the updates themselves made
+    state = cluster.run.checkpoints_path / f"step-{steps:08d}" / "state.json"
+    assert json.loads(state.read_text())["step"] == steps
+    counted = [value for name, value in weights(cluster).items() if name.startswith("step/")]
+    assert counted == [steps]  # the updates count themselves, where the weights are
+
+
+def assert_same_run(first: Cluster, second: Cluster) -> None:
+    """Same losses, same weights, bit by bit."""
+    losses = [[row["loss"] for row in each.metrics().split("train")] for each in (first, second)]
+    assert losses[0] == losses[1]
+    one, other = weights(first), weights(second)
+    assert one.keys() == other.keys() and len(one) > 20
+    assert not [name for name in one if one[name].tobytes() != other[name].tobytes()]
 
 
 def weights(cluster: Cluster) -> dict[str, np.ndarray]:
@@ -55,3 +114,219 @@ def weights(cluster: Cluster) -> dict[str, np.ndarray]:
     reader = tf.train.load_checkpoint(str(path))
     names = [name for name in reader.get_variable_to_shape_map() if name != "_CHECKPOINTABLE_OBJECT_GRAPH"]
     return {name: reader.get_tensor(name) for name in names}
+
+
+@dataclass(frozen=True)
+class Blow:
+    """A signal that was sent: to whom, and when by two clocks. ``saved``: the newest checkpoint then."""
+
+    who: str
+    time: float
+    wall_time: float
+    saved: int
+
+    def noticed(self, cluster: Cluster, by: str) -> tuple[str, float]:
+        """Return who of ``by`` (a pattern) named the victim first, and after how many seconds."""
+        victim = rf"\[(?P<by>{by})\].*\b{self.who}\b"
+        line = cluster.said(victim, self.time)
+        assert line is not None, cluster.text()
+        seconds = line.time - self.time
+        assert seconds < SECONDS_TO_NOTICE, cluster.text()
+        match = re.search(victim, line.text)
+        assert match
+        return "launcher" if match["by"] == "cluster" else match["by"], seconds
+
+
+def strike(cluster: Cluster, who: str, how: int, when: Callable[[Cluster], None]) -> Blow:
+    """Send the signal at the moment."""
+    until(lambda: cluster.task(who) or who == "launcher", cluster.text)
+    when(cluster)
+    saved = max(cluster.checkpoints(), default=0)
+    wall_time = time.time()
+    return Blow(who, cluster.send(who, how), wall_time, saved)
+
+
+def first_step_again(cluster: Cluster, blow: Blow) -> float:
+    """Return the seconds from the blow to the first step after the seam that followed it."""
+    seams = [seam for seam in cluster.metrics().seams if seam.wall_time > blow.wall_time]
+    since = seams[0].wall_time if seams else blow.wall_time
+    rows = [row["wall_time"] for row in cluster.metrics().split("train") if row["wall_time"] > since]
+    return rows[0] - blow.wall_time
+
+
+# ---- a task is lost ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Cluster:
+    """The synchronous run that nobody hurt."""
+    cluster = Cluster(tmp_path_factory.mktemp("undisturbed") / "run", data_dir=data_dir, **IN_STEP)
+    try:
+        assert cluster.end() == 0, cluster.text()
+    finally:
+        cluster.destroy()
+    assert_whole(cluster)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("who", "how", "when"),
+    [
+        ("worker:1", KILL, joining),
+        ("worker:0", KILL, compiling),
+        pytest.param("worker:1", KILL, stepping, marks=core),
+        ("worker:0", KILL, saving),
+        ("worker:1", FREEZE, stepping),
+    ],
+)
+def test_synchronous_all_start_again(launch, table, undisturbed, who, how, when):
+    cluster = launch(**IN_STEP)
+    blow = strike(cluster, who, how, when)
+    assert cluster.end() == 0, cluster.text()
+    assert len([line for line in cluster.lines if "; restart " in line.text]) == 1, cluster.text()
+    assert all(seam.step == blow.saved for seam in cluster.metrics().seams)
+    assert_whole(cluster)
+    assert_same_run(undisturbed, cluster)
+    survivor = "worker:0" if who == "worker:1" else "worker:1"
+    note(table, "sync", who, how, when, blow, cluster, by=survivor)
+
+
+def test_synchronous_during_validation(launch, table, validated_data_dir):
+    cluster = launch(**IN_STEP, data_dir=validated_data_dir, validate_every_steps=VALIDATED)
+    blow = strike(cluster, "worker:1", KILL, validating)
+    assert cluster.end() == 0, cluster.text()
+    assert [seam.step for seam in cluster.metrics().seams] == [blow.saved] == [VALIDATED - 10]
+    assert_whole(cluster)
+    validations = cluster.metrics().split("validation")
+    assert [(row["step"], row["examples"]) for row in validations] == [(VALIDATED, 1000), (STEPS, 1000)]
+    note(table, "sync", "worker:1", KILL, validating, blow, cluster, by="worker:0")
+
+
+@pytest.mark.parametrize(
+    ("who", "how", "when"),
+    [("ps:0", KILL, stepping), ("ps:0", FREEZE, stepping), ("chief:0", KILL, saving)],
+)
+def test_asynchronous_all_start_again(launch, table, who, how, when):
+    cluster = launch(ps=1, **TRAIN)
+    blow = strike(cluster, who, how, when)
+    assert cluster.end() == 0, cluster.text()
+    assert len([line for line in cluster.lines if "; restart " in line.text]) == 1, cluster.text()
+    assert [seam.step for seam in cluster.metrics().seams] == [blow.saved]
+    assert_whole(cluster)
+    survivors = r"(?:worker|ps):\d" if who == "chief:0" else "chief:0"
+    note(table, "async", who, how, when, blow, cluster, by=survivors)
+
+
+@pytest.mark.parametrize("how", [pytest.param(KILL, marks=core), FREEZE])
+def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table, how):
+    cluster = launch(ps=1, **TRAIN | {"train_steps": LONG, "checkpoint_every_steps": 100})
+    blow = strike(cluster, "worker:1", how, stepping)
+    assert cluster.end() == 0, cluster.text()
+    by, seconds = blow.noticed(cluster, by="cluster")
+    assert not cluster.metrics().seams, cluster.text()
+    assert_whole(cluster, LONG)
+    served = cluster.said(r"\[worker:1\] worker:1 serves", blow.time)
+    assert served is not None, cluster.text()
+    back = blow.wall_time + served.time - blow.time
+    again = [row for row in worker_rows(cluster.run, "worker:1") if row["wall_time"] > back]
+    assert sum(row["steps"] for row in again) > 0, "the replaced worker took no part"
+    others = [row["wall_time"] for row in worker_rows(cluster.run, "worker:0")]
+    assert any(blow.wall_time < at < back for at in others), "training stood still meanwhile"
+    what = "the worker is replaced, training goes on"
+    since = again[0]["wall_time"] - blow.wall_time
+    table.append(case("async", "worker:1", how, stepping, what, by, seconds, since))
+
+
+# ---- a stop is asked for -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("who", "how", "ps"),
+    [
+        ("worker:1", TERM, 0),
+        ("launcher", INTERRUPT, 0),
+        ("launcher", TERM, 1),
+        ("ps:0", TERM, 1),
+    ],
+)
+def test_a_request_to_stop_saves_and_the_same_command_goes_on(launch, table, undisturbed, who, how, ps):
+    # No checkpoint is due before the end: what is restored is what the request made them save.
+    options = (TRAIN if ps else IN_STEP) | {"ps": ps, "checkpoint_every_steps": STEPS}
+    cluster = launch(**options)
+    blow = strike(cluster, who, how, stepping)
+    assert cluster.end() == 128 + how, cluster.text()
+    seconds = time.monotonic() - blow.time
+    status = cluster.run.read_status()
+    assert status.state == "interrupted" and 15 <= status.step < STEPS
+    assert cluster.checkpoints() == [status.step]
+    assert "restart" not in cluster.text() and "lost peer" not in cluster.text()
+
+    resumed = launch(**options)
+    assert resumed.end() == 0, resumed.text()
+    assert [seam.step for seam in resumed.metrics().seams] == [status.step]
+    assert_whole(resumed)
+    if not ps:
+        assert_same_run(undisturbed, resumed)
+    mode = "async" if ps else "sync"
+    what = f"all save and end, exit code {128 + how}; the same command goes on"
+    table.append(case(mode, who, how, stepping, what, "all", seconds, None))
+
+
+# ---- nobody is there to help ---------------------------------------------------------------------------
+
+
+@core
+def test_a_killed_launcher_leaves_no_process_and_the_same_command_goes_on(launch, table, undisturbed):
+    cluster = launch(**IN_STEP)
+    blow = strike(cluster, "launcher", KILL, stepping)
+    until(lambda: not cluster.processes(), lambda: cluster.processes(), SECONDS_TO_REAP)
+    seconds = time.monotonic() - blow.time
+    assert cluster.end() == -KILL
+    saved = max(cluster.checkpoints())
+    assert saved >= blow.saved > 0
+
+    resumed = launch(**IN_STEP)
+    assert resumed.end() == 0, resumed.text()
+    assert [seam.step for seam in resumed.metrics().seams] == [saved]
+    assert_whole(resumed)
+    assert_same_run(undisturbed, resumed)
+    what = "every process ends; the same command goes on"
+    table.append(case("sync", "launcher", KILL, stepping, what, "keepers", seconds, None))
+
+
+def test_a_peer_that_never_appears_is_named(tmp_path, table, data_dir):
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        addresses = tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second))
+    task = ClusterTask({"worker": addresses}, "worker", 0)
+    patience = 3.0
+    given = flags(tmp_path / "run", **IN_STEP, data_dir=data_dir, rendezvous_seconds=patience)
+    ended = subprocess.run(
+        [sys.executable, "-m", "labkit.cli", "train", *given],
+        env={**os.environ, "TF_CONFIG": make_tf_config(task)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert ended.returncode == EXIT_LOST_PEER, ended.stderr
+    [line] = [line for line in ended.stderr.splitlines() if "lost peer" in line]
+    assert f"worker:1 ({addresses[1]}) did not appear within {patience:g} s" in line
+    assert not (tmp_path / "run" / "config.json").exists()
+    what = "the other gives up after `--rendezvous-seconds`, exit code 75"
+    table.append(Case("sync", "worker:1", "never started", "–", what, "worker:0", patience))
+
+
+# ---- the table -----------------------------------------------------------------------------------------
+
+
+def case(mode, who, how, when, what, by, noticed, again) -> Case:
+    role = " (chief)" if (mode, who) == ("sync", "worker:0") else ""
+    return Case(mode, who + role, signal.Signals(how).name, WORDS[when], what, by, noticed, again)
+
+
+def note(table, mode, who, how, when, blow: Blow, cluster: Cluster, *, by: str) -> None:
+    """Add a case in which all started again, after one of the survivors (``by``) had named the victim."""
+    survivor, seconds = blow.noticed(cluster, by)
+    again = first_step_again(cluster, blow)
+    table.append(case(mode, who, how, when, "all start again", survivor, seconds, again))

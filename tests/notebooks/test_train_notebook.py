@@ -12,6 +12,7 @@ import pytest
 
 from labkit.demo import read_conclusion
 from labkit.runs import RunDirectory
+from labkit.worker_metrics import read_worker_metrics
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "train.ipynb"
 TIME_LIMIT = 200
@@ -41,9 +42,12 @@ class Execution:
             for output in cell.get("outputs", ())
         )
 
-    def mime_types(self, cell_id: str) -> list[str]:
+    def outputs(self, cell_id: str, *kinds: str) -> list[nbformat.NotebookNode]:
         (cell,) = [cell for cell in self.notebook.cells if cell.id == cell_id]
-        return [kind for output in cell.outputs for kind in output.get("data", {})]
+        return [output for output in cell.outputs if not kinds or output.output_type in kinds]
+
+    def mime_types(self, cell_id: str) -> list[str]:
+        return [kind for output in self.outputs(cell_id) for kind in output.get("data", {})]
 
     @property
     def run(self) -> RunDirectory:
@@ -81,6 +85,7 @@ def test_it_says_what_it_ran_on(on_cpu):
     data = on_cpu.run.read_environment()["data"]
     assert f"shapes in {data['directory']}" in on_cpu.text
     assert "devices: CPU" in on_cpu.text
+    assert "One process trained this run" in on_cpu.text
     assert "SIMULATED" not in on_cpu.text
 
 
@@ -126,11 +131,59 @@ def test_two_gpus_are_simulated_and_said_so_and_any_flag_is_taken(tmp_path):
     assert not (execution.run.predictions_path / "test.json").exists()
 
 
+CLUSTER = {**SMALL, "train_steps": 30, "log_every_steps": 10, "num_gpus": 0}
+
+
+@pytest.fixture(scope="module")
+def multi_worker(tmp_path_factory: pytest.TempPathFactory) -> Execution:
+    folder = tmp_path_factory.mktemp("multi_worker")
+    return papermill(folder, strategy="multi_worker", num_workers=2, seed=1, **CLUSTER)
+
+
+def test_two_workers_train_the_run_and_the_notebook_only_follows(multi_worker):
+    assert multi_worker.code == 0, multi_worker.said
+    status, environment = multi_worker.run.read_status(), multi_worker.run.read_environment()
+    assert (status.state, status.step) == ("finished", 30)
+    assert environment["replicas"] == 2
+    assert set(read_worker_metrics(multi_worker.run.cluster_path)) == {"worker:0", "worker:1"}
+    assert "devices: 2 synchronous workers, each CPU" in multi_worker.text
+    assert "labkit cluster local --workers 2 -- train --dataset shapes" in multi_worker.text
+    assert "[worker:0] step 30/30" in multi_worker.text
+    assert "[worker:1] " in multi_worker.text
+    # The bar and its curve, of what was read from the run directory.
+    (bar,) = multi_worker.outputs("training", "display_data")
+    assert bar.data["text/plain"].startswith("30/30 steps (100%)  loss ")
+    assert "<polyline" in bar.data["text/html"]
+
+
+def test_every_later_cell_works_for_a_cluster(multi_worker):
+    for cell in ("curves", "workers", "confusion", "classes", "wrong"):
+        assert "image/png" in multi_worker.mime_types(cell)
+    conclusion = read_conclusion(multi_worker.path)
+    assert conclusion["devices"] == "2 synchronous workers, each CPU"
+    assert (conclusion["split"], conclusion["examples"], conclusion["did_work"]) == ("test", 2000, True)
+
+
+def test_workers_with_a_parameter_server_train_the_run(tmp_path):
+    execution = papermill(tmp_path, strategy="parameter_server", num_workers=2, num_ps=1, seed=2, **CLUSTER)
+    assert execution.code == 0, execution.said
+    status = execution.run.read_status()
+    assert (status.state, status.step) == ("finished", 30)
+    assert set(read_worker_metrics(execution.run.cluster_path)) == {"worker:0", "worker:1"}
+    assert "[ps:0] " in execution.text
+    assert "image/png" in execution.mime_types("workers")
+    conclusion = read_conclusion(execution.path)
+    assert conclusion["devices"] == "2 asynchronous workers with 1 parameter server"
+    figures = json.loads((execution.run.predictions_path / "test.json").read_text())
+    assert conclusion["accuracy"] == pytest.approx(figures["accuracy"])
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"num_gpu": 2}, "InputError: unknown parameter 'num_gpu'; did you mean 'num_gpus'?"),
         ({"num_layers": 9}, "InputError: --num-layers is 9; allowed with basic blocks: 6n+2"),
+        ({"strategy": "multi_worker", "num_ps": 1}, "InputError: num_ps is 1 with strategy 'multi_worker'"),
         (
             {"num_gpus": 99, "train_batch_size": 99, "eval_batch_size": 99, "simulate_missing_gpus": False},
             "InputError: --num-gpus is 99",

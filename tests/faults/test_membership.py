@@ -1,0 +1,85 @@
+"""What a training process takes for the loss of another one, and what for its own failure."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from labkit.beats import beat_path, write_beat
+from labkit.config import Config
+from labkit.peers import PeerLost, Peers
+from labkit.runs import RunDirectory
+from labkit.training import membership as module
+from labkit.training.membership import Membership
+from labkit.training.signals import StopRequest
+from labkit.training.topology import ClusterTask
+
+ADDRESSES = {"worker:0": "127.0.0.1:2222", "worker:1": "127.0.0.1:2223"}
+NODE = "Graph execution error:\n\nDetected at node Cast\n\nNo such cast.\n\t [[{{node Cast}}]] [Op:__f_1]"
+
+
+def make(run: RunDirectory) -> Membership:
+    task = ClusterTask({"worker": tuple(ADDRESSES.values())}, "worker", 0)
+    return Membership(task, Config.from_flat({"peer_timeout_seconds": 2.0}), run, "the same")
+
+
+def dead_beat(run: RunDirectory) -> None:
+    """Leave the sign of life of a worker:1 that is gone."""
+    peers = Peers(run.cluster_path, "worker:1", ADDRESSES["worker:1"], {"worker:0": ADDRESSES["worker:0"]})
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    run.cluster_path.mkdir(parents=True, exist_ok=True)
+    write_beat(beat_path(run.cluster_path, "worker:1"), replace(peers._beat, pid=ended.pid))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", [tf.errors.FailedPreconditionError, tf.errors.InternalError])
+def test_a_step_that_fails_while_all_are_there_is_no_loss(run, monkeypatch, kind):
+    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)  # with the time-out: no time at all
+    assert make(run).explain(kind(None, None, NODE)) is None
+
+
+def test_a_broken_connection_is_a_loss_and_its_reason_is_one_line(run, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)
+    message = make(run).explain(tf.errors.UnavailableError(None, None, NODE))
+    assert message == "the cluster broke: UnavailableError: No such cast."
+
+
+def test_another_error_is_none_of_the_cluster(run):
+    assert make(run).explain(ValueError("no")) is None
+
+
+def test_a_task_that_ended_before_the_first_step_is_named_at_once(run):
+    member = make(run)
+    member._peers.start()
+    try:
+        dead_beat(run)
+        with pytest.raises(PeerLost, match=r"worker:1 \(127\.0\.0\.1:2223, pid \d+ on .*has ended"):
+            member._peers.rendezvous(60.0, lambda: member._is_over(StopRequest()))
+    finally:
+        member.leave()
+
+
+def test_what_an_earlier_session_left_is_no_loss(run):
+    dead_beat(run)
+    member = make(run)
+    member._peers.start()
+    try:
+        looks = 0
+
+        def over() -> bool:
+            nonlocal looks
+            assert not member._is_over(StopRequest())
+            looks += "worker:1" in member._peers.beats()
+            return looks > 3
+
+        assert not member._peers.rendezvous(60.0, over)
+    finally:
+        member.leave()

@@ -1,0 +1,267 @@
+"""The notebook's training by a cluster: what it makes of each end, and that nothing outlives the kernel."""
+
+import io
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
+
+from labkit.cluster import launch
+from labkit.cluster.local import LocalCluster
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.metrics import MetricsReader, MetricsWriter
+from labkit.notebook import training
+from labkit.notebook.cluster import ClusterFailed
+from labkit.runs import RunDirectory, Status
+from labkit.training import api
+from labkit.training.result import TrainResult
+
+TWO = LocalCluster(2)
+
+
+def train_row(step: int) -> dict[str, object]:
+    return {"split": "train", "step": step, "loss": 2.0, "accuracy": 0.5}
+
+
+@pytest.fixture
+def cluster(monkeypatch, tmp_path) -> Callable[..., TrainResult]:
+    """Train by a cluster that only says its lines, writes its status and ends with its code."""
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+
+    def play(
+        code: int,
+        *lines: str,
+        status: Status | None = None,
+        rows: tuple[int, ...] = (),
+        finished: bool = False,
+    ) -> TrainResult:
+        def start(output: Callable[[str], None]) -> int:
+            if rows:
+                writer = MetricsWriter(run.metrics_path)
+                writer.append([train_row(step) for step in rows])
+                writer.close()
+            for line in lines:
+                output(line)
+            if status is not None:
+                run.write_status(status)
+            return code
+
+        planned = SimpleNamespace(run=run, config=Config(), finished=finished, start=start)
+        monkeypatch.setattr(launch, "plan_launch", lambda *given, **options: planned)
+        return training.train_by_cluster(Config(), TWO)
+
+    def report(config: Config) -> TrainResult:
+        return TrainResult("finished", run, 60, "nothing left to do", did_work=False)
+
+    monkeypatch.setattr(api, "train", report)
+    return play
+
+
+def test_a_finished_run_has_done_work_and_an_earlier_one_has_not(cluster):
+    done = cluster(0, status=Status("finished", step=60, message="60 steps"))
+    assert (done.state, done.step, done.did_work, done.message) == ("finished", 60, True, "60 steps")
+    earlier = cluster(0, finished=True)
+    assert earlier.did_work is False
+    assert "it was trained on unknown devices; overwrite = True trains it anew" in earlier.message
+
+
+def test_lines_are_shown_as_they_come(cluster, capsys):
+    cluster(0, "[worker:0] run here", "", "[worker:1] ready", status=Status("finished", step=60))
+    assert capsys.readouterr().out.splitlines()[:3] == ["[worker:0] run here", "", "[worker:1] ready"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_stop_interrupts(cluster, number):
+    said = "SIGTERM at step 7; the same command goes on"
+    result = cluster(128 + number, status=Status("interrupted", step=7, message=said))
+    assert (result.state, result.step, result.message) == ("interrupted", 7, said)
+    assert result.signal_number == number
+
+
+def test_a_cluster_that_was_killed_at_the_second_request_says_that_it_did_not_save(cluster):
+    result = cluster(130, status=Status("running", step=7, message="training"))
+    assert result.state == "interrupted"
+    assert "before it could save" in result.message
+
+
+def test_what_a_task_refuses_is_bad_input(cluster):
+    with pytest.raises(InputError, match="^--bind is 10.0.0.1; give another$"):
+        cluster(
+            2,
+            "[worker:1] labkit: error: --bind is 10.0.0.1; give another",
+            "[cluster] worker:1 failed (exit code 2); the others have 30 s to end",
+        )
+
+
+def test_a_training_that_failed_is_a_result_with_its_reason(cluster):
+    result = cluster(1, status=Status("failed", step=3, message="loss is nan at step 3"))
+    assert (result.state, result.step, result.message) == ("failed", 3, "loss is nan at step 3")
+
+
+def test_a_failure_of_an_earlier_session_explains_nothing(cluster):
+    old = Status("failed", step=3, message="loss is nan at step 3")
+    with pytest.raises(ClusterFailed):
+        cluster(75, status=old)
+    with pytest.raises(ClusterFailed, match="exit code 1: worker:1 failed"):
+        cluster(1, "[worker:1] ImportError: no", "[cluster] worker:1 failed (exit code 1)", status=old)
+
+
+def test_a_cluster_without_restarts_left_ends_the_notebook_with_the_cause(cluster):
+    last = "worker:1 was killed by SIGKILL; none of 3 restarts is left"
+    with pytest.raises(ClusterFailed, match=f"^the cluster ended with exit code 75: {last}$"):
+        cluster(75, f"[cluster] {last}", status=Status("interrupted", step=3, message="lost worker:1"))
+
+
+def test_no_word_at_all_is_said_to_be_none(cluster):
+    with pytest.raises(ClusterFailed, match="exit code 1: it said nothing"):
+        cluster(1)
+
+
+# ---- progress ------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Stands for ``Console``."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    def start_progress(self, completed: int, total: int) -> None:
+        self.calls.append(("start", completed, total))
+
+    def progress(self, completed: int, text: str, loss: float) -> None:
+        self.calls.append(("step", completed, loss))
+
+    def stop_progress(self) -> None:
+        self.calls.append(("stop",))
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+@pytest.fixture
+def console(monkeypatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(training, "Console", lambda: recorder)
+    return recorder
+
+
+def test_every_step_is_shown_up_to_the_last(cluster, console):
+    cluster(0, rows=(1, 2, 3), status=Status("finished", step=60))
+    steps = [("step", step, 2.0) for step in (1, 2, 3)]
+    assert console.calls == [("start", 0, Config().run.train_steps), *steps, ("close",)]
+
+
+def test_a_run_that_goes_on_shows_new_steps_alone_and_starts_again_after_each_restart(console, tmp_path):
+    run = RunDirectory(tmp_path)
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([train_row(1), train_row(2)])
+    with training._Follower(run, 9) as follower:
+        follower._ending.set()  # from here on this test looks, and not the thread
+        follower._thread.join()
+        writer.mark_seam(1)
+        writer.append([train_row(2), train_row(3)])
+        follower._look()
+        writer.mark_seam(2)
+        follower._look()
+        writer.append([train_row(3)])
+        follower._look()
+    writer.close()
+    assert console.calls == [
+        ("stop",),
+        ("start", 1, 9),
+        ("step", 2, 2.0),
+        ("step", 3, 2.0),
+        ("stop",),
+        ("start", 2, 9),
+        ("step", 3, 2.0),
+        ("close",),
+    ]
+
+
+def test_metrics_that_cannot_be_read_end_the_progress_alone(cluster, console, monkeypatch):
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stderr", said)
+    polls: Iterator[object] = iter([[]])
+
+    def poll(reader: MetricsReader) -> object:
+        try:
+            return next(polls)
+        except StopIteration:
+            raise OSError("the disk is gone") from None
+
+    monkeypatch.setattr(MetricsReader, "poll", poll)
+    assert cluster(0, status=Status("finished", step=60)).state == "finished"
+    assert "the progress can't be shown: the disk is gone" in said.getvalue()
+
+
+# ---- in a kernel ---------------------------------------------------------------------------------------
+
+CELL = """\
+import os, signal, pathlib
+pathlib.Path({pid!r}).write_text(str(os.getpid()))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background tests hand down SIG_IGN
+from labkit.cluster.local import LocalCluster
+from labkit.config import Config
+from labkit.notebook.training import train_by_cluster
+config = Config.from_flat({{
+    "dataset": "shapes", "job_dir": {run!r}, "num_layers": 8, "train_batch_size": 16, "eval_batch_size": 500,
+    "train_steps": 100_000, "validate_every_steps": 0, "num_gpus": 0,
+}})
+result = train_by_cluster(config, LocalCluster(2))
+print(result.state, result.signal_number, result.step)
+"""
+
+
+def wait_for(found: Callable[[], object], thread: threading.Thread) -> None:
+    """Wait until something is there; the thread that brings it about must live on."""
+    end = time.monotonic() + 120
+    while not found():
+        assert thread.is_alive() and time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_an_interrupt_saves_and_a_killed_kernel_leaves_no_process(tmp_path):
+    run, pid = RunDirectory(tmp_path / "run"), tmp_path / "pid"
+    source = CELL.format(pid=str(pid), run=str(run.path))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for _ in range(2)])
+    client = NotebookClient(notebook, timeout=240, kernel_name="python3")
+    ends: list[BaseException | None] = []
+
+    def execute() -> None:
+        try:
+            client.execute()
+            ends.append(None)
+        except BaseException as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=execute, daemon=True)
+    thread.start()
+    reader = MetricsReader(run.metrics_path)
+    wait_for(lambda: any(row.get("step") == 3 for row in reader.poll()), thread)
+    os.killpg(os.getpgid(int(pid.read_text())), signal.SIGINT)  # what ■ in the toolbar does
+    wait_for(lambda: reader.poll() and reader.seams, thread)  # the second cell goes on
+    kernel = psutil.Process(int(pid.read_text()))
+    started = kernel.children(recursive=True)
+    kernel.kill()
+    _, alive = psutil.wait_procs(started, timeout=30)
+    thread.join(60)
+
+    text = "".join(output.get("text", "") for output in notebook.cells[0].outputs)
+    saved = reader.seams[0].step
+    assert f"interrupted {int(signal.SIGINT)} {saved}" in text
+    assert saved >= 3
+    assert len(started) >= 4, "two keepers, two workers"
+    assert not alive
+    assert isinstance(ends[0], DeadKernelError)

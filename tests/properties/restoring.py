@@ -1,0 +1,82 @@
+"""Restore checkpoints of several runs on a given number of replicas; a program, for one strategy a process.
+
+``python -m tests.properties.restoring REPLICAS VARIABLE_STRATEGY STEP RUN...`` prints a JSON list, for each
+run: ``arrays``, how many; ``changed``, names of those that differ in any bit from the saved ones, once
+restored and saved again; ``unequal``, variables that differ between the replicas; ``loss`` of the next step.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from labkit import home
+from labkit.config import Config
+from labkit.data.inputs import InputShare
+from labkit.data.manifest import find_manifest
+from labkit.data.pipeline import train_dataset
+from labkit.runs import RunDirectory
+from labkit.training.checkpoints import CheckpointStore
+from labkit.training.session import Session, make_session, prepare_devices
+from tests.properties.harness import checkpoint_values
+
+
+def restored(session: Session, run: RunDirectory, step: int) -> dict[str, Any]:
+    store = CheckpointStore(run.checkpoints_path)
+    store.restore(session.checkpoint(), step)
+    saved = checkpoint_values(run.path, step)
+    with tempfile.TemporaryDirectory() as folder:
+        CheckpointStore(Path(folder, "checkpoints")).save(session.checkpoint(), store.state(step))
+        again = checkpoint_values(Path(folder), step)
+    assert saved.keys() == again.keys()
+    variables = [weight.value for weight in session.model.weights] + session.optimizer.velocities
+    unequal = [variable.name for variable in variables if len(set(copies(session, variable))) > 1]
+    return {
+        "arrays": len(saved),
+        "changed": [name for name, value in saved.items() if value.tobytes() != again[name].tobytes()],
+        "unequal": unequal,
+        "loss": next_loss(session, step),
+    }
+
+
+def copies(session: Session, variable: Any) -> list[bytes]:
+    """Return the content of a variable on every replica that has a copy of its own."""
+    return [copy.numpy().tobytes() for copy in session.strategy.experimental_local_results(variable)]
+
+
+def next_loss(session: Session, step: int) -> float:
+    config, replicas = session.config, session.plan.num_replicas
+    batches = session.strategy.distribute_datasets_from_function(
+        lambda _: train_dataset(
+            session.manifest,
+            global_batch_size=config.data.train_batch_size,
+            seed=config.run.seed,
+            start_step=step,
+            stop_step=step + 1,
+            share=InputShare(replicas, 0, replicas),
+        )
+    )
+    images, labels = next(iter(batches))
+    rate, stop = tf.constant(config.optimizer.learning_rate), tf.constant(0.0)
+    return float(session.train_step(images, labels, rate, stop)[0][0])
+
+
+def main(replicas: int, variable_strategy: str, step: int, runs: list[RunDirectory]) -> None:
+    several = replicas > 1
+    config = Config.from_json(runs[0].read_config()).replace(
+        {
+            "num_gpus": replicas if several else 0,
+            "simulate_missing_gpus": several,
+            "variable_strategy": variable_strategy,
+        }
+    )
+    plan = prepare_devices(config)
+    session = make_session(config, find_manifest(home.data_home(), config.data.dataset), plan)
+    print(json.dumps([restored(session, run, step) for run in runs]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), [RunDirectory(Path(name)) for name in sys.argv[4:]])

@@ -1,0 +1,98 @@
+"""The same curve on one replica, several devices and several processes; what breaks it; resume elsewhere."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from labkit.analysis.replicas import Layout, compare_replicas
+from labkit.runs import RunDirectory
+from tests.properties.harness import TIME_LIMIT, checkpoint_values, losses, metrics
+
+STEPS, SAVED = 50, 25
+ONE, DEVICES, PROCESSES, BOTH = (
+    "1 replica",
+    "2 logical devices",
+    "2 processes",
+    "2 processes × 2 logical devices",
+)
+# A gentle rate: sums in another order round differently, a network in float32 multiplies that at every step,
+# and the faster it learns the more (docs/decisions.md has the figures).
+VALUES = {
+    "dataset": "shapes",
+    "num_layers": 8,
+    "train_batch_size": 128,
+    "learning_rate": 2e-4,
+    "learning_rate_schedule": "constant",
+    "batch_norm_decay": 0.9,
+    "sync_batch_norm": True,
+    "eval_batch_size": 500,
+    "checkpoint_every_steps": SAVED,
+    "keep_checkpoints": 3,
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("layouts")
+
+
+@pytest.fixture(scope="module")
+def comparison(folder):
+    return compare_replicas(VALUES, (ONE, DEVICES, PROCESSES, BOTH), steps=STEPS, folder=folder)
+
+
+def run_of(folder, layout):
+    [path] = [path for path in folder.iterdir() if path.name == layout.replace(" × ", "-").replace(" ", "-")]
+    return path
+
+
+def test_the_losses_are_equal_while_the_network_learns(comparison):
+    for layout, apart in comparison.differences.items():
+        assert apart.shape == (STEPS,)
+        assert apart.max() < 1e-5, layout
+    curve = comparison.losses[ONE]
+    assert curve[-10:].mean() < curve[:10].mean() - 0.1
+    # Equal, and yet not the same computation: else this would compare a training with itself.
+    assert comparison.largest > 0
+
+
+def test_the_layouts_were_what_they_are_called(comparison, folder):
+    for layout in comparison.losses:
+        environment = RunDirectory(run_of(folder, layout)).read_environment()
+        assert environment["replicas"] == Layout.parse(layout).num_replicas
+
+
+def test_weights_velocities_and_moving_averages_are_close(comparison, folder):
+    single = checkpoint_values(run_of(folder, ONE), STEPS)
+    for layout in (DEVICES, PROCESSES, BOTH):
+        other = checkpoint_values(run_of(folder, layout), STEPS)
+        assert other.keys() == single.keys()
+        for name, value in single.items():
+            np.testing.assert_allclose(other[name], value, atol=1e-4, err_msg=f"{layout}: {name}")
+
+
+def test_without_synchronized_statistics_the_curves_part_at_once(comparison):
+    alone = compare_replicas(VALUES | {"sync_batch_norm": False}, (ONE, DEVICES), steps=5)
+    # One replica has the statistics of the whole batch either way.
+    np.testing.assert_array_equal(alone.losses[ONE], comparison.losses[ONE][:5])
+    assert alone.differences[DEVICES].min() > 1e-4
+    assert alone.largest > 1e-3
+
+
+@pytest.mark.parametrize(("begun", "continued"), [(PROCESSES, ONE), (DEVICES, PROCESSES)])
+def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, tmp_path, begun, continued):
+    job_dir = tmp_path / "run"
+    shutil.copytree(run_of(folder, begun), job_dir)
+    # As if everything had been lost right behind the first checkpoint.
+    shutil.rmtree(job_dir / "checkpoints" / f"step-{STEPS:08d}")
+    (job_dir / "status.json").unlink()
+    layout = Layout.parse(continued)
+    values = VALUES | {"train_steps": STEPS, "validate_every_steps": 0, "evaluate_test": False}
+    subprocess.run(layout.command(values, job_dir), env=layout.environment(), check=True, timeout=TIME_LIMIT)
+    assert [seam.step for seam in metrics(job_dir).seams] == [SAVED]
+    assert RunDirectory(job_dir).read_environment()["replicas"] == layout.num_replicas
+    assert np.abs(np.subtract(losses(job_dir), comparison.losses[ONE])).max() < 1e-5
