@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
+from labkit.cluster import tf_config
 from labkit.config import fields_by_name
 from labkit.data.prepare import prepare
 from labkit.training import api
@@ -26,7 +27,8 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def train(config, *, overwrite=False, announce=print):
+    def train(config, *, overwrite=False, announce=print, task=None):
+        assert task is None
         seen.append((config, overwrite))
         return api.TrainResult("finished", None, 0, "", did_work=True)
 
@@ -48,7 +50,9 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_every_field_is_a_flag(captured):
+def test_every_field_is_a_flag(captured, monkeypatch):
+    # "somewhere" describes no cluster; that is refused elsewhere.
+    monkeypatch.setattr(tf_config, "find_task", lambda config, environment: None)
     arguments, expected = [], {}
     other = {
         "dataset": "shapes",
@@ -56,6 +60,8 @@ def test_every_field_is_a_flag(captured):
         "variable_strategy": "GPU",
         "num_gpus": 2,
         "eval_batch_size": 50,
+        "rendezvous_seconds": 30.0,
+        "peer_timeout_seconds": 3.0,
     }
     for info in fields_by_name().values():
         value = other.get(info.name)

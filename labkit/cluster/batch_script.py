@@ -21,7 +21,8 @@ class BatchOptions:
     ``time_limit`` in one of Slurm's forms (minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS);
     ``signal_seconds`` before it the tasks are asked to save and stop. ``ps``: how many of the tasks are
     parameter servers (0: synchronous training). ``max_restarts``: starts after the loss of a task, or
-    after a stop without a new step; those at the time limit don't count. ``labkit``: the command, as all nodes find it.
+    after a stop without a new step; those at the time limit don't count. ``labkit``: the command, as all
+    nodes find it.
 
     Raises InputError, on construction, for values that Slurm would refuse or misread.
     """

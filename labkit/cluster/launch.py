@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster, run_local_cluster
@@ -12,6 +13,7 @@ from labkit.errors import InputError
 from labkit.runs import RunDirectory, RunLock
 from labkit.training.admission import check_cluster, discard
 from labkit.training.api import DATA_CHOICE, admit_to_cluster, ensure_data_set
+from labkit.training.topology import ClusterTask
 
 __all__ = ["Launch", "plan_launch"]
 
@@ -36,13 +38,29 @@ class Launch:
         self._data_choice = data_choice
 
     def start(self, *, output: Callable[[str], None] = print) -> int:
-        """Run the cluster to its end; see ``run_local_cluster`` for the exit code."""
+        """Run the cluster to its end; see ``run_local_cluster`` for the exit code.
+
+        Raises InputError where another launcher, or a training without one, holds the run.
+        """
         if self.finished:
             output(f"nothing left to do: {self.run.path} is finished")
             return 0
-        if self._overwrite and self.run.exists():
-            _discard_alone(self.run)
         self.run.create()
+        # Between a loss and the restart no task holds the run: this lock keeps others away all the time.
+        lock = RunLock(self.run, ".launcher")
+        if not lock.acquire():
+            raise InputError(
+                f"{self.run.path} is being trained by another launcher or process; wait for it, or name "
+                "another --job-dir"
+            )
+        try:
+            if self._overwrite:
+                _discard_alone(self.run)
+            return self._run(output)
+        finally:
+            lock.release()
+
+    def _run(self, output: Callable[[str], None]) -> int:
         command = [sys.executable, "-m", "labkit.cli", *train_arguments(self.config)]
         return run_local_cluster(
             command,
@@ -51,7 +69,10 @@ class Launch:
             folder=self.run.cluster_path,
             max_restarts=self._max_restarts,
             host=self._host,
-            environment={DATA_CHOICE: json.dumps(self._data_choice)},
+            environment=lambda task: {
+                DATA_CHOICE: json.dumps(self._data_choice),
+                **gpu_environment(task, self.config.distribution.num_gpus),
+            },
             output=output,
             stall_timeout=self.config.distribution.peer_timeout_seconds,
         )
@@ -113,6 +134,31 @@ def plan_launch(
         overwrite=overwrite,
         data_choice={"asked_for": asked_for, "note": said[-1]},
     )
+
+
+def gpu_environment(task: ClusterTask, num_gpus: int | None) -> dict[str, str]:
+    """Return what shares this machine's GPUs out to the tasks: each one that trains has its own.
+
+    Args:
+        task: of the local cluster.
+        num_gpus: for each that trains; None: as many as there are for each.
+
+    Empty without an NVIDIA driver. Too few GPUs are the tasks' to refuse: they see what is left for them.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
+    gpus = [str(index) for index in range(len(found))] if named is None else named.split(",")
+    if not any(gpus):
+        return {}
+    asynchronous = task.asynchronous_by_default
+    if asynchronous and task.job_name != "worker":
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    workers = task.count("worker") if asynchronous else task.num_workers
+    each = len(gpus) // workers if num_gpus is None else num_gpus
+    if asynchronous:
+        each = min(each, 1)
+    number = task.task_index if asynchronous else task.worker_number
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[number * each : (number + 1) * each])}
 
 
 def _discard_alone(run: RunDirectory) -> None:

@@ -96,7 +96,7 @@ def run_local_cluster(
     folder: Path,
     max_restarts: int = 3,
     host: str = "127.0.0.1",
-    environment: Mapping[str, str] | None = None,
+    environment: Callable[[ClusterTask], Mapping[str, str]] = lambda task: {},
     output: Callable[[str], None] = print,
     stall_timeout: float = 15.0,
     patience: Patience | None = None,
@@ -117,7 +117,7 @@ def run_local_cluster(
         folder: ``cluster/`` in the run directory, where the tasks give signs of life (``labkit.peers``).
         max_restarts: of the whole cluster, and of each asynchronous worker.
         host: an address of this machine; the default keeps the cluster to itself.
-        environment: additions to this process's environment.
+        environment: for a task, additions to this process's environment.
         output: takes each line of the tasks (``[worker:1] …``) and of the launcher (``[cluster] …``).
         stall_timeout: seconds without a sign of life after which a task is killed and counts as dead. It is
             no limit for a task that never gave one.
@@ -135,10 +135,12 @@ def run_local_cluster(
         raise InputError(
             f"the command {' '.join(command)!r} can't be run; give one, such as: -- train --sync"
         )
-    supervisor = Supervisor(command, environment or {}, folder, output, stall_timeout)
+    supervisor = Supervisor(command, environment, folder, output, stall_timeout)
     with stop_signals() as signals:
         try:
-            return _Run(cluster, supervisor, folder, host, max_restarts, patience or Patience(), signals).run()
+            return _Run(
+                cluster, supervisor, folder, host, max_restarts, patience or Patience(), signals
+            ).run()
         finally:
             supervisor.close()
 
@@ -285,7 +287,9 @@ class _Run:
             elif time.monotonic() >= when:
                 del self._due[name]
                 restart = f"restart {self._replaced[name]} of {self._max_restarts}"
-                self._supervisor.say(f"{self._described(ending)}; it starts again while training goes on, {restart}")
+                self._supervisor.say(
+                    f"{self._described(ending)}; it starts again while training goes on, {restart}"
+                )
                 self._supervisor.start(self._tasks[name])
 
     def _verdict(self, endings: list[Ending]) -> int | None:

@@ -151,7 +151,7 @@ class Supervisor:
 
     Args:
         command: what every task runs.
-        environment: added to this process's own for each task, with TF_CONFIG.
+        environment: of a task, what is added to this process's own, beside TF_CONFIG.
         folder: where the tasks' signs of life lie.
         output: takes one line without its end.
         stall_timeout: seconds without a sign of life after which a task counts as frozen and is killed.
@@ -160,13 +160,13 @@ class Supervisor:
     def __init__(
         self,
         command: Sequence[str],
-        environment: Mapping[str, str],
+        environment: Callable[[ClusterTask], Mapping[str, str]],
         folder: Path,
         output: Callable[[str], None],
         stall_timeout: float,
     ) -> None:
         self._command, self._folder, self._output = list(command), folder, output
-        self._environment = {**os.environ, **environment}
+        self._environment = environment
         self._stall_timeout, self._interval = stall_timeout, min(1.0, stall_timeout / 5)
         self._selector = selectors.DefaultSelector()
         self._processes: dict[str, _Process] = {}
@@ -182,7 +182,7 @@ class Supervisor:
 
     def start(self, task: ClusterTask) -> None:
         """Start a task. Raises OSError where the system has no room for a process."""
-        process = _Process(task, self._command, self._environment, self._folder)
+        process = _Process(task, self._command, {**os.environ, **self._environment(task)}, self._folder)
         self._processes[task.name] = process
         for stream in process.streams:
             self._selector.register(stream, selectors.EVENT_READ, task.name)

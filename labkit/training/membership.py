@@ -217,10 +217,21 @@ class Membership:
         The last reduction ends here while another worker still fetches its part of it from this process.
         """
         if self._in_step:
+            chief = "chief:0" if self.task.count("chief") else "worker:0"
+            # What this task had to do is done; only the chief, which may be saving still, must not be lost.
+            self._peers.watch(die_of_loss, of={chief} - {self.task.name})
             self._peers.tell(phase="done")
-            while any(beat.phase not in ("done", "left") for beat in self._peers.beats().values()):
-                time.sleep(LOOK_SECONDS)  # a loss ends this wait, with the process
+            while self._still_busy():
+                time.sleep(LOOK_SECONDS)
         self._peers.leave()
+
+    def _still_busy(self) -> bool:
+        """Return whether another task lives and isn't done."""
+        beats = self._peers.beats()
+        ended = {beat.name for beat in self._gone(beats)}.union(self._peers.silent())
+        return any(
+            beat.phase not in ("done", "left", "lost") for name, beat in beats.items() if name not in ended
+        )
 
 
 def _reason(error: BaseException) -> str:

@@ -51,8 +51,9 @@ def train_run(
     other data, or the newest can't be restored.
     """
     run.create()
-    lock = RunLock(run)
-    if not lock.acquire():
+    lock, launcher = RunLock(run), RunLock(run, ".launcher")
+    if not (launcher.acquire() and lock.acquire()):
+        launcher.release()
         raise InputError(
             f"{run.path} is being written by another process; wait for it or name another --job-dir"
         )
@@ -63,6 +64,7 @@ def train_run(
             return _train(config, manifest, plan, run, stop, data_note=data_note, asked_for=asked_for)
     finally:
         lock.release()
+        launcher.release()
 
 
 def train_in_cluster(

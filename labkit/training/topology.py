@@ -40,7 +40,11 @@ class ClusterTask:
             return
         tasks = len(self.jobs.get(self.job_name, ()))
         if not 0 <= self.task_index < tasks:
-            known = [f"{job}:0 to {len(at) - 1}" if len(at) > 1 else f"{job}:0" for job, at in self.jobs.items() if at]
+            known = [
+                f"{job}:0 to {len(at) - 1}" if len(at) > 1 else f"{job}:0"
+                for job, at in self.jobs.items()
+                if at
+            ]
             raise InputError(
                 f"this task is {self.name[:200]}, but the cluster has {tasks or 'none'} of job "
                 f"{self.job_name[:200]!r}; allowed: {', '.join(known) or 'none, it is empty'}"

@@ -15,7 +15,7 @@ from labkit.errors import InputError
 from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
 
 SCHEMAS = json.loads((GOLDEN.parent / "schemas" / "manifests.json").read_text())
-COMMON = "labkit cluster kubernetes --name run --image registry.example/labkit:0.2 --claim shared.claim"
+COMMON = "labkit cluster kubernetes --name run --image registry.example/labkit:0.1.0 --claim shared.claim"
 GOLDEN_COMMANDS = {
     "job-gpus.yaml": f"{COMMON} --workers 4 --gpus 2 --max-restarts 5 --deadline-seconds 86400 "
     "--mount /mnt/lab -- train --sync --num-layers 56 --eval-batch-size 80 --variable-strategy GPU "

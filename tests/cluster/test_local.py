@@ -198,7 +198,7 @@ def test_a_command_that_cannot_start_is_said(tmp_path):
 
 def test_every_task_learns_its_place_and_nobody_shares_a_port(tmp_path):
     script = NAME + "print(os.environ['TF_CONFIG'], os.environ['EXTRA'])"
-    code, lines = run(script, tmp_path, ps=2, environment={"EXTRA": "more"})
+    code, lines = run(script, tmp_path, ps=2, environment=lambda task: {"EXTRA": "more"})
     assert code == 0
     said = dict(line.split(" ", 1) for line in lines if "more" in line)
     configs = {name: json.loads(text.removesuffix(" more")) for name, text in said.items()}
@@ -262,6 +262,22 @@ def test_a_killed_keeper_takes_its_task_along_and_all_restart(start):
     cluster.wait_for("worker:0", "worker:1", life=2)
     (cluster.state / "finish").touch()
     assert cluster.end() == 0
+
+
+def test_whoever_gave_up_because_of_another_is_quoted(tmp_path):
+    script = NAME + (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from labkit.beats import Beat, beat_path, write_beat\n"
+        "if name == 'worker:0': time.sleep(1000)\n"
+        "beat = Beat(name, 'b:1', 'b', os.getpid(), 'x', 1, 'lost', 0, {}, 'worker:0 (a:1) is mute', None)\n"
+        f"write_beat(beat_path(Path({str(tmp_path)!r}), name), beat)\n"
+        "sys.exit(75)\n"
+    )
+    code, lines = run(script, tmp_path, max_restarts=0, patience=Patience(leave=0.3))
+    assert code == 75
+    quoted = "[cluster] worker:1 lost a peer (exit code 75): worker:0 (a:1) is mute"
+    assert lines[-1] == f"{quoted}; none of 0 restarts is left"
 
 
 def test_restarts_are_limited(tmp_path):

@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -80,7 +82,7 @@ def test_what_is_no_list_of_nodes(text):
         expand_hostlist(text)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
 def test_every_task_sees_one_cluster_and_its_own_place(counts, data):
     tasks = sum(counts)
     ps = data.draw(st.integers(0, max(0, tasks - 2)))
@@ -106,20 +108,30 @@ def test_every_task_sees_one_cluster_and_its_own_place(counts, data):
 def test_repeated_counts_and_ports_of_two_jobs():
     environment = step(4, "n[0-2]", "2(x2),1", 5)
     task = task_from_slurm(environment, address_of=str)
-    assert task.jobs["worker"] == ("n0:20680", "n0:20681", "n1:20680", "n1:20681", "n2:20680")
+    assert task.jobs["worker"] == ("n0:20280", "n0:20281", "n1:20280", "n1:20281", "n2:20280")
     other = task_from_slurm({**environment, "SLURM_JOB_ID": "1235"}, address_of=str)
     assert not set(task.jobs["worker"]) & set(other.jobs["worker"])
 
 
+def test_steps_of_neighbouring_jobs_have_blocks_of_their_own():
+    firsts = [
+        task_from_slurm(step(0, "n0", "20", 20, SLURM_JOB_ID=job, SLURM_STEP_ID=number)).port
+        for job in range(100, 120)
+        for number in range(20)
+    ]
+    assert len(set(firsts)) == len(firsts)
+    assert all(20_000 <= port <= 31_980 and port % 20 == 0 for port in firsts)
+
+
 def test_a_step_on_one_node_meets_on_loopback():
     task = task_from_slurm(step(1, "nowhere.invalid", "2", 2))
-    assert task.jobs["worker"] == ("127.0.0.1:20680", "127.0.0.1:20681")
+    assert task.jobs["worker"] == ("127.0.0.1:20280", "127.0.0.1:20281")
     assert listening_address(task) == "127.0.0.1"
 
 
 def test_an_address_of_ipv6():
     task = task_from_slurm(step(0, "n[0-1]", "1(x2)", 2), address_of=lambda node: f"fd00::{node[1:]}")
-    assert task.jobs["worker"] == ("[fd00::0]:20680", "[fd00::1]:20680")
+    assert task.jobs["worker"] == ("[fd00::0]:20280", "[fd00::1]:20280")
 
 
 def test_a_task_listens_on_its_side_of_the_way_to_the_others():
@@ -138,6 +150,10 @@ def test_a_name_that_resolves_is_taken_as_it_is():
         (step(1, "n[0-1]", "2(x2)", 4, SLURMD_NODENAME="n1"), "srun --distribution=block"),
         (step(0, "n[0-1]", "2", 2), "2 nodes"),
         (step(0, "n[0-1]", "1(x2)", 3), "SLURM_NTASKS is 3"),
+        (step("x", "n0", "2", 2), "SLURM_PROCID is 'x'"),
+        (step(2, "n0", "2", 2), "SLURM_PROCID is 2, but SLURM_NTASKS is 2"),
+        (step(0, "n0", "2", 2, SLURM_STEP_ID="-1"), "SLURM_STEP_ID is '-1'"),
+        (step(0, "n0", "21", 21), "21 tasks share a host; allowed: at most 20"),
         (step(0, "n[0-1]", "many", 2), "SLURM_STEP_TASKS_PER_NODE is 'many'"),
     ],
 )
@@ -184,16 +200,26 @@ def test_a_configuration_survives_as_arguments():
     assert train_arguments(Config()) == ["train"]
 
 
-# In place of srun and scontrol: the first ends with the codes of a list, one by one, the second takes notes.
+# In place of srun and scontrol: the first ends with the codes of a list, one by one, and its tasks leave the
+# notes of their endings that stand behind the code; the second takes notes.
 FAKE_SRUN = """#!/bin/bash
 printf '%s\\n' "$@" >>"$NOTES/srun"
-code=$(head -1 "$NOTES/codes"); sed -i 1d "$NOTES/codes"; exit "$code"
+read -r code failed step <"$NOTES/codes"; sed -i 1d "$NOTES/codes"
+while [[ $1 != --ending ]]; do shift; done
+if ((failed)); then echo "$failed" >"$2.failed"; fi
+if ((step)); then echo "$step" >"$2.step"; fi
+exit "$code"
 """
 FAKE_SCONTROL = '#!/bin/bash\necho "$@" >>"$NOTES/scontrol"\n'
 
 
-def run_script(folder: Path, options: BatchOptions, codes: list[int]) -> tuple[list[int], list[str], str]:
-    """Run a script once for each code that srun ends with; return its codes, calls of scontrol and output."""
+def run_script(
+    folder: Path, options: BatchOptions, codes: list[int], *, failed: int = 0, steps: Sequence[int] = ()
+) -> tuple[list[int], list[str], str]:
+    """Run a script once for each code that srun ends with; return its codes, calls of scontrol and output.
+
+    ``failed`` is what a failed task noted each time, ``steps`` where the tasks stopped (0: nothing noted).
+    """
     script = folder / "train.sbatch"
     script.write_text(render_batch_script(Config.from_flat({"dataset": "shapes", "job_dir": "a b"}), options))
     programs = folder / "programs"
@@ -201,7 +227,8 @@ def run_script(folder: Path, options: BatchOptions, codes: list[int]) -> tuple[l
     for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    (folder / "codes").write_text("".join(f"{code}\n" for code in codes))
+    noted = zip_longest(codes, steps, fillvalue=0)
+    (folder / "codes").write_text("".join(f"{code} {failed} {step}\n" for code, step in noted))
     environment = {
         "PATH": f"{programs}:/usr/bin:/bin",
         "NOTES": str(folder),
@@ -209,7 +236,8 @@ def run_script(folder: Path, options: BatchOptions, codes: list[int]) -> tuple[l
         "SLURM_JOB_NODELIST": "n[0-1]",
     }
     ended, output = [], ""
-    for _ in codes:
+    for restart in range(len(codes)):
+        environment["SLURM_RESTART_COUNT"] = str(restart)
         result = subprocess.run(
             ["bash", str(script)], env=environment, cwd=folder, capture_output=True, text=True, timeout=30
         )
@@ -226,14 +254,38 @@ def run_script(folder: Path, options: BatchOptions, codes: list[int]) -> tuple[l
     [(0, 0), (1, 0), (2, 0), (75, 1), (126, 0), (127, 0), (130, 0), (137, 1), (139, 1), (143, 1)],
 )
 def test_what_goes_back_into_the_queue(code, requeued, tmp_path):
-    ended, notes, _ = run_script(tmp_path, BatchOptions(nodes=2), [code])
+    ended, notes, _ = run_script(tmp_path, BatchOptions(nodes=2), [code], steps=[5])
     assert ended == [code]
     assert notes == ["requeue 7"] * requeued
 
 
+@pytest.mark.parametrize("failed", [1, 2])
+def test_a_failed_task_ends_the_job_though_others_lost_it(failed, tmp_path):
+    ended, notes, output = run_script(tmp_path, BatchOptions(nodes=2), [75], failed=failed)
+    assert ended == [failed]
+    assert not notes
+    assert output.endswith(f"labkit: ended with {failed}; starting again would not help\n")
+    assert not list(tmp_path.glob("labkit-7*"))
+
+
+def test_stops_without_a_new_step_are_counted(tmp_path):
+    ended, notes, output = run_script(
+        tmp_path, BatchOptions(nodes=2, max_restarts=1), [143] * 4, steps=[10, 10, 20, 0]
+    )
+    assert ended == [143] * 4
+    assert notes == ["requeue 7"] * 3
+    words = [line for line in output.splitlines() if ", start " not in line]
+    stopped, stuck = "labkit: stopped with a checkpoint", "labkit: stopped without a new step"
+    back = "; back into the queue"
+    assert words == [stopped + back, stuck + back, stopped + back, f"{stuck} more than 1 times; giving up"]
+
+
 def test_lost_tasks_are_counted_and_time_limits_are_not(tmp_path):
     ended, notes, output = run_script(
-        tmp_path, BatchOptions(nodes=2, max_restarts=2), [75, 143, 143, 143, 137, 143, 75]
+        tmp_path,
+        BatchOptions(nodes=2, max_restarts=2),
+        [75, 143, 143, 143, 137, 143, 75],
+        steps=[0, 10, 20, 30, 0, 40, 0],
     )
     assert ended == [75, 143, 143, 143, 137, 143, 75]
     assert notes == ["requeue 7"] * 6
@@ -243,7 +295,7 @@ def test_lost_tasks_are_counted_and_time_limits_are_not(tmp_path):
 def test_what_the_step_runs(tmp_path):
     run_script(tmp_path, BatchOptions(nodes=2, cpus_per_task=3, ps=0, labkit="/opt/lab kit/labkit"), [0])
     arguments = (tmp_path / "srun").read_text().splitlines()
-    command = ["/opt/lab kit/labkit", "cluster", "slurm-task", "--", "train"]
+    command = ["/opt/lab kit/labkit", "cluster", "slurm-task", "--ending", "labkit-7.0", "--", "train"]
     assert arguments == [
         "--distribution=block",
         "--kill-on-bad-exit=0",
@@ -285,6 +337,8 @@ def test_trainings_that_the_tasks_cannot_share():
     config = Config.from_flat({"dataset": "shapes", "train_batch_size": 128, "eval_batch_size": 128})
     with pytest.raises(InputError, match="--train-batch-size is 128 with 3 replicas"):
         render_batch_script(config, BatchOptions(nodes=3))
+    with pytest.raises(InputError, match="--num-gpus is 2, but each process is given 1 GPUs"):
+        render_batch_script(config.replace({"num_gpus": 2}), BatchOptions(nodes=2, gpus_per_task=1))
     with pytest.raises(InputError, match="--ps is 1 with --sync"):
         render_batch_script(config.replace({"sync": True}), BatchOptions(nodes=3, ps=1))
     with pytest.raises(InputError, match="--ps is 2 of 3 tasks"):

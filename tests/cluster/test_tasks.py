@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit import cli
+from labkit.cluster.endings import note_failure, note_step
 from labkit.cluster.tasks import become_slurm_task, run_tfjob_task
 from labkit.errors import InputError
 
@@ -82,8 +84,8 @@ def test_a_slurm_task_gets_its_tf_config_and_listens_on_the_way_to_the_others(gi
 import sys
 from labkit.cluster import tasks
 tasks._labkit = lambda arguments: ["/usr/bin/env", "-u", "none", sys.executable, "-c",
-    "import os, sys; print(sys.argv[1:], os.environ['TF_CONFIG'])", *arguments]
-tasks.become_slurm_task(sys.argv[1:])
+    "import os, sys; print(sys.argv[1:], os.environ['TF_CONFIG'], os.environ['LABKIT_ENDING'])", *arguments]
+tasks.become_slurm_task(sys.argv[1:], ending='job.0')
 """
     step = {
         "SLURM_STEP_NODELIST": "anywhere",
@@ -95,6 +97,7 @@ tasks.become_slurm_task(sys.argv[1:])
     result = subprocess.run(
         [sys.executable, "-c", program, "train", *given],
         env={**os.environ, **step},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=30,
@@ -102,5 +105,52 @@ tasks.become_slurm_task(sys.argv[1:])
     )
     bind = given or ["--bind", "127.0.0.1"]
     assert result.stdout.startswith(str(["train", *bind]))
-    assert '"worker": ["127.0.0.1:20140", "127.0.0.1:20141"]' in result.stdout
+    assert '"worker": ["127.0.0.1:23940", "127.0.0.1:23941"]' in result.stdout
     assert '"index": 1' in result.stdout
+    assert result.stdout.endswith(f" {tmp_path / 'job.0'}\n")
+
+
+NOTING = """
+import sys
+from labkit import cli
+def end(options):
+    {program}
+cli._train = end
+sys.exit(cli.main(["train"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "noted"),
+    [
+        ("return 0", 0, None),
+        ("return 1", 1, "1"),
+        ("return 75", 75, None),
+        ("raise cli.InputError('no')", 2, "2"),
+        ("raise ZeroDivisionError", 1, "1"),
+    ],
+)
+def test_a_failure_is_noted_where_a_launcher_asks_for_it(program, code, noted, tmp_path):
+    environment = {**os.environ, "LABKIT_ENDING": str(tmp_path / "job.0")}
+    command = [sys.executable, "-c", NOTING.format(program=program)]
+    assert subprocess.run(command, env=environment, capture_output=True, timeout=30).returncode == code
+    left = {path.name: path.read_text().strip() for path in tmp_path.iterdir()}
+    assert left == ({"job.0.failed": noted} if noted else {})
+
+
+def test_a_slurm_task_without_a_place_is_noted_too(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_STEP_NODELIST", raising=False)
+    given = ["cluster", "slurm-task", "--ending", str(tmp_path / "job.0"), "--", "train"]
+    assert cli.main(given) == 2
+    assert (tmp_path / "job.0.failed").read_text() == "2\n"
+
+
+def test_the_first_note_stays_and_a_lost_folder_is_said(tmp_path, capsys):
+    place = {"LABKIT_ENDING": str(tmp_path / "job.0")}
+    note_failure(1, place)
+    note_failure(2, place)
+    note_step(7, place)
+    assert (tmp_path / "job.0.failed").read_text() == "1\n"
+    assert (tmp_path / "job.0.step").read_text() == "7\n"
+    note_failure(1, {"LABKIT_ENDING": str(tmp_path / "none" / "job.0")})
+    assert "can't be written" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit import cli
 from labkit.cluster.tf_config import find_task, make_tf_config, parse_tf_config, task_from_hosts
 from labkit.config import Config
 from labkit.errors import InputError
@@ -98,6 +99,15 @@ def test_flags_come_before_the_environment():
         ('{"cluster": {"worker": "a:1"}}', "allowed: a list of host:port"),
         ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}', "0 to 1"),
         ('{"cluster": {"workers": ["a:1", "b:1"]}}', "job 'workers'"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "ps"}}', "allowed: worker:0 to 1"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": []}}', "allowed: a JSON object"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": Infinity}}', "allowed: a JSON object"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 0.5}}', "allowed: a JSON object"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "labkit evaluate RUN --watch"),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}, "task": {"type": "evaluator"}}',
+            "labkit evaluate RUN --watch",
+        ),
         ('{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}', "no chief"),
         ('{"cluster": {"chief": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps"}}', "no worker"),
         ('{"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}', "2 chiefs"),
@@ -174,3 +184,24 @@ def test_overwriting_in_a_cluster_is_refused():
     task = ClusterTask({"worker": ("127.0.0.1:1", "127.0.0.1:2")}, "worker", 0)
     with pytest.raises(InputError, match="at every restart"):
         check_cluster(Config(), task, overwrite=True)
+
+
+def test_a_parameter_server_of_a_synchronous_cluster_ends_well(monkeypatch, capsys):
+    for name, value in tf_config(ASYNC, "ps", 0).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["train", "--sync"]) == 0
+    assert "synchronous training needs no parameter servers; ps:0" in capsys.readouterr().out
+
+
+def test_sync_without_a_cluster_is_said(monkeypatch, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(cli, "_train_as", lambda *given: 0)
+    assert cli.main(["train"]) == 0
+    assert not capsys.readouterr().out
+    assert cli.main(["train", "--sync"]) == 0
+    assert capsys.readouterr().out.startswith("note: --sync without a cluster")
+
+
+def test_list_presets_behind_dashes_is_refused(capsys):
+    assert cli.main(["cluster", "slurm", "--nodes", "2", "--", "train", "--list-presets"]) == 2
+    assert "--list-presets trains nothing" in capsys.readouterr().err

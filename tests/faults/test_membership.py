@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from labkit.beats import beat_path, write_beat
+from labkit.beats import beat_path, read_beat, write_beat
 from labkit.config import Config
 from labkit.peers import PeerLost, Peers
 from labkit.runs import RunDirectory
@@ -16,6 +17,7 @@ from labkit.training import membership as module
 from labkit.training.membership import Membership
 from labkit.training.signals import StopRequest
 from labkit.training.topology import ClusterTask
+from tests.faults.launched import LIMIT, until
 
 ADDRESSES = {"worker:0": "127.0.0.1:2222", "worker:1": "127.0.0.1:2223"}
 NODE = "Graph execution error:\n\nDetected at node Cast\n\nNo such cast.\n\t [[{{node Cast}}]] [Op:__f_1]"
@@ -83,3 +85,41 @@ def test_what_an_earlier_session_left_is_no_loss(run):
         assert not member._peers.rendezvous(60.0, over)
     finally:
         member.leave()
+
+
+def test_nobody_leaves_while_another_task_still_trains(run):
+    member = make(run)
+    other = Peers(
+        run.cluster_path, "worker:1", ADDRESSES["worker:1"], {"worker:0": ADDRESSES["worker:0"]}, interval=0.1
+    )
+    other.tell(phase="training")
+    other.start()
+    member._peers.start()
+    member._in_step = True
+
+    def told() -> str:
+        beat = other.beats().get("worker:0")
+        return beat.phase if beat else ""
+
+    leaving = threading.Thread(target=member.leave, daemon=True)
+    try:
+        until(lambda: "worker:1" in member._peers.beats(), lambda: "its beat was not read")
+        leaving.start()
+        until(lambda: told() == "done", lambda: "it did not say that it is done")
+        assert leaving.is_alive()
+        other.tell(phase="done")
+        leaving.join(LIMIT)
+        assert not leaving.is_alive()
+        until(lambda: told() == "left", lambda: "it said no goodbye")
+    finally:
+        other.leave()
+
+
+def test_a_task_that_died_does_not_keep_the_others(run):
+    dead_beat(run)
+    member = make(run)
+    member._peers.start()
+    member._in_step = True
+    until(lambda: "worker:1" in member._peers.beats(), lambda: "its beat was not read")
+    member.leave()
+    assert read_beat(beat_path(run.cluster_path, "worker:0")).phase == "left"

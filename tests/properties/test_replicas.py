@@ -49,7 +49,7 @@ def test_replicas_give_the_curve_of_one(runs, replicas, variable_strategy):
     single, several = checkpoint_values(one, STEPS), checkpoint_values(job_dir, STEPS)
     assert single.keys() == several.keys()
     for name, value in single.items():
-        np.testing.assert_allclose(several[name], value, atol=1e-4, err_msg=name)
+        assert np.linalg.norm(several[name] - value) <= 0.01 * np.linalg.norm(value), name
     # 1,000 and 2,000 examples in batches of 332: the last one is padded, on some replicas with nothing else.
     for split in ("validation", "test"):
         ours, theirs = metrics(job_dir).split(split)[-1], metrics(one).split(split)[-1]

@@ -1,0 +1,115 @@
+"""`labkit cluster local` refuses before anything is written, and tells the tasks how the data were chosen."""
+
+import json
+
+import pytest
+
+from labkit.cluster import launch as module
+from labkit.cluster.launch import gpu_environment, plan_launch
+from labkit.config import Config
+from labkit.data.prepare import prepare
+from labkit.errors import InputError
+from labkit.training import api
+from labkit.training.topology import ClusterTask
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "part"),
+    [
+        ({"train_batch_size": 127}, {"workers": 2}, "--train-batch-size is 127"),
+        ({"num_gpus": 2}, {"workers": 2, "ps": 1}, "one worker for each GPU"),
+        ({"sync_batch_norm": True}, {"workers": 2, "ps": 1}, "needs replicas in step"),
+        ({"bind": "203.0.113.7"}, {"workers": 2}, "no port of '203.0.113.7' can be used"),
+        ({"bind": "a..b"}, {"workers": 2}, "no port of 'a..b' can be used"),
+        ({"task_index": 1}, {"workers": 2}, "--task-index is 1"),
+        ({"sync": True}, {"workers": 2, "ps": 1}, "--ps is 1 with --sync"),
+    ],
+)
+def test_what_can_be_refused_is_refused_before_data_are_prepared(
+    tmp_path, monkeypatch, values, options, part
+):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    config = Config.from_flat({"dataset": "shapes", **values})
+    with pytest.raises(InputError) as caught:
+        plan_launch(config, **options, announce=pytest.fail)
+    assert part in str(caught.value)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_place_that_holds_something_else_is_refused_before_data_are_prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    (tmp_path / "letters.txt").write_text("mine")
+    config = Config.from_flat({"dataset": "shapes", "job_dir": str(tmp_path)})
+    with pytest.raises(InputError, match="neither empty nor a run"):
+        plan_launch(config, workers=2, announce=pytest.fail)
+    assert not (tmp_path / "home").exists()
+
+
+def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(tmp_path, monkeypatch):
+    prepare("shapes", tmp_path / "data")
+    config = Config.from_flat({"data_dir": str(tmp_path / "data"), "job_dir": str(tmp_path / "run")})
+    said: list[str] = []
+    launch = plan_launch(config, workers=2, announce=said.append)
+    given: dict[str, str] = {}
+
+    def run(command: list[str], **options: object) -> int:
+        assert command[command.index("--dataset") + 1] == "shapes"
+        given.update(options["environment"](ClusterTask({"worker": ("a:1", "a:2")}, "worker", 0)))
+        return 0
+
+    monkeypatch.setattr(module, "run_local_cluster", run)
+    assert launch.start() == 0
+    assert json.loads(given["LABKIT_DATA_CHOICE"]) == {"asked_for": "auto", "note": said[-1]}
+    monkeypatch.setenv("LABKIT_DATA_CHOICE", given["LABKIT_DATA_CHOICE"])
+    assert api._launchers_choice() == {"asked_for": "auto", "note": said[-1]}
+    monkeypatch.setenv("LABKIT_DATA_CHOICE", "[1]")
+    with pytest.raises(InputError, match="LABKIT_DATA_CHOICE is"):
+        api._launchers_choice()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "num_gpus", "shares"),
+    [
+        ({"worker": 2}, None, {"worker:0": "0,1", "worker:1": "2,3"}),
+        ({"worker": 2}, 1, {"worker:0": "0", "worker:1": "1"}),
+        (
+            {"chief": 1, "worker": 2, "ps": 1},
+            None,
+            {"chief:0": "", "worker:0": "0", "worker:1": "1", "ps:0": ""},
+        ),
+        ({"worker": 4}, 2, {"worker:0": "0,1", "worker:1": "2,3", "worker:2": "", "worker:3": ""}),
+    ],
+)
+def test_each_task_that_trains_has_gpus_of_its_own(monkeypatch, jobs, num_gpus, shares):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    ports = iter(range(1, 20))
+    addresses = {job: tuple(f"a:{next(ports)}" for _ in range(count)) for job, count in jobs.items()}
+    for name, share in shares.items():
+        job, index = name.split(":")
+        task = ClusterTask(addresses, job, int(index))
+        assert gpu_environment(task, num_gpus) == {"CUDA_VISIBLE_DEVICES": share}
+
+
+def test_without_gpus_nothing_is_shared_out(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu_environment(ClusterTask({"worker": ("a:1", "a:2")}, "worker", 0), None) == {}
+
+
+def test_a_run_belongs_to_one_launcher(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    prepare("shapes", tmp_path / "home" / "data", progress=lambda line: None)
+    config = Config.from_flat({"dataset": "shapes", "job_dir": str(tmp_path / "run")})
+    first, second = (plan_launch(config, workers=2, announce=lambda line: None) for _ in range(2))
+    started = []
+
+    def run_second(*args, **kwargs):
+        started.append(args)
+        if len(started) == 1:
+            with pytest.raises(InputError, match="by another launcher"):
+                second.start()
+        return 0
+
+    monkeypatch.setattr(module, "run_local_cluster", run_second)
+    assert first.start() == 0
+    assert len(started) == 1
+    assert second.start() == 0
