@@ -3,6 +3,7 @@
 Standard library only: the dashboard and the notebook read these files.
 """
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,8 @@ class WorkerMetrics:
         Args:
             step: completed steps of the run.
             waited, worked, exchanged: seconds of input, of the step, and within it of communication.
-                ``waited`` None: all that was not worked, where others hand out the batches.
+                ``waited`` None: all that was not worked, where others hand out the batches. ``exchanged``
+                NaN: not measured; it is part of computing then.
 
         Returns the worker's examples per second when a row was written, else None.
         """
@@ -77,9 +79,10 @@ class WorkerMetrics:
         window = self._windows[worker]
         seconds = time.perf_counter() - window.since
         rate = window.steps * self._examples / seconds
-        communication = min(1.0, window.exchanged / seconds)
-        computing = min(1.0 - communication, max(0.0, window.worked - window.exchanged) / seconds)
-        rest = 1.0 - computing - communication
+        communication = window.exchanged / seconds
+        known = 0.0 if math.isnan(communication) else min(1.0, communication)
+        computing = min(1.0, max(0.0, window.worked / seconds - known), 1.0 - known)
+        rest = 1.0 - computing - known
         waiting = rest if window.is_fed else min(rest, window.waited / seconds)
         row = {
             "worker": worker,

@@ -316,6 +316,6 @@ def _cause(endings: list[Ending]) -> Ending:
     """Return the ending that explains the others: whoever was killed, before those who noticed."""
 
     def order(ending: Ending) -> tuple[bool, bool, bool]:
-        return (ending.killed_because == LATE, ending.code == EXIT_LOST_PEER, not ending.dead)
+        return (ending.killed_because == LATE, not ending.dead, ending.code == EXIT_LOST_PEER)
 
     return min(endings, key=order)

@@ -20,7 +20,8 @@ class StepResult:
 
     ``step`` counts from 1 in order of their ends (asynchronous steps may begin in another order). ``seconds``
     of wall time that the step accounts for, of which ``waited`` for the input. ``worker`` made it:
-    ``worker_seconds`` from its batch to its end, of which ``exchanged`` between devices or processes.
+    ``worker_seconds`` from its batch to its end, of which ``exchanged`` between devices or processes (NaN
+    where that isn't measured).
     """
 
     step: int

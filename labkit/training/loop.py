@@ -246,7 +246,8 @@ class TrainLoop:
             "replica_examples_per_second": rate / (self.plan.asynchronous_workers or self.plan.num_replicas),
             "seconds_per_step": seconds,
             "input_wait_fraction": result.waited / seconds,
-            "communication_fraction": min(1.0, result.exchanged / max(seconds, result.worker_seconds)),
+            # NaN, where it isn't measured, stays NaN.
+            "communication_fraction": result.exchanged / max(seconds, result.worker_seconds),
             "wall_time": time.time(),
         }
         self.telemetry.train_row(row, pace)

@@ -102,6 +102,7 @@ def make_session(
         global_batch_size=config.data.train_batch_size,
         label_smoothing=config.optimizer.label_smoothing,
         remote_variables=plan.asynchronous_workers > 0,
+        deterministic=config.run.deterministic,
     )
     # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.
     evaluating = tf.distribute.get_strategy() if plan.asynchronous_workers else strategy

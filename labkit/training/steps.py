@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ def make_train_step(
     global_batch_size: int,
     label_smoothing: float,
     remote_variables: bool = False,
+    deterministic: bool = False,
 ) -> Callable[[Any, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Return ``train_step(images, labels, learning_rate, stop)``.
 
@@ -41,8 +43,11 @@ def make_train_step(
     Args:
         remote_variables: whether the variables are on parameter servers: they are read once at the start,
             and the update is made where they are.
+        deterministic: whether TensorFlow's operations are held to give the same bits each time. It refuses to
+            look at the clock then, and both times are NaN.
     """
     exchanges = remote_variables or strategy.num_replicas_in_sync > 1
+    timed = exchanges and not deterministic
 
     def update(strategy, gradients, statistics, learning_rate, norm_layers):
         variables = [variable.value for variable in model.trainable_variables]
@@ -50,14 +55,14 @@ def make_train_step(
             tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
         )
         exchanged_at = tf.constant(0.0, tf.float64)
-        if exchanges and not remote_variables:
+        if timed and not remote_variables:
             exchanged_at = _time_after([strategy.experimental_local_results(value)[0] for value in reduced])
         updates = optimizer.apply(strategy, reduced, learning_rate)
         _update_moving_averages(strategy, norm_layers, statistics)
-        return _time_after(updates) if remote_variables else exchanged_at
+        return _time_after(updates) if timed and remote_variables else exchanged_at
 
     def replica_step(images, labels, learning_rate, stop):
-        started_at = _time_after([images, labels]) if exchanges else tf.constant(0.0, tf.float64)
+        started_at = _time_after([images, labels]) if timed else tf.constant(0.0, tf.float64)
         with contextlib.ExitStack() as scope:
             weights, read_at = [variable.value for variable in model.trainable_variables], started_at
             if remote_variables:
@@ -72,7 +77,7 @@ def make_train_step(
             # the global batch size is the mean over the global batch, however it is sliced.
             loss = tf.reduce_sum(losses) / global_batch_size
         gradients = tape.gradient(loss, weights)
-        computed_at = _time_after(gradients) if exchanges else started_at
+        computed_at = _time_after(gradients) if timed else started_at
         exchanged_at = tf.distribute.get_replica_context().merge_call(
             functools.partial(update, norm_layers=[layer for layer, _, _ in recorded]),
             args=(gradients,),
@@ -83,9 +88,12 @@ def make_train_step(
         )
         correct = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.cast(labels, tf.int32))
         accuracy = tf.reduce_sum(tf.cast(correct, tf.float32)) / global_batch_size
-        exchanged = (read_at - started_at) + (exchanged_at - computed_at) if exchanges else started_at
+        exchanged = (read_at - started_at) + (exchanged_at - computed_at) if timed else started_at
         worked = exchanged_at - started_at if remote_variables else tf.zeros_like(started_at)
-        return tf.stack([loss, accuracy, stop]), tf.stack([worked, exchanged])
+        times = tf.stack([worked, exchanged])
+        if exchanges and deterministic:
+            times = tf.fill([2], tf.constant(math.nan, tf.float64))
+        return tf.stack([loss, accuracy, stop]), times
 
     @tf.function(reduce_retracing=True)
     def train_step(images, labels, learning_rate, stop):
