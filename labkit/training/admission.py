@@ -105,7 +105,6 @@ def check_cluster(config: Config, task: ClusterTask, overwrite: bool) -> None:
         )
     unused = {
         "--deterministic": config.run.deterministic,
-        "--simulate-missing-gpus": config.distribution.simulate_missing_gpus,
         "--variable-strategy GPU": config.distribution.variable_strategy == "GPU",
     }
     for flag, given in unused.items():

@@ -23,7 +23,6 @@ FIELDS = {
     "eval_batch_size": 332,
     "checkpoint_every_steps": SAVED,
     "keep_checkpoints": 5,
-    "deterministic": False,
 }
 LAYOUTS = [(1, "CPU"), (2, "CPU"), (2, "GPU"), (4, "CPU")]
 
