@@ -24,7 +24,7 @@ demo: env ## data, the training notebook, then where to look
 	@$(BIN)/labkit demo
 
 test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
-	@$(BIN)/python -m pytest -m "not faults or faults_core" $(ARGS)
+	@$(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS)
 	@# Cells are read once as tests; what they write goes into a home of their own, not among the user's runs.
 	@# nbval passes no parameters: the variable keeps them from a download and from training to the end.
 	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \
@@ -33,8 +33,8 @@ test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
 	        $(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=600 --timeout=660 notebooks; \
 	fi
 
-test-faults: env ## kill, freeze and stop clusters, all cases; LABKIT_FAULTS_TABLE=FILE gets the table
-	@$(BIN)/python -m pytest -m faults tests/faults $(ARGS)
+test-faults: env ## kill, freeze and stop clusters, all cases, and what else takes long; LABKIT_FAULTS_TABLE=FILE gets the table
+	@$(BIN)/python -m pytest -m "faults or thorough" $(ARGS)
 
 check: env ## lint, format, types, who imports whom
 	@$(BIN)/ruff check .

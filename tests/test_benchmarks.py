@@ -435,6 +435,7 @@ def test_a_run_that_fails_says_why_and_leaves_no_process(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_scaling_measures_a_real_cluster(tmp_path, shapes):
     command = [sys.executable, "-m", "benchmarks.scaling", "--repeats", "1", "--num-layers", "8"]
     command += ["--batch-size", "16", "--output", str(tmp_path), "--data-dir", str(shapes.directory.parent)]

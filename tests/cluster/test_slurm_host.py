@@ -113,6 +113,7 @@ def test_the_command_that_prints_tf_config_inside_of_a_step(slurm):
         slurm.run("srun", *options, "--distribution=cyclic", *command, timeout=60)
 
 
+@pytest.mark.thorough
 def test_a_requeue_lets_the_tasks_save_and_go_on(slurm, tmp_path):
     job, log = counting_job(slurm, tmp_path, steps=40)
     wait_for(lambda: all(counted(log, rank) for rank in (0, 1)), 60, slurm.logs)
@@ -123,6 +124,7 @@ def test_a_requeue_lets_the_tasks_save_and_go_on(slurm, tmp_path):
     assert lines_with(log, "^labkit: job .* start (.),") == ["1", "2"]
 
 
+@pytest.mark.thorough
 def test_a_job_that_loses_tasks_gives_up_in_the_end(slurm, tmp_path):
     job, log = counting_job(slurm, tmp_path, steps=1000)
     wait_for(lambda: all(counted(log, rank) for rank in (0, 1)), 60, slurm.logs)

@@ -85,7 +85,10 @@ def test_without_synchronized_statistics_the_curves_part_at_once(comparison):
     assert alone.largest > 1e-3
 
 
-@pytest.mark.parametrize(("begun", "continued"), [(PROCESSES, ONE), (DEVICES, PROCESSES)])
+@pytest.mark.parametrize(
+    ("begun", "continued"),
+    [(PROCESSES, ONE), pytest.param(DEVICES, PROCESSES, marks=pytest.mark.thorough)],
+)
 def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, tmp_path, begun, continued):
     job_dir = tmp_path / "run"
     shutil.copytree(run_of(folder, begun), job_dir)
