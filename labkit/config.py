@@ -165,8 +165,8 @@ class ModelConfig(_Owner):
     )
     precision: str = option(
         "float32",
-        "arithmetic of the network; variables, loss and metrics stay float32",
-        choices=("float32", "mixed_bfloat16"),
+        "arithmetic of the network; float64, slowly, shows what is rounding and what is not",
+        choices=("float32", "mixed_bfloat16", "float64"),
     )
 
     def __post_init__(self) -> None:

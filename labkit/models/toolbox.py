@@ -15,7 +15,7 @@ class Toolbox:
 
     Args:
         data_format: ``channels_last`` or ``channels_first``.
-        dtype: Keras dtype policy of the layers, ``float32`` or ``mixed_bfloat16``.
+        dtype: Keras dtype policy of the layers, ``float32``, ``mixed_bfloat16`` or ``float64``.
         seed: decides the initial weights.
         batch_norm_decay, batch_norm_epsilon, sync_batch_norm: see ``BatchNormalization``.
     """
@@ -96,8 +96,7 @@ class Toolbox:
         return keras.layers.GlobalAveragePooling2D(data_format=self.data_format, dtype=self.dtype)(x)
 
     def logits(self, x, num_classes: int):
-        """Dense layer in float32, so that the loss is computed in full precision."""
+        """Dense layer in float32 at least, so that the loss is computed in full precision."""
         initializer = keras.initializers.GlorotUniform(self._next_seed())
-        return keras.layers.Dense(
-            num_classes, kernel_initializer=initializer, dtype="float32", name="logits"
-        )(x)
+        dtype = "float64" if self.dtype == "float64" else "float32"
+        return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype=dtype, name="logits")(x)

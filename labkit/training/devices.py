@@ -222,7 +222,7 @@ def _probe_data_format(data_format: str, device: str) -> None:
 
 def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
     """Raise InputError where the devices have no arithmetic units for the precision asked for."""
-    if config.precision == "float32":
+    if config.precision in ("float32", "float64"):
         return
     if plan.kind == "GPU":
         found = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
@@ -231,7 +231,9 @@ def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
     else:
         good, needs = bool(cpu_bfloat16_flags()), "avx512_bf16 or amx_bf16, which this CPU doesn't have"
     if not good:
-        raise InputError(f"--precision is {config.precision!r}, which needs {needs}; allowed here: float32")
+        raise InputError(
+            f"--precision is {config.precision!r}, which needs {needs}; allowed here: float32, float64"
+        )
 
 
 def cpu_bfloat16_flags() -> list[str]:

@@ -37,7 +37,8 @@ class SGD(tf.Module):
         for index, variable in enumerate(self._variables):
             # On the same parameter server as its weight: one operation updates both.
             with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-                velocity = tf.Variable(tf.zeros(variable.shape), trainable=False, name=f"velocity_{index}")
+                zeros = tf.zeros(variable.shape, variable.dtype)
+                velocity = tf.Variable(zeros, trainable=False, name=f"velocity_{index}")
             self.velocities.append(velocity)
 
     def apply(self, strategy, gradients, learning_rate: tf.Tensor) -> list:
@@ -68,6 +69,7 @@ class SGD(tf.Module):
         )
 
     def _update(self, variable, velocity, gradient, learning_rate, scale, decay: float):
+        learning_rate = tf.cast(learning_rate, variable.dtype)
         if scale is not None:
             gradient = gradient * scale
         if decay and self._config.weight_decay_mode == "l2":

@@ -30,7 +30,7 @@ def make_train_step(
     """Return ``train_step(images, labels, learning_rate, stop)``.
 
     ``images`` and ``labels`` are what the distributed data set yields; ``learning_rate`` a float32 scalar;
-    ``stop`` a float32 scalar, 1 where this process was asked to stop. The step returns float32 [3]: loss and
+    ``stop`` a float32 scalar, 1 where this process was asked to stop. The step returns float [3]: loss and
     accuracy of the global batch and how many replicas were asked to stop, equal in every process; and
     float64 [2], seconds: how long a worker took from its batch to the last update of a remote variable (0
     where they are local), and for how long this process's first replica exchanged values with other devices
@@ -87,13 +87,13 @@ def make_train_step(
             },
         )
         correct = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.cast(labels, tf.int32))
-        accuracy = tf.reduce_sum(tf.cast(correct, tf.float32)) / global_batch_size
+        accuracy = tf.reduce_sum(tf.cast(correct, loss.dtype)) / global_batch_size
         exchanged = (read_at - started_at) + (exchanged_at - computed_at) if timed else started_at
         worked = exchanged_at - started_at if remote_variables else tf.zeros_like(started_at)
         times = tf.stack([worked, exchanged])
         if exchanges and deterministic:
             times = tf.fill([2], tf.constant(math.nan, tf.float64))
-        return tf.stack([loss, accuracy, stop]), times
+        return tf.stack([loss, accuracy, tf.cast(stop, loss.dtype)]), times
 
     @tf.function(reduce_retracing=True)
     def train_step(images, labels, learning_rate, stop):

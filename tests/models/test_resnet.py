@@ -63,6 +63,18 @@ def test_logits_stay_float32_in_mixed_precision():
     np.testing.assert_allclose(model(IMAGES), reference(IMAGES), atol=0.1)
 
 
+def test_float64_is_the_same_network_all_the_way():
+    model = build(num_layers=8, precision="float64")
+    assert model(IMAGES).dtype == "float64"
+    assert {str(weight.dtype) for weight in model.weights} == {"float64"}
+    reference = build(num_layers=8)
+    reference.set_weights(model.get_weights())
+    for training in (False, True):
+        np.testing.assert_allclose(
+            model(IMAGES, training=training), reference(IMAGES, training=training), rtol=1e-4, atol=1e-4
+        )
+
+
 def test_names():
     assert model_name(ModelConfig(num_layers=20)) == "resnet20"
     assert (

@@ -77,6 +77,15 @@ def test_weights_velocities_and_moving_averages_are_close(comparison, folder):
             assert apart <= 0.01 * np.linalg.norm(value), f"{layout}: {name}"
 
 
+@pytest.mark.thorough
+def test_in_float64_nothing_but_rounding_was_apart_at_a_rate_that_learns():
+    values = VALUES | {"precision": "float64", "learning_rate": 0.1, "train_batch_size": 64}
+    found = compare_replicas(values, (ONE, DEVICES, PROCESSES), steps=STEPS)
+    assert 0 < found.largest < 1e-9
+    curve = found.losses[ONE]
+    assert curve[-10:].mean() < curve[:10].mean() - 0.15
+
+
 def test_without_synchronized_statistics_the_curves_part_at_once(comparison):
     alone = compare_replicas(VALUES | {"sync_batch_norm": False}, (ONE, DEVICES), steps=5)
     # One replica has the statistics of the whole batch either way.

@@ -65,6 +65,10 @@ def test_a_layout_that_the_device_cannot_run_is_refused_with_its_reason(monkeypa
         choose_data_format("channels_first", CPU)
 
 
+def test_float64_runs_anywhere():
+    check_precision(ModelConfig(precision="float64"), CPU)
+
+
 def test_bfloat16_where_the_cpu_has_it(monkeypatch):
     config = ModelConfig(precision="mixed_bfloat16")
     monkeypatch.setattr(devices, "cpu_bfloat16_flags", lambda: ["avx512_bf16"])
