@@ -168,6 +168,7 @@ def check_finished(slurm: SlurmHost, job: str, log: Path, run: RunDirectory) -> 
     return ended
 
 
+@pytest.mark.thorough
 def test_a_synchronous_training_of_two_tasks(slurm, tmp_path):
     job, log, run = training_job(slurm, tmp_path, steps=20)
     ended = check_finished(slurm, job, log, run)

@@ -164,6 +164,7 @@ def test_every_later_cell_works_for_a_cluster(multi_worker):
     assert (conclusion["split"], conclusion["examples"], conclusion["did_work"]) == ("test", 2000, True)
 
 
+@pytest.mark.thorough
 def test_workers_with_a_parameter_server_train_the_run(tmp_path):
     execution = papermill(tmp_path, strategy="parameter_server", num_workers=2, num_ps=1, seed=2, **CLUSTER)
     assert execution.code == 0, execution.said
