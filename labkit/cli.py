@@ -1,7 +1,6 @@
 """The ``labkit`` command: flags, and one call each.
 
-The standard library's argparse: flags are derived from the configuration's fields, booleans take both
-forms (``--no-x`` and ``--x False``), and nothing heavy is imported before a command runs.
+Nothing heavy is imported before a command runs.
 """
 
 import argparse
@@ -10,49 +9,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from labkit import __version__
+from labkit.arguments import Parser, add_field, seconds, typed, whole_number
 from labkit.cluster.endings import note_failure, note_step
-from labkit.config import Config, FieldInfo, fields_by_name, unknown_name_error
+from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 from labkit.peers import EXIT_LOST_PEER, PeerLost
 
 __all__ = ["main"]
-
-
-class _Parser(argparse.ArgumentParser):
-    """Errors in one line, with the nearest known flag; exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"labkit: error: {message} (see {self.prog} --help)\n")
-
-    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
-        known, unknown = self.parse_known_args(arguments)
-        if unknown:
-            flags = [flag for action in known.parser._actions for flag in action.option_strings]
-            raise unknown_name_error("argument", unknown[0].split("=")[0], sorted(flags))
-        return known
-
-
-_BOOLEAN_WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
-
-
-class _Boolean(argparse.Action):
-    """``--flag``, ``--no-flag``, ``--flag True``, ``--flag=False``."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
-        negated = ["--no-" + flag.removeprefix("--") for flag in option_strings]
-        super().__init__([*option_strings, *negated], dest, nargs="?", metavar="True|False", **kwargs)
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        value = True
-        if values is not None:
-            if values.lower() not in _BOOLEAN_WORDS:
-                parser.error(f"{option_string} is {values!r}; allowed: True or False")
-            value = _BOOLEAN_WORDS[values.lower()]
-        negative = (option_string or "").startswith("--no-")
-        setattr(namespace, self.dest, value != negative)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,8 +59,8 @@ def _main(arguments: list[str]) -> int:
 # ---- parsers -------------------------------------------------------------------------------------------
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="labkit", description="Understand, run and trust distributed training.")
+def _parser() -> Parser:
+    parser = Parser(prog="labkit", description="Understand, run and trust distributed training.")
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     parser.set_defaults(parser=parser, command=_help)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -108,7 +74,7 @@ def _parser() -> _Parser:
     return parser
 
 
-def _add(commands: Any, name: str, help: str, command: Any) -> _Parser:
+def _add(commands: Any, name: str, help: str, command: Any) -> Parser:
     parser = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
     parser.set_defaults(parser=parser, command=command)
     return parser
@@ -122,37 +88,7 @@ def _add_train(commands: Any) -> None:
         "--overwrite", action="store_true", help="discard the run that is in the job directory"
     )
     for info in fields_by_name().values():
-        _add_field(parser, info)
-
-
-def _add_field(parser: argparse.ArgumentParser, info: FieldInfo) -> None:
-    default = "none" if info.default is None else info.default
-    help = f"{info.help} (default: {default})".replace("%", "%%")
-    if info.type is bool:
-        parser.add_argument(info.flag, dest=info.name, action=_Boolean, default=argparse.SUPPRESS, help=help)
-        return
-    metavar = {int: "N", float: "X", str: "TEXT"}[info.type]
-    if info.choices:
-        metavar = "{" + ",".join(str(choice) for choice in info.choices) + "}"
-    parser.add_argument(
-        info.flag,
-        dest=info.name,
-        metavar=metavar,
-        default=argparse.SUPPRESS,
-        help=help,
-    )
-
-
-def _typed(info: FieldInfo, text: str | bool) -> Any:
-    """Convert a flag's text to the field's type; the field itself checks the range."""
-    if isinstance(text, bool):
-        return text
-    if info.optional and text.lower() == "none":
-        return None
-    try:
-        return info.type(text)
-    except ValueError:
-        raise InputError(f"{info.flag} is {text!r}; allowed: {info.allowed}") from None
+        add_field(parser, info)
 
 
 def _add_data(commands: Any) -> None:
@@ -174,7 +110,7 @@ def _add_data(commands: Any) -> None:
     )
     prepare.add_argument(
         "--validation-size",
-        type=_whole_number(),
+        type=whole_number(),
         metavar="N",
         help="examples held out of training (default: as prepared, else a tenth: 5000 of CIFAR-10)",
     )
@@ -198,10 +134,10 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument(
         "--data-dir", metavar="DIR", help="where the data set is (default: where the run had it)"
     )
-    parser.add_argument("--eval-batch-size", type=_whole_number(), metavar="N", help="(default: the run's)")
+    parser.add_argument("--eval-batch-size", type=whole_number(), metavar="N", help="(default: the run's)")
     parser.add_argument(
         "--num-intra-threads",
-        type=_whole_number(),
+        type=whole_number(),
         metavar="N",
         help="threads inside one operation, 0: TensorFlow's choice (default: the run's)",
     )
@@ -213,7 +149,7 @@ def _add_evaluate(commands: Any) -> None:
     )
     parser.add_argument(
         "--wait-seconds",
-        type=_seconds,
+        type=seconds,
         metavar="X",
         help="with --watch: how long to wait for a run that isn't there yet, or that was interrupted, "
         "failed, died or went silent, to go on (default: 60)",
@@ -264,26 +200,6 @@ def _add_doctor(commands: Any) -> None:
 
 def _add_demo(commands: Any) -> None:
     _add(commands, "demo", "Run the notebook and say where to look.", _demo)
-
-
-def _whole_number() -> Any:
-    def convert(text: str) -> int:
-        try:
-            return int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number") from None
-
-    return convert
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number of at least 0")
-    return value
 
 
 def _help(options: argparse.Namespace) -> int:
@@ -347,7 +263,7 @@ def _config_of(options: argparse.Namespace) -> Config:
     from labkit.presets import preset_values
 
     fields = fields_by_name()
-    given = {name: _typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
     preset = preset_values(options.preset) if options.preset else {}
     return Config.from_flat({**preset, **given})
 

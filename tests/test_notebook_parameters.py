@@ -181,7 +181,8 @@ def test_a_variable_that_is_no_object_is_refused(text, monkeypatch):
 
 
 def test_the_command_makes_the_same_run():
-    from labkit.cli import _parser, _typed
+    from labkit.arguments import typed
+    from labkit.cli import _parser
 
     given = {"num_gpus": 0, "job_dir": "/a folder/run", "gradient_clip_norm": 1.5, "nesterov": False}
     parameters = parameters_from_values(OWN, given)
@@ -189,7 +190,7 @@ def test_the_command_makes_the_same_run():
     assert words[0] == "labkit"
     options = vars(_parser().parse_all(words[1:]))
     fields = fields_by_name()
-    values = {name: _typed(fields[name], value) for name, value in options.items() if name in fields}
+    values = {name: typed(fields[name], value) for name, value in options.items() if name in fields}
     assert Config.from_flat(values) == parameters.config
 
 

@@ -3,7 +3,7 @@
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 
-__all__ = ["check_replicas", "train_arguments"]
+__all__ = ["CLUSTER_FLAGS", "check_replicas", "train_arguments"]
 
 CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "job_name", "task_index")
 

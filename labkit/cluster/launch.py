@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.cluster.flags import train_arguments
-from labkit.cluster.local import LocalCluster, run_local_cluster
+from labkit.cluster.local import LocalCluster, own_host, run_local_cluster
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.runs import RunDirectory, RunLock
 from labkit.training.admission import check_cluster, discard
-from labkit.training.api import DATA_CHOICE, admit_to_cluster, ensure_data_set
+from labkit.training.resolution import DATA_CHOICE, admit_to_cluster, ensure_data_set
 from labkit.training.topology import ClusterTask
 
 __all__ = ["Launch", "plan_launch"]
@@ -102,13 +102,9 @@ def plan_launch(
     distribution = config.distribution
     if cluster.asynchronous and distribution.sync:
         raise InputError(f"--ps is {ps} with --sync, where nobody would use them; leave one of the two out")
-    for flag, value in (("--worker-hosts", distribution.worker_hosts), ("--ps-hosts", distribution.ps_hosts)):
-        if value is not None:
-            raise InputError(f"{flag} is {value!r}, but the launcher names the hosts; leave it out")
     if max_restarts < 0:
         raise InputError(f"--max-restarts is {max_restarts}; allowed: 0 or more")
-    # A server that listens on every address is reached on this machine's own.
-    host = "127.0.0.1" if distribution.bind in ("0.0.0.0", "::") else distribution.bind
+    host = own_host(distribution.bind)
     config = config.replace({"sync": not cluster.asynchronous})
     check_cluster(config, cluster.tasks(host)[cluster.chief], overwrite=False)
     train_arguments(config)

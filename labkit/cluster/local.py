@@ -23,7 +23,7 @@ from labkit.errors import InputError
 from labkit.peers import EXIT_LOST_PEER
 from labkit.training.topology import ClusterTask
 
-__all__ = ["LocalCluster", "Patience", "run_local_cluster"]
+__all__ = ["LocalCluster", "Patience", "own_host", "run_local_cluster"]
 
 LATE = "did not end in time"
 
@@ -61,6 +61,11 @@ class LocalCluster:
         jobs = {job: tuple(itertools.islice(addresses, count)) for job, count in counts.items() if count}
         tasks = [ClusterTask(jobs, job, index) for job in jobs for index in range(counts[job])]
         return {task.name: task for task in tasks}
+
+
+def own_host(bind: str) -> str:
+    """Return where servers that listen on ``bind`` are reached from this machine."""
+    return "127.0.0.1" if bind in ("0.0.0.0", "::") else bind
 
 
 @dataclass(frozen=True)

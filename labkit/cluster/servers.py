@@ -9,7 +9,7 @@ from labkit.notices import import_tensorflow
 from labkit.peers import PeerLost, Peers, die_of_loss
 from labkit.runs import RunDirectory
 from labkit.training.admission import check_cluster
-from labkit.training.api import admit_to_cluster
+from labkit.training.resolution import admit_to_cluster
 from labkit.training.signals import StopRequest, stop_on_signals
 from labkit.training.topology import ClusterTask
 

@@ -7,7 +7,8 @@ starts them, follows the run directory and shows what comes out.
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.cluster.local import LocalCluster
+from labkit.cluster.flags import CLUSTER_FLAGS
+from labkit.cluster.local import LocalCluster, own_host
 from labkit.config import Config, fields_by_name, unknown_name_error
 from labkit.errors import InputError
 from labkit.training.admission import check_cluster
@@ -17,7 +18,6 @@ __all__ = ["CLUSTER_DEFAULTS", "STRATEGIES", "ClusterFailed", "check_training", 
 STRATEGIES = ("local", "multi_worker", "parameter_server")
 CLUSTER_DEFAULTS: Mapping[str, Any] = {"strategy": "local", "num_workers": 2, "num_ps": 1}
 COUNTS = ("num_workers", "num_ps")
-MEMBERSHIP = ("worker_hosts", "ps_hosts", "job_name", "task_index")
 
 
 class ClusterFailed(RuntimeError):
@@ -77,13 +77,12 @@ def _check_use(strategy: str, chosen: Mapping[str, Any]) -> None:
 def check_training(config: Config, cluster: LocalCluster | None) -> None:
     """Raise InputError where the notebook, or its ``cluster``, can't train ``config``; starts nothing."""
     values = config.flat()
-    for name in MEMBERSHIP:
+    for name in CLUSTER_FLAGS:
         if values[name] is not None:
             raise InputError(
                 f"{fields_by_name()[name].flag} is {values[name]!r}, but a notebook is no task of a cluster; "
                 "leave it out: strategy 'multi_worker' or 'parameter_server' starts one on this machine"
             )
     if cluster is not None:
-        bind = config.distribution.bind
-        tasks = cluster.tasks("127.0.0.1" if bind in ("0.0.0.0", "::") else bind)
+        tasks = cluster.tasks(own_host(config.distribution.bind))
         check_cluster(config, tasks[cluster.chief], overwrite=False)

@@ -78,7 +78,7 @@ def prepare(parameters: Parameters) -> Prepared:
     # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     from labkit.data.resolve import resolve
-    from labkit.training.api import with_recorded_choices
+    from labkit.training.resolution import with_recorded_choices
     from labkit.training.session import prepare_devices
 
     plan = (

@@ -14,21 +14,17 @@ Ports, socket options and binds to any other address stay as they are, and so do
 import ctypes
 import errno
 import ipaddress
-import mmap
-import os
 import platform
 import socket
 import struct
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
+from labkit.training.library_imports import RELOCATIONS, import_entries, loaded_libraries, write_pointer
 
 __all__ = ["listen_on", "listening_addresses"]
 
@@ -36,15 +32,6 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 WAY_OUT = "give an address of this machine, or 0.0.0.0 for all of them"
 SECONDS_TO_REACH_ITSELF = 5.0  # a connection of this machine to itself takes less than a millisecond
-
-# Relocations that store a symbol's address in 8 bytes: GLOB_DAT, JUMP_SLOT and the plain 64-bit one, by
-# the names that platform.machine() gives.
-RELOCATIONS = {"x86_64": (6, 7, 1), "aarch64": (1025, 1026, 257)}
-
-# Tags of the dynamic section and program header types, from <elf.h>.
-DT_PLTRELSZ, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_STRSZ, DT_JMPREL = 2, 5, 6, 7, 8, 10, 23
-PT_DYNAMIC = 2
-SYMBOL_BYTES = 24  # sizeof(Elf64_Sym); its first four are the name's place in the string table
 
 IPV4_WILDCARD = bytes(4)
 IPV4_MAPPED = bytes(10) + b"\xff\xff"  # how an IPv6 socket spells an IPv4 address: ::ffff:a.b.c.d
@@ -172,9 +159,6 @@ def _bind(descriptor: int, address: int | None, length: int) -> int:
 _bind_callback = ctypes.CFUNCTYPE(*_SIGNATURE, use_errno=True)(_bind)
 
 
-# ---- Where the libraries' pointers to bind are
-
-
 def _redirect_tensorflow(address: str) -> None:
     """Let every loaded library of TensorFlow call :func:`_bind`; those that do already stay so."""
     system, machine = platform.system(), platform.machine()
@@ -183,12 +167,18 @@ def _redirect_tensorflow(address: str) -> None:
             address, f"labkit can change that on 64-bit Linux only, not on {system} {machine}"
         )
     import_tensorflow()
-    entries = [entry for base, dynamic in _tensorflow_libraries() for entry in _bind_entries(base, dynamic)]
+    import tensorflow as tf
+
+    entries = [
+        entry
+        for base, dynamic in loaded_libraries(tf.__file__)
+        for entry in import_entries(base, dynamic, b"bind")
+    ]
     if not entries:
         raise _cannot_be_held(address, "its libraries have no call of bind that labkit could change")
     try:
         for entry in entries:
-            _write_pointer(entry, ctypes.cast(_bind_callback, ctypes.c_void_p).value)
+            write_pointer(entry, ctypes.cast(_bind_callback, ctypes.c_void_p).value)
     except OSError as error:
         raise _cannot_be_held(address, f"its libraries can't be changed: {error}") from error
 
@@ -198,113 +188,3 @@ def _cannot_be_held(address: str, reason: str) -> InputError:
         f"--bind {address}: TensorFlow's servers would listen on every address of this machine ({reason}); "
         "--bind 0.0.0.0 accepts that"
     )
-
-
-class _ProgramHeader(ctypes.Structure):
-    """``Elf64_Phdr``."""
-
-    _fields_ = [
-        ("type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        *((name, ctypes.c_uint64) for name in ("offset", "vaddr", "paddr", "filesz", "memsz", "align")),
-    ]
-
-
-class _LoadedObject(ctypes.Structure):
-    """The first fields of ``struct dl_phdr_info``."""
-
-    _fields_ = [
-        ("base", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-        ("headers", ctypes.POINTER(_ProgramHeader)),
-        ("num_headers", ctypes.c_uint16),
-    ]
-
-
-def _tensorflow_libraries() -> list[tuple[int, int]]:
-    """Return (load address, address of the dynamic section) of each loaded library of the package."""
-    import tensorflow as tf
-
-    # The loader's names hold ".." and stay unresolved where packages are symbolic links to a cache.
-    folder = Path(os.path.abspath(tf.__file__)).parent
-    folders = {folder, folder.resolve()}
-    found = []
-
-    def visit(info, size, data):
-        loaded = info.contents
-        name = os.fsdecode(loaded.name)  # empty for the program itself
-        path = Path(os.path.normpath(name))
-        if os.path.isabs(name) and folders & {*path.parents, *path.resolve().parents}:
-            headers = loaded.headers[: loaded.num_headers]
-            found.extend((loaded.base, loaded.base + h.vaddr) for h in headers if h.type == PT_DYNAMIC)
-        return 0
-
-    visitor = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p)
-    ctypes.CDLL(None).dl_iterate_phdr(visitor(visit), None)
-    return found
-
-
-def _bind_entries(base: int, dynamic: int) -> Iterator[int]:
-    """Yield the addresses of the pointers to ``bind`` of the library that is loaded at ``base``."""
-    tags = _dynamic_section(base, dynamic)
-    strings = _array(tags[DT_STRTAB], tags[DT_STRSZ], ctypes.c_uint8)
-    for table, size in ((DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)):
-        if not tags.get(size):
-            continue
-        # Elf64_Rela: where; symbol number and kind; addend. TensorFlow's libraries have a million of them.
-        where, info, _ = _array(tags[table], tags[size], ctypes.c_uint64).reshape(-1, 3).T
-        entries = np.flatnonzero(np.isin(info & 0xFFFFFFFF, RELOCATIONS[platform.machine()]))
-        if not entries.size:
-            continue
-        numbers = info[entries] >> 32
-        symbols = _array(tags[DT_SYMTAB], SYMBOL_BYTES * (int(numbers.max()) + 1), ctypes.c_uint32)
-        names = symbols.reshape(-1, SYMBOL_BYTES // 4)[numbers, 0]
-        for place, character in enumerate(b"bind\0"):
-            matches = strings[np.minimum(names + place, strings.size - 1)] == character
-            entries, names = entries[matches], names[matches]
-        yield from (base + offset for offset in where[entries].tolist())
-
-
-def _array(address: int, num_bytes: int, kind: Any) -> np.ndarray:
-    """Return memory of this process as a NumPy array of a ctypes type, not copied."""
-    return np.ctypeslib.as_array((kind * (num_bytes // ctypes.sizeof(kind))).from_address(address))
-
-
-def _dynamic_section(base: int, dynamic: int) -> dict[int, int]:
-    """Return the value of each tag; tables as addresses in this process."""
-    tags: dict[int, int] = {}
-    while tag := ctypes.c_int64.from_address(dynamic).value:
-        tags[tag] = ctypes.c_uint64.from_address(dynamic + 8).value
-        dynamic += 16
-    for table in (DT_STRTAB, DT_SYMTAB, DT_RELA, DT_JMPREL):
-        # glibc has added the load address already, other C libraries haven't.
-        if table in tags and tags[table] < base:
-            tags[table] += base
-    return tags
-
-
-def _write_pointer(where: int, value: int | None) -> None:
-    """Store a pointer, also in a page that the loader has made read-only after relocation (RELRO)."""
-    pointer = ctypes.c_void_p.from_address(where)
-    if "w" in _permissions(where):
-        pointer.value = value
-        return
-    _protect(where, mmap.PROT_READ | mmap.PROT_WRITE)
-    pointer.value = value
-    _protect(where, mmap.PROT_READ)
-
-
-def _permissions(where: int) -> str:
-    """Return the permissions of the memory at an address, as in ``r--p``."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, permissions = line.split()[:2]
-        start, end = (int(bound, 16) for bound in span.split("-"))
-        if start <= where < end:
-            return permissions
-    raise OSError(errno.EFAULT, f"no memory at {where:#x}")
-
-
-def _protect(where: int, protection: int) -> None:
-    page = ctypes.c_void_p(where & -mmap.PAGESIZE)
-    if ctypes.CDLL(None, use_errno=True).mprotect(page, ctypes.c_size_t(mmap.PAGESIZE), protection):
-        raise OSError(ctypes.get_errno(), f"mprotect: {os.strerror(ctypes.get_errno())}")

@@ -9,7 +9,7 @@ from labkit.cluster.launch import gpu_environment, plan_launch
 from labkit.config import Config
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
-from labkit.training import api
+from labkit.training import resolution
 from labkit.training.topology import ClusterTask
 
 
@@ -61,10 +61,10 @@ def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(tmp_path, monke
     assert launch.start() == 0
     assert json.loads(given["LABKIT_DATA_CHOICE"]) == {"asked_for": "auto", "note": said[-1]}
     monkeypatch.setenv("LABKIT_DATA_CHOICE", given["LABKIT_DATA_CHOICE"])
-    assert api._launchers_choice() == {"asked_for": "auto", "note": said[-1]}
+    assert resolution.launchers_choice() == {"asked_for": "auto", "note": said[-1]}
     monkeypatch.setenv("LABKIT_DATA_CHOICE", "[1]")
     with pytest.raises(InputError, match="LABKIT_DATA_CHOICE is"):
-        api._launchers_choice()
+        resolution.launchers_choice()
 
 
 @pytest.mark.parametrize(

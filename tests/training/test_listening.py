@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from labkit.errors import InputError
-from labkit.training import listening
+from labkit.training import library_imports, listening
 from labkit.training.listening import listen_on, listening_addresses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets labkit choose the address")
@@ -163,7 +163,7 @@ def test_a_system_where_tensorflow_cannot_be_held_is_refused(monkeypatch, system
 
 def test_libraries_without_the_entry_are_refused(monkeypatch):
     monkeypatch.setattr(listening, "import_tensorflow", lambda: None)
-    monkeypatch.setattr(listening, "_tensorflow_libraries", list)
+    monkeypatch.setattr(listening, "loaded_libraries", lambda package_file: [])
     with pytest.raises(InputError, match="every address.*no call of bind.*--bind 0.0.0.0 accepts that"):
         listen_on(LOOPBACK)
 
@@ -315,9 +315,9 @@ def test_a_pointer_in_a_read_only_page_is_replaced_and_the_page_stays_read_only(
     with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory:
         view = ctypes.c_char.from_buffer(memory)
         where = ctypes.addressof(view) + mmap.PAGESIZE + 8
-        listening._protect(where, mmap.PROT_READ)
-        listening._write_pointer(where, 0x1234)
+        library_imports._protect(where, mmap.PROT_READ)
+        library_imports.write_pointer(where, 0x1234)
         assert ctypes.c_uint64.from_address(where).value == 0x1234
-        assert "w" not in listening._permissions(where)
-        assert "w" in listening._permissions(where - mmap.PAGESIZE)
+        assert "w" not in library_imports._permissions(where)
+        assert "w" in library_imports._permissions(where - mmap.PAGESIZE)
         del view
