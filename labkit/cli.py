@@ -234,7 +234,7 @@ def _train(options: argparse.Namespace) -> int:
         print(f"labkit: lost peer: {error}", file=sys.stderr)
         code = EXIT_LOST_PEER
     note_failure(code)
-    # TensorFlow's servers end in an order of their own, and wait up to 10 s for tasks that have gone already.
+    # TensorFlow's servers take seconds to end, and its threads may still wait for a task that has gone.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -50,7 +50,6 @@ def _serve(task: ClusterTask, config: Config, run: RunDirectory, stop: StopReque
 
     listen_on(config.distribution.bind)
     server = _start_server(task, config, threads_for_peers(task))
-    stop.arm()
     peers = Peers(
         run.cluster_path,
         task.name,

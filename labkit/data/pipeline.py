@@ -55,6 +55,7 @@ def train_dataset(
     start_step: int,
     stop_step: int,
     use_distortion: bool = True,
+    standardized: bool = True,
     input_path: str = "auto",
     share: InputShare = WHOLE_BATCH,
     shuffle_buffer_size: int = DEFAULT_SHUFFLE_BUFFER_SIZE,
@@ -68,15 +69,17 @@ def train_dataset(
         seed: decides the order and the distortions.
         start_step: the first step, counted from 0; what comes does not depend on where one starts.
         stop_step: one past the last step.
-        use_distortion: pad, crop and flip at random; images are only standardised otherwise.
+        use_distortion: pad, crop and flip at random.
+        standardized: whether :func:`standardize` has been applied to the images; a quarter of the bytes is to
+            be sent where whoever receives them does that.
         input_path: ``memory``, ``streaming``, or ``auto`` (:func:`choose_input_path`).
         share: which replicas' slices to yield.
         shuffle_buffer_size: of the streaming path, in examples.
         arrays: :func:`load_split`'s result for ``train``, so that it need not be read again (memory path).
 
     Returns:
-        (images float32 [b, height, width, channels], labels int32 [b]) with b = global batch / replicas,
-        static shapes; step by step, and within a step replica by replica.
+        (images float32 [b, height, width, channels], uint8 where they aren't standardised, labels int32 [b])
+        with b = global batch / replicas, static shapes; step by step, and within a step replica by replica.
 
     Raises:
         InputError: an argument is out of range, or the split is missing or damaged.
@@ -108,7 +111,8 @@ def train_dataset(
             if use_distortion:
                 epoch = (position + tf.range(replica_batch, dtype=tf.int64)) // window.examples
                 images = crop_and_flip(images, *distortion_offsets(key, epoch, index))
-            images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
+            images = standardize(images, manifest) if standardized else images
+            images = tf.ensure_shape(images, [replica_batch, *manifest.image_shape])
             return images, tf.ensure_shape(labels, [replica_batch])
 
         batches = _replica_batches(window, read_epoch).map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)

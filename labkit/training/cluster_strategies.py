@@ -102,7 +102,7 @@ def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
     """Spread the variables made inside over the parameter servers. Enter it inside the strategy's scope.
 
     ``round_robin`` is TensorFlow's own: server 0, 1, 2, 0, … in order of creation. It balances their number,
-    and with it the requests, but not their bytes: a network's last layers have most of them. ``greedy`` gives
+    but not their bytes: a network's last layers have most of them. ``greedy`` gives
     each variable to the server that holds the fewest bytes so far, as the ``GreedyLoadBalancingStrategy`` of
     TensorFlow 1 did with ``byte_size_load_fn``: what a server has to send and receive is balanced.
     A variable that is colocated with another follows it in both.

@@ -308,6 +308,8 @@ class TrainLoop:
                     start_step=self.progress.step,
                     stop_step=self.total_steps,
                     use_distortion=config.data.use_distortion_for_training,
+                    # The step does that, where batches go over a network.
+                    standardized=plan.asynchronous_workers == 0,
                     input_path=path,
                     share=share,
                     shuffle_buffer_size=config.data.shuffle_buffer_size,

@@ -90,7 +90,6 @@ class Membership:
                 strategy = make_multi_worker_strategy(self.task, plan)
                 everywhere(strategy, 0)
         self._in_step = not self.asynchronous
-        stop.arm()
         return strategy
 
     def _check_agreement(self) -> None:

@@ -1,5 +1,6 @@
 """Everything that a process needs to train or evaluate one run, made in the right order."""
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from labkit.config import Config
+from labkit.data.augment import standardize
 from labkit.data.manifest import Manifest
 from labkit.models.registry import build_model
 from labkit.training.cluster_strategies import placed_variables
@@ -94,6 +96,7 @@ def make_session(
         )
         optimizer = SGD(model, config.optimizer)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+    remote = plan.asynchronous_workers > 0
     train_step = make_train_step(
         strategy,
         model,
@@ -101,7 +104,8 @@ def make_session(
         step,
         global_batch_size=config.data.train_batch_size,
         label_smoothing=config.optimizer.label_smoothing,
-        remote_variables=plan.asynchronous_workers > 0,
+        standardize=functools.partial(standardize, manifest=manifest) if remote else tf.identity,
+        remote_variables=remote,
         deterministic=config.run.deterministic,
     )
     # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.

@@ -16,15 +16,6 @@ class StopRequest:
         self.signal_number: int | None = None
         self._before: dict[int, Any] = {}
 
-    def arm(self) -> None:
-        """Take the signals, once more where somebody else took them meanwhile.
-
-        The server of a ``MultiWorkerMirroredStrategy`` takes SIGTERM for a preemption service of its own.
-        """
-        if self.signal_number is None:
-            for number in self._before:
-                signal.signal(number, self._ask)
-
     def _ask(self, number: int, frame: Any) -> None:
         self.signal_number = number
         signal.signal(number, self._before[number])
@@ -34,7 +25,8 @@ class StopRequest:
         self._before = {
             number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
         }
-        self.arm()
+        for number in self._before:
+            signal.signal(number, self._ask)
 
     def _give_back(self) -> None:
         for number, handler in self._before.items():

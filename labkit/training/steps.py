@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from labkit.models.layers import recorded_batch_statistics
+from labkit.training.bundles import delivered, fetched
 from labkit.training.losses import softmax_cross_entropy
 from labkit.training.optimizers import SGD
 
@@ -24,6 +25,7 @@ def make_train_step(
     *,
     global_batch_size: int,
     label_smoothing: float,
+    standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     remote_variables: bool = False,
     deterministic: bool = False,
 ) -> Callable[[Any, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
@@ -41,6 +43,7 @@ def make_train_step(
     several writers).
 
     Args:
+        standardize: makes of the images what the model takes, on the device that trains.
         remote_variables: whether the variables are on parameter servers: they are read once at the start,
             and the update is made where they are.
         deterministic: whether TensorFlow's operations are held to give the same bits each time. It refuses to
@@ -51,6 +54,13 @@ def make_train_step(
 
     def update(strategy, gradients, statistics, learning_rate, norm_layers):
         variables = [variable.value for variable in model.trainable_variables]
+        averages = [
+            average.value for layer in norm_layers for average in (layer.moving_mean, layer.moving_variance)
+        ]
+        if remote_variables:
+            sent = [strategy.experimental_local_results(value)[0] for value in [*gradients, *statistics]]
+            received = delivered(sent, [*variables, *averages])
+            gradients, statistics = received[: len(variables)], received[len(variables) :]
         reduced = strategy.extended.batch_reduce_to(
             tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
         )
@@ -58,7 +68,7 @@ def make_train_step(
         if timed and not remote_variables:
             exchanged_at = _time_after([strategy.experimental_local_results(value)[0] for value in reduced])
         updates = optimizer.apply(strategy, reduced, learning_rate)
-        _update_moving_averages(strategy, norm_layers, statistics)
+        _update_moving_averages(strategy, averages, statistics, [layer.decay for layer in norm_layers])
         return _time_after(updates) if timed and remote_variables else exchanged_at
 
     def replica_step(images, labels, learning_rate, stop):
@@ -71,7 +81,7 @@ def make_train_step(
             if remote_variables:
                 tape.watch(weights)  # copies: no variables that a tape knows by itself
             recorded = scope.enter_context(recorded_batch_statistics())
-            logits = model(images, training=True)
+            logits = model(standardize(images), training=True)
             losses = softmax_cross_entropy(labels, logits, label_smoothing)
             # The one place where the loss is scaled: a sum over all replicas of per-example losses over
             # the global batch size is the mean over the global batch, however it is sliced.
@@ -82,7 +92,7 @@ def make_train_step(
             functools.partial(update, norm_layers=[layer for layer, _, _ in recorded]),
             args=(gradients,),
             kwargs={
-                "statistics": [(mean, variance) for _, mean, variance in recorded],
+                "statistics": [value for _, mean, variance in recorded for value in (mean, variance)],
                 "learning_rate": learning_rate,
             },
         )
@@ -117,29 +127,29 @@ def _read_once(model: keras.Model, scope: contextlib.ExitStack) -> tuple[list[tf
     Returns the copies of the trainable ones, and the time at which all were there.
     """
     variables = model.trainable_variables
-    values = [tf.identity(variable.value) for variable in variables]
+    values = fetched([variable.value for variable in variables])
     scope.enter_context(keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))))
     return values, _time_after(values)
 
 
-def _update_moving_averages(strategy, norm_layers, statistics) -> None:
-    """Move each moving average towards the mean over the replicas of their batches' statistics."""
-    averages, values, decays = [], [], []
-    for layer, (mean, variance) in zip(norm_layers, statistics, strict=True):
-        averages += [layer.moving_mean.value, layer.moving_variance.value]
-        values += [mean, variance]
-        decays += [layer.decay, layer.decay]
+def _update_moving_averages(strategy, averages, statistics, decays) -> None:
+    """Move each moving average towards the mean over the replicas of their batches' statistics.
+
+    Args:
+        averages: of mean and variance, layer by layer; so are ``statistics``.
+        decays: one for each layer.
+    """
     if not averages:
         return
     reduced = strategy.extended.batch_reduce_to(
-        tf.distribute.ReduceOp.MEAN, list(zip(values, averages, strict=True))
+        tf.distribute.ReduceOp.MEAN, list(zip(statistics, averages, strict=True))
     )
 
     def move(average, value, decay: float):
         return average.assign_sub((1.0 - decay) * (average - value))
 
-    for average, value, decay in zip(averages, reduced, decays, strict=True):
-        strategy.extended.update(average, move, args=(value, decay), group=False)
+    for place, (average, value) in enumerate(zip(averages, reduced, strict=True)):
+        strategy.extended.update(average, move, args=(value, decays[place // 2]), group=False)
 
 
 def make_predict_step(strategy: tf.distribute.Strategy, model: keras.Model) -> Callable[[Any], Any]:

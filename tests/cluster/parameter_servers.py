@@ -1,5 +1,6 @@
 """Runs in a process of its own (one cluster a process); ends with "all held", or an AssertionError."""
 
+import numpy as np
 import tensorflow as tf
 
 from labkit.cluster.local import free_ports
@@ -32,6 +33,13 @@ servers = [
 ]
 strategy = make_parameter_server_strategy(ClusterTask(jobs | {"chief": (ports[4],)}, "chief", 0))
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def prepare(images: tf.Tensor) -> tf.Tensor:
+    """Stand for what is done to the bytes on the worker."""
+    return tf.cast(images, tf.float32) / 128.0 - 1.0
+
+
 config = Config.from_flat({"num_layers": 8, "train_batch_size": BATCH, "learning_rate": 1e-4})
 
 
@@ -51,6 +59,27 @@ def load(model) -> tuple[list[int], list[int]]:
     return counts, sizes
 
 
+def make_step(strategy, model, optimizer, step, **options):
+    return make_train_step(
+        strategy, model, optimizer, step, global_batch_size=BATCH, label_smoothing=0.0, **options
+    )
+
+
+def values(model, optimizer) -> list[np.ndarray]:
+    return [
+        variable.numpy() for variable in [*(weight.value for weight in model.weights), *optimizer.velocities]
+    ]
+
+
+pixels = tf.constant(np.random.default_rng(0).integers(0, 256, [BATCH, 8, 8, 3]), tf.uint8)
+labels = tf.range(BATCH)
+scalars = (tf.constant(0.1), tf.constant(0.0))
+local = tf.distribute.get_strategy()
+local_model = build_model(config.model, num_classes=10, image_shape=(8, 8, 3), seed=0)
+local_optimizer, local_step = SGD(local_model, config.optimizer), tf.Variable(0, dtype=tf.int64)
+local_figures, _ = make_step(local, local_model, local_optimizer, local_step)(
+    prepare(pixels), labels, *scalars
+)
 for placement in ("round_robin", "greedy"):
     model, optimizer, step = build(placement)
     counts, sizes = load(model)
@@ -63,23 +92,16 @@ for placement in ("round_robin", "greedy"):
     round_robin_sizes = sizes
     for variable, velocity in zip(model.trainable_variables, optimizer.velocities, strict=True):
         assert variable.value.device == velocity.device
-    train_step = make_train_step(
-        strategy,
-        model,
-        optimizer,
-        step,
-        global_batch_size=BATCH,
-        label_smoothing=0.0,
-        remote_variables=True,
-    )
+    train_step = make_step(strategy, model, optimizer, step, remote_variables=True, standardize=prepare)
+    # One step alone is the step of one process: every weight, moving average and velocity.
+    figures, _ = coordinator.schedule(train_step, args=(pixels, labels, *scalars)).fetch()
+    np.testing.assert_allclose(figures, local_figures, rtol=1e-5)
+    for ours, theirs in zip(values(model, optimizer), values(local_model, local_optimizer), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     before = [weight.numpy() for weight in model.trainable_weights]
-    images, labels = tf.random.normal([BATCH, 8, 8, 3]), tf.range(BATCH)
-    results = [
-        coordinator.schedule(train_step, args=(images, labels, tf.constant(1e-4), tf.constant(0.0)))
-        for _ in range(STEPS)
-    ]
+    results = [coordinator.schedule(train_step, args=(pixels, labels, *scalars)) for _ in range(STEPS)]
     coordinator.join()
-    assert int(step.numpy()) == STEPS, step
+    assert int(step.numpy()) == STEPS + 1, step
     for result in results:
         figures, seconds = result.fetch()
         worked, exchanged = seconds

@@ -177,6 +177,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Clu
         pytest.param("worker:1", KILL, stepping, marks=core),
         ("worker:0", KILL, saving),
         ("worker:1", FREEZE, stepping),
+        ("worker:0", FREEZE, stepping),
     ],
 )
 def test_synchronous_all_start_again(launch, table, undisturbed, who, how, when):
@@ -204,7 +205,12 @@ def test_synchronous_during_validation(launch, table, validated_data_dir):
 
 @pytest.mark.parametrize(
     ("who", "how", "when"),
-    [("ps:0", KILL, stepping), ("ps:0", FREEZE, stepping), ("chief:0", KILL, saving)],
+    [
+        ("ps:0", KILL, stepping),
+        ("ps:0", FREEZE, stepping),
+        ("chief:0", KILL, saving),
+        ("chief:0", FREEZE, stepping),
+    ],
 )
 def test_asynchronous_all_start_again(launch, table, who, how, when):
     cluster = launch(ps=1, **TRAIN)
