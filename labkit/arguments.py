@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from labkit.config import FieldInfo, unknown_name_error
 from labkit.errors import InputError
+from labkit.fields import FieldInfo, unknown_name_error
 
 __all__ = ["Parser", "add_field", "seconds", "typed", "whole_number"]
 

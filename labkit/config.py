@@ -6,119 +6,28 @@ owners: a run can be described by a flat mapping of names to values.
 """
 
 import dataclasses
-import difflib
 import hashlib
 import json
-import math
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from labkit.errors import InputError
+from labkit.fields import FieldInfo, FieldOwner, fields_of, option, unknown_name_error
 
 __all__ = [
     "Config",
     "DataConfig",
     "DistributionConfig",
-    "FieldInfo",
     "ModelConfig",
     "OptimizerConfig",
     "RunConfig",
     "fields_by_name",
-    "unknown_name_error",
 ]
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple[Any, ...] | None = None,
-    minimum: float | None = None,
-    maximum: float = 2**31 - 1,
-    below: float | None = None,
-    identity: bool = True,
-) -> Any:
-    """Declare a field. ``identity``: whether another value makes it another run (what is trained)."""
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-        "below": below,
-        "identity": identity,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True)
-class FieldInfo:
-    """What a flag or a notebook parameter needs to know of a field."""
-
-    name: str
-    owner: str
-    type: type
-    optional: bool
-    default: Any
-    help: str
-    choices: tuple[Any, ...] | None
-    minimum: float | None
-    maximum: float
-    below: float | None
-    identity: bool
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def allowed(self) -> str:
-        """Return the allowed values in words."""
-        if self.choices:
-            return "one of " + ", ".join(str(choice) for choice in self.choices)
-        kind = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[self.type]
-        if self.minimum is not None:
-            kind += f" of at least {self.minimum:g}"
-        if self.below is not None:
-            kind += f" below {self.below:g}"
-        elif self.type is int:
-            kind += f" and at most {self.maximum:,.0f}"
-        return kind + (" or None" if self.optional else "")
-
-    def check(self, value: Any) -> Any:
-        """Return ``value`` in the field's type. Raises InputError naming flag, value and what is allowed."""
-        if value is None and self.optional:
-            return None
-        good = isinstance(value, self.type) and not (self.type is not bool and isinstance(value, bool))
-        if self.type is float and isinstance(value, int) and not isinstance(value, bool):
-            value, good = float(value), True
-        if good and self.type is float:
-            good = math.isfinite(value)
-        if good and self.choices is not None:
-            good = value in self.choices
-        if good and self.minimum is not None:
-            good = value >= self.minimum
-        if good and self.below is not None:
-            good = value < self.below
-        if good and self.type is int:
-            good = value <= self.maximum
-        if not good:
-            raise InputError(f"{self.flag} is {value!r}; allowed: {self.allowed}")
-        return value
-
-
-class _Owner:
-    """Checks every field of a frozen dataclass against its declaration."""
-
-    def __post_init__(self) -> None:
-        for info in _fields_of(type(self)):
-            object.__setattr__(self, info.name, info.check(getattr(self, info.name)))
-
-
-@dataclass(frozen=True)
-class DataConfig(_Owner):
+class DataConfig(FieldOwner):
     """Which examples, in which batches, how distorted."""
 
     dataset: str = option(
@@ -145,7 +54,7 @@ class DataConfig(_Owner):
 
 
 @dataclass(frozen=True)
-class ModelConfig(_Owner):
+class ModelConfig(FieldOwner):
     """Which network."""
 
     model: str = option("resnet", "architecture", choices=("resnet",))
@@ -181,7 +90,7 @@ class ModelConfig(_Owner):
 
 
 @dataclass(frozen=True)
-class OptimizerConfig(_Owner):
+class OptimizerConfig(FieldOwner):
     """How the weights move."""
 
     learning_rate: float = option(0.1, "initial value of the schedule, peak for one_cycle", minimum=0)
@@ -212,7 +121,7 @@ class OptimizerConfig(_Owner):
 
 
 @dataclass(frozen=True)
-class DistributionConfig(_Owner):
+class DistributionConfig(FieldOwner):
     """On which devices."""
 
     num_gpus: int | None = option(
@@ -282,7 +191,7 @@ class DistributionConfig(_Owner):
 
 
 @dataclass(frozen=True)
-class RunConfig(_Owner):
+class RunConfig(FieldOwner):
     """How long, where to, what is written when."""
 
     job_dir: str | None = option(
@@ -409,33 +318,8 @@ _OWNERS: dict[str, type] = {
     "distribution": DistributionConfig,
     "run": RunConfig,
 }
-_CACHE: dict[type, tuple[FieldInfo, ...]] = {}
-
-
-def _fields_of(owner: type) -> tuple[FieldInfo, ...]:
-    if owner not in _CACHE:
-        name = next(key for key, value in _OWNERS.items() if value is owner)
-        hints = typing.get_type_hints(owner)
-        _CACHE[owner] = tuple(
-            _field_info(field, name, hints[field.name]) for field in dataclasses.fields(owner)
-        )
-    return _CACHE[owner]
-
-
-def _field_info(field: dataclasses.Field, owner: str, hint: Any) -> FieldInfo:
-    optional = isinstance(hint, types.UnionType)
-    kind = next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint
-    return FieldInfo(field.name, owner, kind, optional, field.default, **field.metadata)
 
 
 def fields_by_name() -> dict[str, FieldInfo]:
     """Return every field of every owner by its name, in order of declaration."""
-    return {info.name: info for owner in _OWNERS.values() for info in _fields_of(owner)}
-
-
-def unknown_name_error(kind: str, name: str, known: typing.Iterable[str]) -> InputError:
-    """Return an InputError that names the nearest known name, or all of them."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
-    return InputError(f"unknown {kind} {name!r}; {hint}")
+    return {info.name: info for owner in _OWNERS.values() for info in fields_of(owner)}

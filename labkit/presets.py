@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from labkit.config import unknown_name_error
+from labkit.fields import unknown_name_error
 
 __all__ = ["PRESETS", "preset_summary", "preset_values"]
 

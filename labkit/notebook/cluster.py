@@ -9,8 +9,9 @@ from typing import Any
 
 from labkit.cluster.flags import CLUSTER_FLAGS
 from labkit.cluster.local import LocalCluster, own_host
-from labkit.config import Config, fields_by_name, unknown_name_error
+from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
+from labkit.fields import unknown_name_error
 from labkit.training.admission import check_cluster
 
 __all__ = ["CLUSTER_DEFAULTS", "STRATEGIES", "ClusterFailed", "check_training", "chosen_cluster"]

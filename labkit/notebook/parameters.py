@@ -15,8 +15,9 @@ from typing import Any
 
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
-from labkit.config import Config, fields_by_name, unknown_name_error
+from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
+from labkit.fields import unknown_name_error
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
 from labkit.presets import preset_values
 
