@@ -68,6 +68,7 @@ def _parser() -> Parser:
     _add_train(commands)
     _add_evaluate(commands)
     _add_runs(commands)
+    _add_actions(commands)
     _add_cluster(commands)
     _add_doctor(commands)
     _add_demo(commands)
@@ -159,6 +160,13 @@ def _add_evaluate(commands: Any) -> None:
 def _add_runs(commands: Any) -> None:
     parser = _add(commands, "runs", "List runs and where they stand.", _runs)
     parser.add_argument("--runs-dir", metavar="DIR", help="folder of runs (default: <home>/runs)")
+
+
+def _add_actions(commands: Any) -> None:
+    from labkit.commands import ACTIONS
+
+    for action in ACTIONS:
+        action.add_arguments(_add(commands, action.name, action.help, _run_action(action)))
 
 
 def _add_cluster(commands: Any) -> None:

@@ -6,26 +6,14 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from labkit.actions import Action
 from labkit.config import Config
 from labkit.errors import InputError
 
-__all__ = ["ACTIONS", "Action"]
-
-
-@dataclass(frozen=True)
-class Action:
-    """One action. Where it takes a training, ``run`` gets its configuration and ``--overwrite`` too."""
-
-    name: str
-    help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[..., int]
-    takes_training: bool = False
+__all__ = ["ACTIONS"]
 
 
 def _add_local(parser: argparse.ArgumentParser) -> None:

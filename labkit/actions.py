@@ -1,0 +1,18 @@
+"""What a command of ``labkit`` is: flags, and what to do with them."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Action"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """One command. Where it takes a training, ``run`` gets its configuration and ``--overwrite`` too."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[..., int]
+    takes_training: bool = False
