@@ -12,7 +12,7 @@ LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | 
 INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
 OURS := $(VENV)/.made-by-make
 
-.PHONY: help env demo test test-faults check format lab app bench lock clean
+.PHONY: help env demo test test-faults check format lab app bench peers lock clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ app: env ## the dashboard, on this machine only
 
 bench: env ## every benchmark, one after another; ARGS="train_step --repeats 9" goes to it
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+peers: env ## PyTorch into .venv, for benchmarks; ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" without CUDA
+	@$(BIN)/python -m pip install --disable-pip-version-check $(ARGS) -r benchmarks/peers.txt
 
 lock: ## resolve pyproject.toml anew into requirements.lock; ARGS=--upgrade takes newer versions
 	@set -e; $(find_python); tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; trap 'exit 130' INT TERM; \

@@ -183,9 +183,9 @@ def _setting(run: RunDirectory) -> None:
     if name == "shapes" and data.get("asked_for") == "auto":
         st.info(f"The embedded **shapes**, not CIFAR-10. {reason or ''}", icon=":material/dataset:")
     parts = [f"Data set: {name}"] if name else []
-    devices = environment.get("devices")
-    if isinstance(devices, list) and devices:
-        parts.append("Devices: " + ", ".join(map(str, devices)))
+    devices = environment.get("description")
+    if isinstance(devices, str) and devices:
+        parts.append(f"Devices: {devices}")
     if parts:
         st.caption(" · ".join(parts))
 

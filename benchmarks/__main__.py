@@ -5,11 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.common import RESULTS, ROOT, at_least
+from benchmarks.common import MISSING_TORCH, RESULTS, ROOT, at_least, torch_is_installed
 from benchmarks.report import print_table, read_figures
 from labkit import home
 
-SCRIPTS = ("train_step", "input_pipeline", "telemetry", "startup", "follow", "scaling")
+SCRIPTS = (
+    "train_step",
+    "inference",
+    "fast_net",
+    "machine_ceiling",
+    "input_pipeline",
+    "telemetry",
+    "startup",
+    "follow",
+    "scaling",
+)
+NEED_TORCH = ("inference",)  # can't measure without it; the others that have it for a peer leave it out
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--summary", action="store_true", help="measure nothing, show what is there")
     options = parser.parse_args(arguments)
-    names = options.names or list(SCRIPTS)
+    names = options.names or default_names(measured=not options.summary)
     unknown = [name for name in names if name not in SCRIPTS]
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(SCRIPTS)}")
@@ -32,6 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
     for name in failed:
         print(f"{name} failed: see above", file=sys.stderr)
     return 1 if failed else 0
+
+
+def default_names(*, measured: bool) -> list[str]:
+    """Return all scripts; where they are to be ``measured``, without those that can't be here, and say so."""
+    left_out = NEED_TORCH if measured and not torch_is_installed() else ()
+    for name in left_out:
+        print(f"without {name}: {MISSING_TORCH}", flush=True)
+    return [name for name in SCRIPTS if name not in left_out]
 
 
 def _run(name: str, options: argparse.Namespace) -> bool:

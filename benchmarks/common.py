@@ -1,6 +1,7 @@
 """Flags, data set and folders that the scripts share."""
 
 import argparse
+import importlib.util
 import os
 import signal
 import sys
@@ -9,14 +10,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from labkit import home
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.prepare import prepare
 
-__all__ = ["RESULTS", "ROOT", "at_least", "cifar10_archive", "make_parser", "prepared_data", "work_folder"]
+__all__ = [
+    "MISSING_TORCH",
+    "RESULTS",
+    "ROOT",
+    "at_least",
+    "cifar10_archive",
+    "make_parser",
+    "prepared_data",
+    "torch_is_installed",
+    "work_folder",
+    "write_arrays",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+MISSING_TORCH = "PyTorch, a peer, is not installed; run make peers"
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
@@ -32,8 +47,8 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return convert
 
 
-def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the flags that every script has."""
+def make_parser(description: str | None, *, of_resnet: bool = True) -> argparse.ArgumentParser:
+    """Return a parser with the flags that every script has, or every script that measures a ResNet."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -42,6 +57,8 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
     )
+    if not of_resnet:
+        return parser
     parser.add_argument("--num-layers", type=at_least(8), default=20, help="depth of the ResNet")
     parser.add_argument("--batch-size", type=at_least(1), default=128, help="examples per training step")
     return parser
@@ -62,6 +79,19 @@ def prepared_data(data_dir: Path) -> Manifest:
     if archive is not None:
         return prepare("cifar10", data_dir, archive=archive, progress=print).manifest
     return find_manifest(data_dir, "shapes") or prepare("shapes", data_dir, progress=print).manifest
+
+
+def torch_is_installed() -> bool:
+    """Return whether PyTorch, which labkit itself doesn't need, is there."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def write_arrays(manifest: Manifest, split: str, path: Path) -> None:
+    """Write a split for ``torch_peer``: images uint8 [n, height, width, channels], labels, mean and std."""
+    from labkit.data.loading import load_split
+
+    images, labels = load_split(manifest, split)
+    np.savez(path, images=images, labels=labels, mean=manifest.channel_mean, std=manifest.channel_std)
 
 
 @contextmanager

@@ -42,6 +42,7 @@ def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, 
     """Return the network of ``labkit.models.registry.build_model``, made of Keras layers alone."""
     model = config.model
     toolbox = KerasToolbox(
+        dtype=model.precision,
         seed=config.run.seed,
         batch_norm_decay=model.batch_norm_decay,
         batch_norm_epsilon=model.batch_norm_epsilon,
@@ -100,12 +101,14 @@ def main() -> None:
     parser.add_argument("--num-layers", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True, help="steps of an epoch, that is of a turn")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--steps-per-execution", type=int, default=1)
     parser.add_argument("--jit-compile", action="store_true")
     options = parser.parse_args()
     config = Config.from_flat(
         {
             "num_layers": options.num_layers,
+            "precision": options.precision,
             "train_batch_size": options.batch_size,
             "weight_decay_mode": "decoupled",
         }

@@ -12,7 +12,7 @@ import psutil
 
 __all__ = ["describe_machine", "load_average"]
 
-PACKAGES = ("labkit", "tensorflow", "keras", "numpy", "tensorboard")
+PACKAGES = ("labkit", "tensorflow", "keras", "numpy", "tensorboard", "torch")
 INSTRUCTION_SETS = re.compile(r"sse4_2|fma|avx.*|amx.*|asimd.*|sve.*")
 # Whatever changes how TensorFlow computes or how memory is handed out (TF_CLI_ is Terraform's).
 ENVIRONMENT = re.compile(r"(TF(?!_CLI)|XLA|MALLOC|OMP|KMP|ONEDNN|DNNL|CUDA|KERAS)_|LD_PRELOAD$")

@@ -1,4 +1,4 @@
-"""`labkit train` and the Keras peer in processes of their own, of which only one works at a time.
+"""`labkit train` and its peers in processes of their own, of which only one works at a time.
 
 Speed drifts by tens of per cent from minute to minute on shared machines. Both sides of a comparison are
 therefore alive at once and take turns of some seconds, while the other one is held.
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ from labkit.data.manifest import Manifest
 from labkit.metrics import MetricsReader
 from labkit.runs import RunDirectory
 
-__all__ = ["KerasFit", "Training", "train_flags", "train_images_per_second"]
+__all__ = ["Training", "Turns", "serve_turns", "train_flags", "train_images_per_second"]
 
 SECONDS_TO_START = 300.0
 SECONDS_WITHOUT_A_STEP = 120.0
@@ -29,7 +29,12 @@ POLL_SECONDS = 0.02
 
 
 def train_flags(
-    manifest: Manifest, *, num_layers: int, batch_size: int, input_path: str = "memory"
+    manifest: Manifest,
+    *,
+    num_layers: int,
+    batch_size: int,
+    input_path: str = "memory",
+    precision: str = "float32",
 ) -> list[str]:
     """Return flags of ``labkit train`` that train steps and nothing else: no validation, no checkpoints.
 
@@ -40,6 +45,7 @@ def train_flags(
         "data-dir": manifest.directory.parent,
         "num-gpus": 0,
         "num-layers": num_layers,
+        "precision": precision,
         "train-batch-size": batch_size,
         "train-steps": 100_000,  # never reached: the process is ended
         "learning-rate-schedule": "constant",
@@ -55,9 +61,11 @@ def train_flags(
 
 
 class _Worker:
-    """A process with its log, ended at the end of the block."""
+    """A process with its log, ended at the end of the block. ``environment`` None: as here."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log = log
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
@@ -67,6 +75,7 @@ class _Worker:
                 stderr=errors,
                 text=True,
                 cwd=ROOT,
+                env=environment,
             )
 
     def _stdout(self, log: Any) -> Any:
@@ -95,14 +104,17 @@ class Training(_Worker):
     Args:
         folder: where its run directory and log go.
         flags: of ``labkit train``, without ``--job-dir``.
+        environment: of the process; None: as here.
     """
 
-    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, flags: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.run = RunDirectory(folder / "run")
         self._reader = MetricsReader(self.run.metrics_path)
         command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(self.run.path), *flags]
-        super().__init__(command, folder / "train.log")
+        super().__init__(command, folder / "train.log", environment)
 
     def start(self, warmup_steps: int) -> None:
         """Wait until ``warmup_steps`` steps are done, then hold."""
@@ -153,18 +165,29 @@ def train_images_per_second(rows: Sequence[dict[str, Any]], batch_size: int) -> 
     return (len(rows) - 1) * batch_size / (rows[-1]["wall_time"] - rows[0]["wall_time"])
 
 
-class KerasFit(_Worker):
-    """``benchmarks.keras_fit``: one ``model.fit``, an epoch a turn."""
+class Turns(_Worker):
+    """A module of this package that measures one turn for each line it is sent (see ``serve_turns``).
 
-    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+    Args:
+        module: its name within ``benchmarks``.
+        folder: where its log goes.
+        flags: of the module.
+        environment: of the process; None: as here.
+    """
+
+    def __init__(
+        self, module: str, folder: Path, flags: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        super().__init__([sys.executable, "-m", "benchmarks.keras_fit", *flags], folder / "keras.log")
+        self._module = module
+        command = [sys.executable, "-m", f"benchmarks.{module}", *flags]
+        super().__init__(command, folder / f"{module}.log", environment)
 
     def _stdout(self, log: Any) -> Any:
         return subprocess.PIPE
 
-    def turn(self) -> float:
-        """Let it train one epoch. Returns images per second."""
+    def turn(self) -> dict[str, Any]:
+        """Let it measure one turn. Returns what it found."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -175,5 +198,11 @@ class KerasFit(_Worker):
             line = ""
         if not line:
             self.process.wait()
-            raise self.failure("the Keras peer ended")
-        return float(json.loads(line)["images_per_second"])
+            raise self.failure(f"benchmarks.{self._module} ended")
+        return json.loads(line)
+
+
+def serve_turns(turn: Callable[[], Mapping[str, Any]]) -> None:
+    """Measure a turn for each line on stdin and print it as a line of JSON, until nobody asks any more."""
+    for _ in iter(sys.stdin.readline, ""):
+        print(json.dumps(turn()), flush=True)

@@ -1,86 +1,134 @@
-"""How much faster does `labkit train` make a ResNet-20 step than Keras 3's `model.fit`?
+"""How much faster does `labkit train` make a ResNet-20 step than Keras 3's `model.fit`, and than PyTorch?
 
-Both are fresh processes with the same environment, alive at the same time, taking turns of some steps: the
-command itself, with its input pipeline, metrics, events and console, against `fit` on the same network,
-images and update, without callbacks or progress bar. Keras is measured in several forms; the ratio is to
-the one with the best median.
+All are fresh processes, alive at the same time, taking turns of some steps: the command itself, with its
+input pipeline, metrics, events and console, against `fit` on the same network, images and update, without
+callbacks or progress bar, and against a plain loop in PyTorch, eager and compiled, channels last. Each side
+is measured with glibc's allocator as it comes and told to keep its memory, Keras in several forms of
+execution besides; a ratio is between the forms with the best medians.
 """
 
 import argparse
-import statistics
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.common import at_least, make_parser, prepared_data, work_folder
-from benchmarks.processes import KerasFit, Training, train_flags, train_images_per_second
+from benchmarks.allocators import environment_with
+from benchmarks.common import (
+    MISSING_TORCH,
+    at_least,
+    make_parser,
+    prepared_data,
+    torch_is_installed,
+    work_folder,
+    write_arrays,
+)
+from benchmarks.forms import Form, add_form_flags, ratio, speeds_of, start_turns, take_turns
+from benchmarks.processes import Training, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
 
-QUESTION = "Is labkit's training step at least 1.3 times as fast as Keras 3's model.fit?"
-GOAL = Goal("at least", 1.3)
-PEERS = ("plain", "steps_per_execution", "xla")
+QUESTION = "Is labkit's training step 1.6 times as fast as Keras 3's model.fit, and 1.25 times as PyTorch's?"
+LABKIT, KERAS, EAGER, COMPILED = "labkit train", "model.fit", "PyTorch eager", "torch.compile"
+GOALS = {KERAS: Goal("at least", 1.6), EAGER: Goal("at least", 1.25), COMPILED: None}
+KERAS_PEERS = ("plain", "steps_per_execution", "xla")
+TORCH_PEERS = {"torch_eager": EAGER, "torch_compile": COMPILED}
+PEERS = (*KERAS_PEERS, *TORCH_PEERS)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--steps", type=at_least(1), default=24, help="steps of a turn")
     parser.add_argument("--warmup-steps", type=at_least(1), default=10, help="steps before the first turn")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="forms of model.fit")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="what to compare with (default: all)")
+    add_form_flags(parser)
     parser.add_argument("--steps-per-execution", type=at_least(2), default=8, help="of the form named so")
     options = parser.parse_args(arguments)
+    left_out = choose_peers(parser, options)
     if "steps_per_execution" in options.peers and options.steps % options.steps_per_execution:
         parser.error("--steps must be a multiple of --steps-per-execution")
     manifest = prepared_data(options.data_dir)
-    report = Report(
-        "train_step", QUESTION, vars(options) | {"dataset": manifest.dataset, "interleaved": "turns of steps"}
-    )
+    chosen = {"dataset": manifest.dataset, "interleaved": "turns of steps", "left_out": left_out}
+    report = Report("train_step", QUESTION, vars(options) | chosen)
     with work_folder() as folder:
-        speeds = measure(options, manifest, folder)
+        speeds = measure(options, manifest, folder, left_out)
     report.finish(figures(speeds), options.output)
 
 
-def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> dict[str, list[float]]:
-    """Return images per second of ``labkit`` and of each peer, one value a repeat."""
-    flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
+def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
+    """Set the peers where none are named. Returns those that can't be had here, with the reason."""
+    wanted = options.peers or list(PEERS)
+    missing = [] if torch_is_installed() else [name for name in wanted if name in TORCH_PEERS]
+    if missing and options.peers:
+        parser.error(f"--peers {' '.join(missing)}: {MISSING_TORCH}")
+    if missing:
+        print(f"without {', '.join(missing)}: {MISSING_TORCH}", flush=True)
+    options.peers = [name for name in wanted if name not in missing]
+    return dict.fromkeys(missing, MISSING_TORCH)
+
+
+def measure(
+    options: argparse.Namespace, manifest: Manifest, folder: Path, left_out: dict[str, str]
+) -> dict[Form, list[float]]:
+    """Return images per second of every form, one value a repeat.
+
+    ``left_out`` gets the forms that can't be run here, with the reason.
+    """
+    arrays = folder / "train.npz"
+    if set(options.peers) & set(TORCH_PEERS):
+        write_arrays(manifest, "train", arrays)
+    turns: dict[Form, Callable[[], float]] = {}
     with ExitStack() as stack:
-        training = stack.enter_context(Training(folder / "labkit", flags))
-        training.start(options.warmup_steps)
-        turns = {"labkit": lambda: train_images_per_second(training.turn(options.steps), options.batch_size)}
-        for name in options.peers:
-            peer = stack.enter_context(KerasFit(folder / name, _peer_flags(name, options, manifest)))
-            peer.turn()  # traces and compiles
-            turns[name] = peer.turn
-        speeds: dict[str, list[float]] = {name: [] for name in turns}
-        for repeat in range(options.repeats):
-            # Back and forth, so that a drift favours neither side.
-            for name in list(turns) if repeat % 2 == 0 else list(turns)[::-1]:
-                speeds[name].append(turns[name]())
-            told = "  ".join(f"{name} {values[-1]:.0f}" for name, values in speeds.items())
-            print(f"repeat {repeat + 1}/{options.repeats}, images/s: {told}", flush=True)
-    return speeds
+        for allocator in options.allocators:
+            turns[Form(LABKIT, "", allocator)] = _labkit(stack, options, manifest, folder, allocator)
+        turns |= start_turns(stack, _peers(options, manifest, arrays), folder, left_out)
+        return take_turns(turns, options.repeats)
 
 
-def _peer_flags(name: str, options: argparse.Namespace, manifest: Manifest) -> list[str]:
-    flags = [
-        *("--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset),
-        *("--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)),
-        *("--steps", str(options.steps)),
-    ]
-    if name == "steps_per_execution":
-        flags += ["--steps-per-execution", str(options.steps_per_execution)]
-    return [*flags, "--jit-compile"] if name == "xla" else flags
+def _labkit(
+    stack: ExitStack, options: argparse.Namespace, manifest: Manifest, folder: Path, allocator: str
+) -> Callable[[], float]:
+    flags = train_flags(
+        manifest,
+        num_layers=options.num_layers,
+        batch_size=options.batch_size,
+        precision=options.precision,
+    )
+    place = folder / f"labkit-{allocator}"
+    training = stack.enter_context(Training(place, flags, environment_with(allocator)))
+    training.start(options.warmup_steps)
+    return lambda: train_images_per_second(training.turn(options.steps), options.batch_size)
 
 
-def figures(speeds: dict[str, list[float]]) -> list[Figure]:
-    """Return the ratio to the best peer, repeat by repeat, then every side's speed."""
-    peers = {name: values for name, values in speeds.items() if name != "labkit"}
-    best = max(peers, key=lambda name: statistics.median(peers[name]))
-    ratios = tuple(ours / theirs for ours, theirs in zip(speeds["labkit"], peers[best], strict=True))
-    return [
-        Figure(f"labkit train over model.fit ({best})", "x", ratios, GOAL),
-        Figure("labkit train", "images/s", tuple(speeds["labkit"])),
-        *(Figure(f"model.fit ({name})", "images/s", tuple(values)) for name, values in peers.items()),
-    ]
+def _peers(
+    options: argparse.Namespace, manifest: Manifest, arrays: Path
+) -> list[tuple[Form, str, list[str]]]:
+    """Return the forms of the peers, each with the module that runs it, and its flags."""
+    common = ["--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)]
+    common += ["--steps", str(options.steps), "--precision", options.precision]
+    keras = [*common, "--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
+    execution = {
+        "plain": [],
+        "steps_per_execution": ["--steps-per-execution", str(options.steps_per_execution)],
+        "xla": ["--jit-compile"],
+    }
+    found = []
+    for name in options.peers:
+        for allocator in options.allocators:
+            if name == "xla" and allocator != options.allocators[0]:
+                continue  # at half the speed of the others no allocator makes it the best
+            if name in TORCH_PEERS:
+                kind = name.removeprefix("torch_")
+                flags = [*common, "--task", "train", "--form", kind, "--arrays", str(arrays)]
+                found.append((Form(TORCH_PEERS[name], "", allocator), "torch_peer", flags))
+            else:
+                found.append((Form(KERAS, name, allocator), "keras_fit", keras + execution[name]))
+    return found
+
+
+def figures(speeds: dict[Form, list[float]]) -> list[Figure]:
+    """Return the ratio to each peer's best form, repeat by repeat, then every form's speed."""
+    ratios = [figure for side, goal in GOALS.items() for figure in ratio(speeds, LABKIT, side, goal)]
+    return ratios + speeds_of(speeds)
 
 
 if __name__ == "__main__":

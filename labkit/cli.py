@@ -143,6 +143,11 @@ def _add_evaluate(commands: Any) -> None:
         help="threads inside one operation, 0: TensorFlow's choice (default: the run's)",
     )
     parser.add_argument(
+        "--test-time-augmentation",
+        choices=("none", "mirror", "mirror_and_shift"),
+        help="views of each image that are averaged, beside the plain result (default: the run's)",
+    )
+    parser.add_argument(
         "--watch",
         action="store_true",
         help="follow the run on the CPU, beside its training: figures of each checkpoint, once, until the "
@@ -290,11 +295,14 @@ def _evaluate(options: argparse.Namespace) -> int:
         data_dir=options.data_dir,
         eval_batch_size=options.eval_batch_size,
         num_intra_threads=options.num_intra_threads,
+        test_time_augmentation=options.test_time_augmentation,
     )
     print(
         f"{figures['split']} of {figures['examples']:,} examples, step {figures['checkpoint_step']}: "
         f"loss {figures['loss']:.4f}  top-1 {figures['accuracy']:.4f}  top-5 {figures['top5_accuracy']:.4f}"
     )
+    if "tta_accuracy" in figures:
+        print(f"with test-time augmentation: top-1 {figures['tta_accuracy']:.4f}")
     print(f"{'class':<12} {'count':>6} {'accuracy':>9} {'precision':>9}")
     for row in figures["per_class"]:
         shown = ["-" if row[key] is None else f"{row[key]:.4f}" for key in ("accuracy", "precision")]
@@ -308,6 +316,11 @@ def _watch(options: argparse.Namespace) -> int:
         raise InputError(
             f"--checkpoint is {options.checkpoint!r} with --watch, which evaluates every checkpoint; "
             "leave one of them out"
+        )
+    if options.test_time_augmentation not in (None, "none"):
+        raise InputError(
+            f"--test-time-augmentation is {options.test_time_augmentation!r} with --watch, which takes each "
+            "image as it is; leave one of them out"
         )
     from labkit.training.follow import follow
 

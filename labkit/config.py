@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from labkit.architectures import ARCHITECTURES, default_depth, resolved_depth
 from labkit.errors import InputError
 from labkit.fields import FieldInfo, FieldOwner, fields_of, option, unknown_name_error
 
@@ -45,6 +46,19 @@ class DataConfig(FieldOwner):
         100, "examples per evaluation step, over all replicas", minimum=1, maximum=2**17, identity=False
     )
     use_distortion_for_training: bool = option(True, "random crop and flip of the training images")
+    crop_padding: int = option(
+        4, "pixels added on each side of a training image before it is cropped", minimum=0, maximum=16
+    )
+    crop_padding_mode: str = option(
+        "constant",
+        "what is added: constant: black; reflect: the image mirrored",
+        choices=("constant", "reflect"),
+    )
+    flip: str = option(
+        "random",
+        "training images left-right: random; alternating: each one every other epoch; none",
+        choices=("random", "alternating", "none"),
+    )
     input_path: str = option(
         "auto",
         "memory: the whole split as one array; streaming: sharded files; auto: memory where it fits",
@@ -57,8 +71,20 @@ class DataConfig(FieldOwner):
 class ModelConfig(FieldOwner):
     """Which network."""
 
-    model: str = option("resnet", "architecture", choices=("resnet",))
-    num_layers: int = option(44, "depth: 6n+2 with basic blocks, 9n+2 with bottleneck blocks", minimum=1)
+    model: str = option("resnet", "architecture; see labkit models", choices=tuple(ARCHITECTURES))
+    num_layers: int | None = option(
+        None,
+        "depth, for resnet 6n+2 with basic blocks, 9n+2 with bottleneck blocks (None: "
+        + ", ".join(f"{name} {default_depth(name, 'basic')}" for name in ARCHITECTURES)
+        + ")",
+        minimum=1,
+    )
+    width_factor: float = option(
+        1.0, "multiplies the channels of wide_resnet (WRN-16-4: 4) and fast", minimum=0.125, below=100
+    )
+    activation: str = option("relu", "of the fast net; the others are as published", choices=("relu", "gelu"))
+    whitening: bool = option(True, "the fast net's first convolution whitens the images and is frozen")
+    dirac: bool = option(True, "the fast net's convolutions begin as the identity")
     resnet_version: int = option(1, "1: activation after the sum; 2: before the convolutions", choices=(1, 2))
     block: str = option("basic", "residual block", choices=("basic", "bottleneck"))
     batch_norm_decay: float = option(
@@ -80,13 +106,34 @@ class ModelConfig(FieldOwner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        period = 6 if self.block == "basic" else 9
-        if self.num_layers < period + 2 or (self.num_layers - 2) % period:
-            below = max(1, (self.num_layers - 2) // period) * period + 2
-            raise InputError(
-                f"--num-layers is {self.num_layers}; allowed with {self.block} blocks: {period}n+2, "
-                f"for example {below} or {below + period}"
-            )
+        depth = resolved_depth(
+            self.model,
+            self.num_layers,
+            resnet_version=self.resnet_version,
+            block=self.block,
+            width_factor=self.width_factor,
+        )
+        if self.model != "fast":
+            for name in ("activation", "whitening", "dirac"):
+                info = fields_by_name()[name]
+                if getattr(self, name) != info.default:
+                    raise InputError(
+                        f"{info.flag} is {getattr(self, name)!r}; allowed for {self.model}: {info.default!r} "
+                        "(fast has others)"
+                    )
+        object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
+
+    @property
+    def depth(self) -> int:
+        """The number of layers; ``num_layers`` is never None once this is made."""
+        assert self.num_layers is not None
+        return self.num_layers
+
+    def with_own_depth(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return ``changes`` to this, with a depth that is the architecture's own left to the next one."""
+        if "num_layers" in changes or self.num_layers != default_depth(self.model, self.block):
+            return changes
+        return {**changes, "num_layers": None}
 
 
 @dataclass(frozen=True)
@@ -103,6 +150,8 @@ class OptimizerConfig(FieldOwner):
     one_cycle_peak: float = option(
         0.25, "share of the run after which one_cycle is at its peak", minimum=0, below=1
     )
+    one_cycle_start: float = option(0.0, "of the peak: where one_cycle begins to rise", minimum=0, below=1)
+    one_cycle_end: float = option(0.0, "of the peak: where one_cycle ends", minimum=0, below=1)
     momentum: float = option(0.9, "share of the velocity kept at each step", minimum=0, below=1)
     nesterov: bool = option(False, "Nesterov momentum")
     weight_decay: float = option(2e-4, "coefficient of the weight decay", minimum=0)
@@ -112,6 +161,15 @@ class OptimizerConfig(FieldOwner):
         choices=("l2", "decoupled"),
     )
     decay_norm_and_bias: bool = option(True, "decay normalization parameters and biases too")
+    norm_bias_learning_rate_factor: float = option(
+        1.0, "of the learning rate, for the offsets of batch normalization", minimum=0
+    )
+    lookahead_every_steps: int = option(
+        0, "steps between two moves of the weights towards their slow average (0: none)", minimum=0
+    )
+    lookahead_decay: float = option(
+        0.95, "share of the slow average that a step keeps at the end of the run", minimum=0, below=1
+    )
     label_smoothing: float = option(
         0.0, "probability mass spread evenly over the classes", minimum=0, below=1
     )
@@ -214,6 +272,13 @@ class RunConfig(FieldOwner):
         2, "newest checkpoints kept, beside the best on validation", minimum=1, identity=False
     )
     evaluate_test: bool = option(True, "evaluate the test set when training is done", identity=False)
+    test_time_augmentation: str = option(
+        "none",
+        "views of each test image that are averaged, beside the plain result: mirror: two; "
+        "mirror_and_shift: six",
+        choices=("none", "mirror", "mirror_and_shift"),
+        identity=False,
+    )
     histograms_every_steps: int = option(
         0, "steps between two sets of weight histograms in events/ (0: none)", minimum=0, identity=False
     )
@@ -272,6 +337,8 @@ class Config:
             if name not in known:
                 raise unknown_name_error("parameter", name, known)
             by_owner.setdefault(known[name].owner, {})[name] = value
+        if "model" in by_owner:
+            by_owner["model"] = dict(self.model.with_own_depth(by_owner["model"]))
         owners = {
             owner: dataclasses.replace(getattr(self, owner), **changed) for owner, changed in by_owner.items()
         }

@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +15,16 @@ from labkit.data.manifest import find_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 
-__all__ = ["Finding", "examine", "findings"]
+__all__ = ["KEEPING", "Finding", "bfloat16_instructions", "examine", "findings"]
 
-INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
-MALLOC_VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
+BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
+INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
+# What makes glibc keep big buffers instead of giving them back: no mmap for them, no trimming, room ahead.
+KEEPING = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "100000000000",
+    "MALLOC_TOP_PAD_": "268435456",
+}
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
 PACKAGES = ("tensorflow", "keras", "numpy", "streamlit", "jupyterlab", "papermill")
 
@@ -49,6 +56,7 @@ def findings() -> Iterator[Finding]:
     yield _python()
     yield _versions()
     yield _cpu()
+    yield _bfloat16()
     yield from _threads()
     yield _allocator()
     yield from _disk()
@@ -77,17 +85,41 @@ def _versions() -> Finding:
     return Finding("ok", "versions", ", ".join(found))
 
 
-def _cpu() -> Finding:
+def cpu_flags() -> set[str] | None:
+    """Return what the processor says that it has; None where the system doesn't tell."""
     try:
-        flags = set(Path("/proc/cpuinfo").read_text().split())
+        return set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
+        return None
+
+
+def bfloat16_instructions() -> list[str]:
+    """Return which instruction sets for bfloat16 the processor has, as far as the system tells."""
+    return [name for name in BFLOAT16_INSTRUCTIONS if name in (cpu_flags() or ())]
+
+
+def _cpu() -> Finding:
+    flags = cpu_flags()
+    if flags is None:
         return Finding(
             "note", "instructions", "unknown on this system", "none needed: TensorFlow finds them itself"
         )
     present = [name for name in INSTRUCTION_SETS if name in flags]
     if "avx2" not in present:
         return Finding("note", "instructions", "no AVX2", "training will be slow: use a newer CPU or a GPU")
-    return Finding("ok", "instructions", ", ".join(present))
+    width = "512" if "avx512f" in present else "256"
+    return Finding("ok", "instructions", f"{', '.join(present)}; float32 in vectors of {width} bits")
+
+
+def _bfloat16() -> Finding:
+    found = bfloat16_instructions()
+    if found:
+        text = f"{', '.join(found)}: the CPU computes in bfloat16; try --precision mixed_bfloat16"
+        return Finding("ok", "bfloat16", text)
+    text = f"no {' or '.join(BFLOAT16_INSTRUCTIONS)}: emulated; --precision mixed_bfloat16 is refused"
+    if cpu_flags() is None:
+        text = "unknown on this system"
+    return Finding("note", "bfloat16", text, "train in float32, or on a GPU")
 
 
 def _threads() -> Iterator[Finding]:
@@ -107,15 +139,19 @@ def _threads() -> Iterator[Finding]:
 def _allocator() -> Finding:
     if os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true"):
         return Finding("ok", "allocator", "TensorFlow's own (TF_CPU_ALLOCATOR_USE_BFC)")
-    if all(name in os.environ for name in MALLOC_VARIABLES):
+    preloaded = re.search(r"jemalloc|tcmalloc|mimalloc", os.environ.get("LD_PRELOAD", ""))
+    if preloaded:
+        return Finding("ok", "allocator", f"{preloaded[0]} (LD_PRELOAD)")
+    if platform.libc_ver()[0] != "glibc":
+        return Finding("ok", "allocator", "the system's own, which has no setting that labkit knows")
+    missing = [name for name in KEEPING if name not in os.environ]
+    if not missing:
         return Finding("ok", "allocator", "glibc, told to keep its memory (MALLOC_* are set)")
-    return Finding(
-        "note",
-        "allocator",
-        "glibc gives big buffers back after every operation",
-        "up to 1.2 x faster steps with: export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 "
-        "MALLOC_TOP_PAD_=268435456",
-    )
+    text = "glibc gives big buffers back after every operation"
+    if len(missing) < len(KEEPING):
+        text += f" (not set: {', '.join(missing)})"
+    settings = " ".join(f"{name}={value}" for name, value in KEEPING.items())
+    return Finding("note", "allocator", text, f"up to 1.2 x faster steps with: export {settings}")
 
 
 def _disk() -> Iterator[Finding]:

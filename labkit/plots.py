@@ -4,7 +4,6 @@ Each function returns a ``matplotlib.figure.Figure`` that belongs to no window a
 saved from anywhere, and shows itself in a notebook when it is the last value of a cell.
 """
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.analysis.curves import Curve, Curves, moving_average
+from labkit.comparison_plot import comparison
+from labkit.figures import (
+    GREY,
+    MARK,
+    OKABE_ITO,
+    SHOWN_PER_INCH,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    new_figure,
+    png,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +33,9 @@ if TYPE_CHECKING:
     from labkit.analysis.replicas import ReplicaComparison
 
 __all__ = [
+    "SHOWN_PER_INCH",
     "class_accuracy",
+    "comparison",
     "confusion_matrix",
     "image_grid",
     "message",
@@ -33,55 +47,7 @@ __all__ = [
     "wrong_predictions",
 ]
 
-# Okabe and Ito (2008): told apart by readers with any kind of colour vision.
-TRAIN, VALIDATION, TEST, MARK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#6b7280"
-DOTS_PER_INCH = 180
-SHOWN_PER_INCH = 90  # half of the dots: sharp on dense screens
 MAX_CLASSES_WITH_COUNTS = 20
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#9ca3af",
-    "axes.labelcolor": "#374151",
-    "axes.grid": False,
-    "grid.color": "#e5e7eb",
-    "xtick.color": "#374151",
-    "ytick.color": "#374151",
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
-
-
-def _figure(width: float, height: float, alt: str) -> "Figure":
-    """Return an empty figure of ``width`` × ``height`` inches that shows itself as PNG, ``alt`` in words."""
-    from matplotlib.figure import Figure
-
-    class ShownFigure(Figure):
-        def __repr__(self) -> str:
-            return f"<{alt}>"
-
-        def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
-            shown = {"width": round(self.get_figwidth() * SHOWN_PER_INCH), "alt": alt}
-            return png(self), shown
-
-    return ShownFigure(figsize=(width, height), dpi=SHOWN_PER_INCH, layout="constrained", facecolor="white")
-
-
-def png(figure: "Figure") -> bytes:
-    """Return ``figure`` as a PNG file's content."""
-    target = io.BytesIO()
-    figure.savefig(target, format="png", dpi=DOTS_PER_INCH)
-    return target.getvalue()
-
-
-def _styled() -> Any:
-    import matplotlib
-
-    return matplotlib.rc_context(STYLE)
 
 
 # ---- images --------------------------------------------------------------------------------------------
@@ -107,8 +73,8 @@ def image_grid(
     title_height = 0.15 * max((title.count("\n") + 1 for title in titles), default=0)
     width = 9.5
     height = width / columns * lines + title_height * titled_lines
-    with _styled():
-        figure = _figure(width, height, f"{len(images)} images")
+    with styled():
+        figure = new_figure(width, height, f"{len(images)} images")
         axes = figure.subplots(lines, columns, squeeze=False)
         for place, axis in enumerate(axes.flat):
             axis.set(xticks=[], yticks=[])
@@ -147,8 +113,8 @@ def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: i
 
 def message(text: str) -> "Figure":
     """Draw a line of text where there is nothing else to draw."""
-    with _styled():
-        figure = _figure(6, 0.6, text)
+    with styled():
+        figure = new_figure(6, 0.6, text)
         figure.text(0.5, 0.5, text, ha="center", va="center", color=GREY)
     return figure
 
@@ -172,8 +138,8 @@ def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
         ("learning_rate", "Learning rate", "learning rate"),
         ("examples_per_second", "Speed", "examples per second"),
     )
-    with _styled():
-        figure = _figure(
+    with styled():
+        figure = new_figure(
             9.5, 5.6, "Loss, accuracy, learning rate and examples per second over training steps"
         )
         for axis, (name, title, label) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
@@ -240,8 +206,8 @@ def confusion_matrix(confusion: ArrayLike, classes: Sequence[str]) -> "Figure":
         raise ValueError(f"confusion has shape {counts.shape}; allowed: {(len(classes), len(classes))}")
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = min(10.0, max(4.0, 0.5 * len(classes)))
-    with _styled():
-        figure = _figure(
+    with styled():
+        figure = new_figure(
             size + 1.2, size, "Confusion matrix: true classes in rows, predicted classes in columns"
         )
         axis = figure.subplots()
@@ -271,8 +237,8 @@ def class_accuracy(predictions: "Predictions") -> "Figure":
     rows = [row for row in predictions.per_class() if row["accuracy"] is not None]
     rows.sort(key=lambda row: row["accuracy"])
     names, shares = [row["class"] for row in rows], [row["accuracy"] for row in rows]
-    with _styled():
-        figure = _figure(7, max(1.8, 0.28 * len(rows) + 0.8), "Accuracy of each class")
+    with styled():
+        figure = new_figure(7, max(1.8, 0.28 * len(rows) + 0.8), "Accuracy of each class")
         axis = figure.subplots()
         bars = axis.barh(names, shares, color=TRAIN, height=0.7)
         axis.bar_label(bars, [f"{share:.1%}" for share in shares], padding=3, fontsize=8)
@@ -289,7 +255,6 @@ def class_accuracy(predictions: "Predictions") -> "Figure":
 # ---- workers -------------------------------------------------------------------------------------------
 
 PAUSE = 60.0  # seconds between two rows of a worker, which writes one a second, that are no training
-OKABE_ITO = (TRAIN, VALIDATION, TEST, "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 SHARES = (
     ("compute_fraction", "compute", TRAIN),
     ("communication_fraction", "communication", VALIDATION),
@@ -310,9 +275,9 @@ def worker_throughput(workers: Mapping[str, Sequence[Mapping[str, Any]]], *, ove
     if not any(workers.values()):
         raise ValueError("no row of a worker to draw; give at least one")
     names = [name for name, rows in workers.items() if rows]
-    with _styled():
+    with styled():
         alt = "Examples per second of each worker, and its shares of computing, communicating and waiting"
-        figure = _figure(9.5, max(2.9, 0.42 * len(names) + 1.5), alt)
+        figure = new_figure(9.5, max(2.9, 0.42 * len(names) + 1.5), alt)
         rates, shares = figure.subplots(1, 2, width_ratios=(3, 2))
         _draw_rates(rates, {name: workers[name] for name in names}, over)
         _draw_shares(shares, {name: workers[name] for name in names})
@@ -394,11 +359,11 @@ def replica_curves(*comparisons: "ReplicaComparison", bound: float = 1e-5) -> "F
     apart = [values for comparison in comparisons for values in comparison.differences.values()]
     found = np.concatenate([[bound], *apart])
     floor = 10 ** np.floor(np.log10(found[found > 0].min()) - 0.5)
-    with _styled():
+    with styled():
         alt = (
             "Loss over steps on each layout of devices and processes, and the difference to the first layout"
         )
-        figure = _figure(max(6.0, 5.2 * len(comparisons)), 5.4, alt)
+        figure = new_figure(max(6.0, 5.2 * len(comparisons)), 5.4, alt)
         axes = figure.subplots(2, len(comparisons), squeeze=False, sharex="col", sharey="row")
         for (upper, lower), comparison in zip(axes.T, comparisons, strict=True):
             _draw_losses(upper, comparison)

@@ -41,6 +41,41 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
     }
 
 
+def fast() -> Mapping[str, Any]:
+    """The fast net, six epochs: more accuracy in few minutes on a CPU than a ResNet-20.
+
+    Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision mixed_bfloat16`` where
+    ``labkit doctor`` says that the CPU computes in bfloat16. The recipe is airbench94's (Jordan, 2024,
+    arXiv:2404.00498), its learning rate and weight decay written for the mean of the loss instead of the sum.
+    """
+    return {
+        "model": "fast",
+        "train_batch_size": 1024,
+        "eval_batch_size": 500,
+        "train_steps": 264,  # 6 epochs of 45,000 examples
+        # 11.5 and 0.0153 for 1,024 examples there, each over 1 + 1 / (1 - momentum) = 7.67.
+        "learning_rate": 1.5,
+        "weight_decay": 1.33e-3,
+        "decay_norm_and_bias": False,
+        "learning_rate_schedule": "one_cycle",
+        "one_cycle_peak": 0.23,
+        "one_cycle_start": 0.2,
+        "one_cycle_end": 0.07,
+        "momentum": 0.85,
+        "nesterov": True,
+        "norm_bias_learning_rate_factor": 64.0,
+        "lookahead_every_steps": 5,
+        "label_smoothing": 0.2,
+        "batch_norm_decay": 0.6,
+        "batch_norm_epsilon": 1e-12,
+        "crop_padding": 2,
+        "crop_padding_mode": "reflect",
+        "flip": "alternating",
+        "test_time_augmentation": "mirror_and_shift",
+        "log_every_steps": 10,
+    }
+
+
 def smoke() -> Mapping[str, Any]:
     """Does everything run? ResNet-8 for 20 steps on the embedded shapes: under a minute.
 
@@ -58,7 +93,7 @@ def smoke() -> Mapping[str, Any]:
 
 
 PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
-    preset.__name__: preset for preset in (estimator_2017, resnet20_one_cycle, smoke)
+    preset.__name__: preset for preset in (estimator_2017, resnet20_one_cycle, fast, smoke)
 }
 
 

@@ -8,14 +8,28 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 from benchmarks import __main__ as summary
-from benchmarks import follow, input_pipeline, scaling, startup, telemetry, train_step
-from benchmarks.common import ROOT, prepared_data
+from benchmarks import (
+    common,
+    fast_net,
+    follow,
+    inference,
+    input_pipeline,
+    machine_ceiling,
+    scaling,
+    startup,
+    telemetry,
+    train_step,
+)
+from benchmarks.allocators import ALLOCATORS, environment_with
+from benchmarks.common import ROOT, prepared_data, torch_is_installed
+from benchmarks.forms import Form, take_turns
 from benchmarks.network_model import (
     DEVICES,
     NETWORKS,
@@ -26,11 +40,13 @@ from benchmarks.network_model import (
     ring_seconds,
     step_seconds,
 )
-from benchmarks.processes import Training, train_flags, train_images_per_second
+from benchmarks.processes import Training, Turns, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
+
+needs_torch = pytest.mark.skipif(not torch_is_installed(), reason="PyTorch is not installed: make peers")
 
 # ---- figures -------------------------------------------------------------------------------------------
 
@@ -105,11 +121,91 @@ def test_every_script_is_run_by_the_summary():
 # ---- arithmetic of the scripts -------------------------------------------------------------------------
 
 
-def test_the_ratio_is_to_the_best_peer_repeat_by_repeat():
-    figures = train_step.figures({"labkit": [400.0, 300.0], "plain": [200.0, 240.0], "xla": [250.0, 250.0]})
-    assert figures[0].name.endswith("(xla)")
-    assert figures[0].repeats == (1.6, 1.2)
-    assert {figure.name for figure in figures[1:]} == {"labkit train", "model.fit (plain)", "model.fit (xla)"}
+def test_the_ratio_is_between_the_best_forms_repeat_by_repeat():
+    speeds = {
+        Form("labkit train", "", "default"): [300.0, 200.0],
+        Form("labkit train", "", "keeping"): [400.0, 300.0],
+        Form("model.fit", "plain", "default"): [200.0, 240.0],
+        Form("model.fit", "xla", "default"): [250.0, 250.0],
+        Form("PyTorch eager", "", "default"): [320.0, 300.0],
+    }
+    keras, torch, *rest = train_step.figures(speeds)
+    assert keras.name == "labkit train (keeping) over model.fit (xla, default)"
+    assert (keras.repeats, keras.goal) == ((1.6, 1.2), Goal("at least", 1.6))
+    assert torch.name == "labkit train (keeping) over PyTorch eager (default)"
+    assert (torch.repeats, torch.goal) == ((1.25, 1.0), Goal("at least", 1.25))
+    assert {figure.name for figure in rest} == {form.name for form in speeds}
+    assert all(figure.goal is None for figure in rest)
+
+
+def test_inference_is_compared_with_eager_and_compiled():
+    speeds = {
+        Form("labkit evaluate", "", "default"): [900.0],
+        Form("PyTorch eager", "as it is", "default"): [600.0],
+        Form("PyTorch eager", "folded", "default"): [750.0],
+        Form("torch.compile", "folded", "keeping"): [1000.0],
+    }
+    eager, compiled, *_ = inference.figures(speeds)
+    assert eager.name == "labkit evaluate (default) over PyTorch eager (folded, default)"
+    assert (eager.repeats, eager.met) == ((1.2,), True)
+    assert (compiled.repeats, compiled.met) == ((0.9,), False)
+
+
+def test_turns_go_back_and_forth():
+    order = []
+    first, second = Form("a", "", "default"), Form("b", "", "default")
+    turns = {first: lambda: order.append("a") or 1.0, second: lambda: order.append("b") or 2.0}
+    assert take_turns(turns, 3) == {first: [1.0] * 3, second: [2.0] * 3}
+    assert "".join(order) == "abbaab"
+
+
+def test_an_allocator_is_in_force_alone(monkeypatch):
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
+    monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "1")
+    monkeypatch.setenv("OTHER", "kept")
+    known = {*ALLOCATORS["keeping"], "TF_CPU_ALLOCATOR_USE_BFC"}
+    default, keeping = (environment_with(name) for name in ("default", "keeping"))
+    assert not known & default.keys()
+    assert {name: keeping.get(name) for name in known} == {
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "100000000000",
+        "MALLOC_TOP_PAD_": "268435456",
+        "TF_CPU_ALLOCATOR_USE_BFC": None,
+    }
+    assert default["OTHER"] == keeping["OTHER"] == "kept"
+
+
+def test_the_fast_net_is_judged_by_the_best_of_each_precision():
+    def turn(step: float, ceiling: float) -> fast_net.Turn:
+        return {"step_gflops": step, "ceiling_gflops": ceiling, "images_per_second": 1.0}
+
+    found = {
+        ("float32", 512, "relu"): [turn(160, 200), turn(60, 100)],
+        ("float32", 1024, "relu"): [turn(90, 100), turn(80, 100)],
+        ("mixed_bfloat16", 512, "relu"): [turn(100, 400), turn(200, 400)],
+    }
+    figures = fast_net.figures(found)
+    judged = {figure.name: (figure.repeats, figure.met) for figure in figures if figure.goal}
+    assert judged == {
+        "training step over matrix product, float32, batch 1024, relu": ((0.9, 0.8), True),
+        "training step over matrix product, mixed_bfloat16, batch 512, relu": ((0.25, 0.5), False),
+    }
+    assert [bool(figure.goal) for figure in figures[:3]] == [True, True, False]
+
+
+def test_the_ceiling_is_that_of_the_best_library():
+    rates = {
+        ("float32", "NumPy, 8"): [100.0, 90.0, 120.0],
+        ("float32", "TensorFlow, 8"): [110.0, 105.0, 80.0],
+        ("mixed_bfloat16", "TensorFlow, 8"): [300.0, 310.0, 320.0],
+    }
+    figures = machine_ceiling.figures(rates)
+    assert [figure.name for figure in figures[:2]] == [
+        "float32 ceiling (TensorFlow, 8)",
+        "bfloat16 ceiling (TensorFlow, 8)",
+    ]
+    assert figures[0].median == 105.0
+    assert len(figures) == 2 + len(rates)
 
 
 def test_pipelines_are_compared_with_the_better_peer():
@@ -187,18 +283,187 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     assert min(moved) > 1e-3  # ten times the tolerance: all of them were updated
 
 
+@needs_torch
+def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
+    """PyTorch pads strided convolutions on the other side: it gets kernels and images the other way round."""
+    import tensorflow as tf
+    import torch
+
+    from benchmarks import torch_peer
+    from labkit.models.registry import build_model
+    from labkit.training.optimizers import SGD
+    from labkit.training.steps import make_train_step
+
+    # Decay is PyTorch's kind; the rest is what the peer and processes.train_flags both say.
+    values = {"learning_rate": torch_peer.LEARNING_RATE, "momentum": torch_peer.MOMENTUM}
+    values |= {"weight_decay": torch_peer.WEIGHT_DECAY, "weight_decay_mode": "l2"}
+    config = Config.from_flat({"num_layers": 14, **values})  # two blocks a stage: with and without stride
+    ours = build_model(config.model, num_classes=10, image_shape=(32, 32, 3))
+    peer = torch_peer.ResNet(14, 10).to(memory_format=torch.channels_last).train()
+    with torch.no_grad():
+        for mine, theirs in _weights_of_both(ours, peer):
+            theirs.copy_(torch.from_numpy(mine.copy()))
+    step = make_train_step(
+        tf.distribute.get_strategy(),
+        ours,
+        SGD(ours, config.optimizer),
+        tf.Variable(0, dtype=tf.int64),
+        global_batch_size=16,
+        label_smoothing=0.0,
+    )
+    loss_of = torch_peer.make_loss(peer, "float32")
+    optimizer = torch_peer.make_optimizer(peer)
+    generator = np.random.default_rng(0)
+    before = [theirs.detach().clone().numpy() for _, theirs in _weights_of_both(ours, peer)]
+    for _ in range(3):
+        images = generator.normal(size=(16, 32, 32, 3)).astype(np.float32)
+        labels = generator.integers(0, 10, 16)
+        rate = tf.constant(config.optimizer.learning_rate)
+        figures, _ = step(tf.constant(images), tf.constant(labels, tf.int32), rate, tf.constant(0.0))
+        turned = torch.from_numpy(images[:, ::-1, ::-1].copy()).permute(0, 3, 1, 2)
+        optimizer.zero_grad()
+        loss = loss_of(turned, torch.from_numpy(labels))
+        loss.backward()
+        optimizer.step()
+        assert loss.item() == pytest.approx(float(figures[0]), rel=1e-3)
+    for (mine, theirs), old in zip(_weights_of_both(ours, peer), before, strict=True):
+        new = theirs.detach().numpy()
+        moved = np.abs(new - old).max()
+        assert moved > 0
+        assert np.abs(new - mine).max() < 0.02 * moved
+
+
+def _weights_of_both(ours, peer) -> Iterator[tuple[np.ndarray, Any]]:
+    """Yield each weight of the Keras model in PyTorch's layout, kernels turned, and PyTorch's own."""
+    import keras
+    import torch
+
+    from labkit.models.layers import BatchNormalization
+
+    convolutions = [layer for layer in ours.layers if isinstance(layer, keras.layers.Conv2D)]
+    theirs = [module for module in peer.modules() if isinstance(module, torch.nn.Conv2d)]
+    for convolution, module in zip(convolutions, theirs, strict=True):
+        yield convolution.kernel.numpy()[::-1, ::-1].transpose(3, 2, 0, 1), module.weight
+    norms = [layer for layer in ours.layers if isinstance(layer, BatchNormalization)]
+    theirs = [module for module in peer.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    for norm, module in zip(norms, theirs, strict=True):
+        yield norm.gamma.numpy(), module.weight
+        yield norm.beta.numpy(), module.bias
+        yield norm.moving_mean.numpy(), module.running_mean
+        yield norm.moving_variance.numpy(), module.running_var
+    logits = ours.get_layer("logits")
+    yield logits.kernel.numpy().T, peer.logits.weight
+    yield logits.bias.numpy(), peer.logits.bias
+
+
+@needs_torch
+def test_the_torch_peer_predicts_alike_with_its_norms_folded():
+    import torch
+
+    from benchmarks.torch_peer import ResNet, fold_norms
+
+    torch.manual_seed(0)
+    model = ResNet(14, 10)
+    images = torch.randn(8, 3, 32, 32)
+    with torch.no_grad():
+        for _ in range(20):
+            model(images)  # moves the moving averages
+        expected = model.eval()(images)
+        fold_norms(model)
+        torch.testing.assert_close(model(images), expected, rtol=1e-3, atol=1e-4)
+    assert not [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+
+
+@needs_torch
+def test_the_torch_peer_says_why_it_cannot_compile(shapes, tmp_path, monkeypatch):
+    common.write_arrays(shapes, "test", tmp_path / "test.npz")
+    flags = [
+        "--task",
+        "predict",
+        "--form",
+        "compile",
+        "--num-layers",
+        "8",
+        "--batch-size",
+        "4",
+        "--steps",
+        "1",
+    ]
+    flags += ["--arrays", str(tmp_path / "test.npz")]
+    # A compiler that isn't there, and no cache of what another one made.
+    environment = os.environ | {"CXX": "/no/compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    with Turns("torch_peer", tmp_path, flags, environment) as peer:
+        found = peer.turn()
+    assert found.keys() == {"unavailable"}
+    assert "ompiler" in found["unavailable"]
+
+
+def test_without_pytorch_its_forms_are_left_out_and_the_way_to_it_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(train_step, "torch_is_installed", lambda: False)
+    parser = argparse.ArgumentParser()
+    options = argparse.Namespace(peers=None)
+    left_out = train_step.choose_peers(parser, options)
+    assert options.peers == ["plain", "steps_per_execution", "xla"]
+    assert left_out.keys() == {"torch_eager", "torch_compile"}
+    assert "make peers" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        train_step.choose_peers(parser, argparse.Namespace(peers=["plain", "torch_eager"]))
+    assert ended.value.code == 2
+    assert "--peers torch_eager: " in capsys.readouterr().err
+
+
+def test_what_needs_pytorch_is_left_out_without_it(monkeypatch, tmp_path, capsys):
+    ran = []
+    monkeypatch.setattr(summary, "torch_is_installed", lambda: False)
+    monkeypatch.setattr(summary, "_run", lambda name, options: ran.append(name) or True)
+    assert summary.main(["--output", str(tmp_path)]) == 0
+    assert set(ran) == set(summary.SCRIPTS) - {"inference"}
+    assert "without inference: PyTorch" in capsys.readouterr().out
+    monkeypatch.setattr(inference, "torch_is_installed", lambda: False)
+    with pytest.raises(SystemExit, match="make peers"):
+        inference.main([])
+
+
+def test_the_peers_are_pinned_and_no_dependency_of_labkit():
+    lines = (ROOT / "benchmarks" / "peers.txt").read_text().splitlines()
+    pinned = [line.partition("==")[::2] for line in lines if not line.startswith("#")]
+    assert pinned and all(version for _, version in pinned)
+    locked = (ROOT / "requirements.lock").read_text().splitlines()
+    for name, _ in pinned:
+        assert not any(line.startswith(f"{name}==") for line in locked)
+
+
 def test_the_per_example_peer_yields_distorted_standardised_images_of_the_data_set(shapes):
+    size = 4
+    batch, labels = next(iter(input_pipeline.per_example_dataset(shapes, size, size)))
+    _assert_distorted(shapes, batch.numpy(), labels.numpy())
+
+
+@needs_torch
+def test_the_torch_peer_yields_distorted_standardised_images_of_the_data_set(shapes, tmp_path):
+    import torch
+
+    from benchmarks.torch_peer import Batches
+
+    torch.manual_seed(0)
+    common.write_arrays(shapes, "train", tmp_path / "train.npz")
+    images, labels = next(iter(Batches(np.load(tmp_path / "train.npz"), 4)))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert len({image.numpy().tobytes() for image in images}) == 4
+    _assert_distorted(shapes, images.permute(0, 2, 3, 1).numpy(), labels.numpy())
+
+
+def _assert_distorted(shapes: Manifest, batch: np.ndarray, batch_labels: np.ndarray) -> None:
+    """Each image of ``batch`` is a crop, or its mirror image, of a padded training image of its class."""
     from labkit.data.augment import PADDING
     from labkit.data.loading import load_split
 
     images, labels = load_split(shapes, "train")
     padded = np.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
-    size = 4
-    batch, batch_labels = next(iter(input_pipeline.per_example_dataset(shapes, size, size)))
-    assert batch.shape == (size, *shapes.image_shape)
-    pixels = 255.0 * (batch.numpy() * np.array(shapes.channel_std) + np.array(shapes.channel_mean))
+    assert batch.shape[1:] == shapes.image_shape
+    pixels = 255.0 * (batch * np.array(shapes.channel_std) + np.array(shapes.channel_mean))
     np.testing.assert_allclose(pixels, pixels.round(), atol=1e-2)
-    for image, label in zip(pixels.round().astype(np.uint8), batch_labels.numpy(), strict=True):
+    for image, label in zip(pixels.round().astype(np.uint8), batch_labels, strict=True):
         assert any((view == image).all((1, 2, 3)).any() for view in _views(padded[labels == label], size=32))
 
 
@@ -267,8 +532,10 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
     [
         (
             "train_step",
-            "--steps 2 --warmup-steps 1 --peers plain steps_per_execution --steps-per-execution 2",
+            "--steps 2 --warmup-steps 1 --peers plain steps_per_execution --steps-per-execution 2 "
+            "--allocators default",
         ),
+        pytest.param("inference", "--steps 1 --forms eager --allocators keeping", marks=needs_torch),
         ("input_pipeline", "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1"),
         ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),
         ("startup", "--train-steps 20"),
@@ -291,6 +558,37 @@ def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes):
         assert all(min(figure.repeats) > 0 for figure in figures if figure.unit == unit)
     assert figures[0].name.split()[0] in done.stdout
     assert json.loads((tmp_path / f"{name}.json").read_text())["configuration"]["dataset"] == "shapes"
+
+
+@pytest.mark.slow
+def test_the_fast_nets_script_runs_and_writes_its_result(tmp_path, shapes, monkeypatch, capsys):
+    monkeypatch.delenv("LABKIT_CIFAR10", raising=False)
+    flags = (
+        "--repeats 2 --steps 1 --precisions float32 --batch-sizes 8 --activations relu --width-factor 0.125"
+    )
+    flags += " --matrix-sizes 64 128 --products 2"
+    folders = ["--output", str(tmp_path), "--data-dir", str(shapes.directory.parent)]
+    fast_net.main([*flags.split(), *folders])
+    figures = read_figures(tmp_path / "fast_net.json")
+    assert [(figure.unit, len(figure.repeats)) for figure in figures] == [
+        ("x", 2),
+        ("GFLOP/s", 2),
+        ("GFLOP/s", 2),
+        ("images/s", 2),
+    ]
+    share, step, ceiling, speed = (figure.repeats for figure in figures)
+    assert share == pytest.approx([a / b for a, b in zip(step, ceiling, strict=True)])
+    flops = json.loads((tmp_path / "fast_net.json").read_text())["configuration"]["flops_per_image"]
+    assert step == pytest.approx([flops * images / 1e9 for images in speed])
+
+
+def test_the_ceilings_script_measures_every_library(tmp_path, capsys):
+    flags = "--repeats 2 --sizes 32 --products 1 --precisions float32 mixed_bfloat16"
+    machine_ceiling.main([*flags.split(), "--output", str(tmp_path)])
+    figures = {figure.name: figure for figure in read_figures(tmp_path / "machine_ceiling.json")}
+    assert {"float32, TensorFlow, 32", "float32, NumPy, 32", "bfloat16, TensorFlow, 32"} <= figures.keys()
+    assert ("bfloat16, PyTorch, 32" in figures) == torch_is_installed()
+    assert all(min(figure.repeats) > 0 and len(figure.repeats) == 2 for figure in figures.values())
 
 
 def test_a_script_that_fails_is_told_and_the_others_still_run(monkeypatch, tmp_path, capsys):

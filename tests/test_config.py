@@ -56,6 +56,15 @@ def test_json_round_trip():
     [
         ({"num_layers": 21}, ["--num-layers", "21", "6n+2", "20", "26"]),
         ({"num_layers": 44, "block": "bottleneck"}, ["44", "9n+2", "38", "47"]),
+        ({"model": "se_resnet", "num_layers": 21}, ["--num-layers", "21", "6n+2", "20", "26"]),
+        ({"model": "wide_resnet", "num_layers": 20}, ["--num-layers is 20", "wide_resnet: 6n+4", "16 or 22"]),
+        ({"model": "vgg", "num_layers": 20}, ["--num-layers is 20", "vgg: 11, 13, 16, 19", "none", "16"]),
+        ({"model": "tutorial_cnn", "num_layers": 8}, ["--num-layers is 8", "tutorial_cnn: 5", "none"]),
+        ({"model": "vgg", "block": "bottleneck"}, ["--block", "'bottleneck'", "vgg", "basic", "se_resnet"]),
+        ({"model": "vgg", "resnet_version": 2}, ["--resnet-version is 2", "vgg: 1", "resnet and se_resnet"]),
+        ({"width_factor": 4}, ["--width-factor is 4", "resnet: 1", "wide_resnet"]),
+        ({"model": "wide_resnet", "width_factor": 0}, ["--width-factor", "at least 0.125"]),
+        ({"model": "densenet"}, ["--model", "'densenet'", "resnet, se_resnet, wide_resnet, vgg"]),
         ({"train_steps": -1}, ["--train-steps", "-1", "at least 1"]),
         ({"num_gpus": -1}, ["--num-gpus", "-1", "at least 0"]),
         ({"num_intra_threads": -2}, ["--num-intra-threads", "-2"]),
@@ -98,3 +107,37 @@ def test_identity_is_what_is_trained():
         "--learning-rate is 0.1 there, 0.2 here",
         "--seed is 0 there, 1 here",
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "depth"),
+    [
+        ({}, 44),
+        ({"block": "bottleneck"}, 47),
+        ({"model": "se_resnet"}, 20),
+        ({"model": "wide_resnet", "width_factor": 4}, 16),
+        ({"model": "vgg"}, 16),
+        ({"model": "vgg", "num_layers": None}, 16),
+        ({"model": "vgg", "num_layers": 11}, 11),
+        ({"model": "tutorial_cnn"}, 5),
+    ],
+)
+def test_a_depth_that_nobody_names_is_the_architectures_own_and_recorded(values, depth):
+    config = Config.from_flat(values)
+    assert config.model.depth == depth
+    assert config.to_json()["model"]["num_layers"] == depth
+    assert Config.from_json(config.to_json()) == config
+    assert config.fingerprint() == Config.from_flat({**values, "num_layers": depth}).fingerprint()
+
+
+def test_another_architecture_has_its_own_depth_unless_one_was_named():
+    config = Config().replace({"model": "vgg"})
+    assert config.model.depth == 16
+    assert config.replace({"model": "wide_resnet", "width_factor": 2}).model.depth == 16
+    assert config.replace({"model": "se_resnet"}).model.depth == 20
+    assert config.replace({"model": "resnet", "block": "bottleneck"}).model.depth == 47
+    named = Config.from_flat({"num_layers": 56})
+    assert named.replace({"model": "se_resnet"}).model.depth == 56
+    assert named.replace({"precision": "float64"}).model.depth == 56
+    with pytest.raises(InputError, match="--num-layers is 56; allowed for vgg: 11"):
+        named.replace({"model": "vgg"})

@@ -78,3 +78,71 @@ def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
     path.write_bytes(b"whxle")
     assert of("shapes")[0].level == "problem"
     assert path.name in of("shapes")[0].text
+
+
+# ---- processor and allocator ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "words"),
+    [
+        ({"avx2", "avx512f", "avx512_bf16"}, "ok", "avx512_bf16: the CPU computes in bfloat16"),
+        ({"avx2", "avx512f", "avx512_bf16", "amx_bf16"}, "ok", "avx512_bf16, amx_bf16:"),
+        ({"avx2", "avx512f"}, "note", "no avx512_bf16 or amx_bf16: emulated"),
+        (None, "note", "unknown"),
+    ],
+)
+def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words, monkeypatch):
+    monkeypatch.setattr(doctor, "cpu_flags", lambda: flags)
+    (found,) = of("bfloat16")
+    assert found.level == level
+    assert words in found.text
+
+
+@pytest.mark.parametrize(("flags", "width"), [({"avx2", "avx512f"}, "512"), ({"avx2"}, "256")])
+def test_the_width_of_vectors_is_said(flags, width, monkeypatch):
+    monkeypatch.setattr(doctor, "cpu_flags", lambda: flags)
+    assert f"vectors of {width} bits" in of("instructions")[0].text
+
+
+ALLOCATOR_VARIABLES = (*doctor.KEEPING, "TF_CPU_ALLOCATOR_USE_BFC", "LD_PRELOAD")
+
+
+@pytest.mark.parametrize(
+    ("variables", "level", "words"),
+    [
+        ({}, "note", "gives big buffers back"),
+        (doctor.KEEPING, "ok", "told to keep"),
+        ({"MALLOC_MMAP_MAX_": "0"}, "note", "not set: MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_"),
+        ({"TF_CPU_ALLOCATOR_USE_BFC": "1"}, "ok", "TensorFlow's own"),
+        ({"TF_CPU_ALLOCATOR_USE_BFC": "0"}, "note", "gives big buffers back"),
+        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, "ok", "jemalloc"),
+    ],
+)
+def test_the_allocator_in_force_is_said(variables, level, words, monkeypatch):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    (found,) = of("allocator")
+    assert found.level == level
+    assert words in found.text
+
+
+def test_what_to_do_about_the_allocator_is_all_of_it(monkeypatch):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    (found,) = of("allocator")
+    for setting in found.way_out.partition("export ")[2].split():
+        name, _, value = setting.partition("=")
+        monkeypatch.setenv(name, value)
+    assert of("allocator")[0].level == "ok"
+
+
+def test_settings_of_glibc_are_not_recommended_elsewhere(monkeypatch):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("", ""))
+    assert of("allocator")[0].level == "ok"

@@ -1,4 +1,4 @@
-"""What a model is made of, by stages: resolution, layers, parameters, arithmetic."""
+"""What a model is made of, by stages: resolution, layers, parameters, arithmetic; how far it sees."""
 
 import math
 from dataclasses import dataclass
@@ -6,15 +6,16 @@ from html import escape
 from typing import Any
 
 import keras
+import numpy as np
 
-__all__ = ["ModelSummary", "Stage", "summarize"]
+__all__ = ["ModelSummary", "Stage", "receptive_field", "summarize"]
 
 
 @dataclass(frozen=True)
 class Stage:
     """Consecutive layers with weights at one resolution.
 
-    ``resolution``: (height, width) of their outputs, empty behind the global average. ``channels``: of the
+    ``resolution``: (height, width) of their outputs, empty behind the last of them. ``channels``: of the
     last one's output. ``layers``: convolutions and dense layers. ``parameters``: trainable weights.
     ``multiply_adds``: of one image's forward pass, in convolutions and dense layers.
     """
@@ -27,7 +28,9 @@ class Stage:
 
     @property
     def name(self) -> str:
-        return "×".join(map(str, self.resolution)) if self.resolution else "logits"
+        if self.resolution:
+            return "×".join(map(str, self.resolution))
+        return "logits" if self.layers == 1 else "dense"
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,20 @@ def _millions(part: Stage | ModelSummary) -> str:
 def summarize(model: keras.Model) -> ModelSummary:
     """Return ``model`` by stages: a new one begins where a layer with weights has another resolution.
 
+    A dense layer between convolutions (squeeze and excitation) belongs to the stage that it stands in.
+
     Args:
         model: functional, channels last, of layers with one output each.
     """
     stages: list[Stage] = []
-    for layer in model.layers:
-        if not layer.weights:
+    operations = model.operations
+    last_with_places = max(i for i, found in enumerate(operations) if len(found.output.shape) > 2)
+    for index, layer in enumerate(operations):
+        if not getattr(layer, "weights", None):
             continue
         *resolution, channels = layer.output.shape[1:]
+        if not resolution and index < last_with_places:
+            resolution, channels = list(stages[-1].resolution), stages[-1].channels
         multiply_adds = _multiply_adds(layer)
         stage = Stage(
             resolution=tuple(resolution),
@@ -124,3 +133,51 @@ def _multiply_adds(layer: Any) -> int:
     if kernel is None:
         return 0
     return math.prod(kernel.shape) * math.prod(layer.output.shape[1:-1])
+
+
+def receptive_field(model: keras.Model) -> tuple[int, int]:
+    """Return (height, width) in pixels of what one place of the last convolution or pool depends on.
+
+    A window of k places that are s pixels apart adds (k - 1) * s (Araujo et al., "Computing Receptive Fields
+    of Convolutional Neural Networks", 2019); of several paths to a place the widest counts. What comes from a
+    global average or a dense layer, as the factors of squeeze and excitation do, depends on the whole image
+    and isn't counted. The border isn't either: the field may be larger than the image.
+
+    Args:
+        model: functional, in either layout, of layers that are called once and have one output each.
+    """
+    fields: dict[int, np.ndarray | None] = {}  # of each tensor: [size, spacing] by [height, width]
+    widest = np.ones(2, int)
+    for operation in model.operations:
+        if isinstance(operation, keras.layers.InputLayer):
+            fields[id(operation.output)] = np.ones((2, 2), int)
+            continue
+        inputs = operation.input if isinstance(operation.input, list) else [operation.input]
+        places = [field for field in (fields[id(tensor)] for tensor in inputs) if field is not None]
+        field = None
+        if places and not isinstance(operation, _ENDS):
+            window, stride = _window(operation)
+            size, spacing = np.max(places, axis=0)
+            field = np.stack([size + (window - 1) * spacing, spacing * stride])
+            widest = np.maximum(widest, field[0])
+        fields[id(operation.output)] = field
+    height, width = widest.tolist()
+    return height, width
+
+
+# Behind these there are no places any more.
+_ENDS = (
+    keras.layers.Dense,
+    keras.layers.Flatten,
+    keras.layers.GlobalAveragePooling2D,
+    keras.layers.GlobalMaxPooling2D,
+)
+
+
+def _window(layer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return size and stride of a convolution's or pool's window, 1 for anything else."""
+    size = getattr(layer, "kernel_size", getattr(layer, "pool_size", None))
+    if size is None:
+        return np.ones(2, int), np.ones(2, int)
+    dilation = np.asarray(getattr(layer, "dilation_rate", 1))
+    return (np.asarray(size) - 1) * dilation + 1, np.asarray(layer.strides)

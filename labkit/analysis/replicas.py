@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.architectures import model_name
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 from labkit.metrics import MetricsReader
@@ -117,7 +118,7 @@ class ReplicaComparison:
         config = self.config
         statistics = "synchronized" if config.model.sync_batch_norm else "each replica's own"
         return (
-            f"{config.model.model}{config.model.num_layers}, batch {config.data.train_batch_size}, "
+            f"{model_name(config.model)}, batch {config.data.train_batch_size}, "
             f"learning rate {config.optimizer.learning_rate:g}, {config.model.precision}, "
             f"batch statistics {statistics}"
         )

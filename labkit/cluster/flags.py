@@ -1,5 +1,6 @@
 """A configuration as the arguments of ``labkit train``, for launchers that write a command down."""
 
+from labkit.architectures import default_depth
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 
@@ -9,15 +10,16 @@ CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "job_name", "task_index")
 
 
 def train_arguments(config: Config) -> list[str]:
-    """Return ``["train", "--dataset", "shapes", …]``: every field that differs from its default.
+    """Return ``["train", "--dataset", "shapes", …]``: every field that isn't what it is when left out.
 
     Raises InputError where the configuration names a cluster: that is the launcher's to do.
     """
     arguments = ["train"]
     values = config.flat()
+    left_out = {"num_layers": default_depth(config.model.model, config.model.block)}
     for name, info in fields_by_name().items():
         value = values[name]
-        if value == info.default:
+        if value == left_out.get(name, info.default):
             continue
         if name in CLUSTER_FLAGS:
             raise InputError(f"{info.flag} is {value!r}; the launcher names the tasks: leave the flag out")

@@ -43,7 +43,8 @@ class Launch:
         Raises InputError where another launcher, or a training without one, holds the run.
         """
         if self.finished:
-            output(f"nothing left to do: {self.run.path} is finished")
+            how = self.run.read_environment().get("description", "unknown devices")
+            output(f"nothing left to do: {self.run.path} is finished; it was trained on {how}")
             return 0
         self.run.create()
         # Between a loss and the restart no task holds the run: this lock keeps others away all the time.
@@ -118,7 +119,7 @@ def plan_launch(
         announce(line)
 
     config = ensure_data_set(config, overwrite=overwrite, announce=say)
-    config, _, _, admission = admit_to_cluster(config, overwrite=overwrite)
+    config, _, _, admission = admit_to_cluster(config, overwrite=overwrite, cluster=cluster.label)
     done = admission.found == "finished"
     return Launch(
         config,

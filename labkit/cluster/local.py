@@ -49,6 +49,11 @@ class LocalCluster:
         return self.ps > 0
 
     @property
+    def label(self) -> str:
+        """Return a short form for names of runs, such as ``2workers-1ps``."""
+        return f"{self.workers}workers" + (f"-{self.ps}ps" if self.ps else "")
+
+    @property
     def chief(self) -> str:
         """Return the task that writes the run."""
         return "chief:0" if self.asynchronous else "worker:0"

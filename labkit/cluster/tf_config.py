@@ -50,7 +50,13 @@ def parse_tf_config(text: str) -> ClusterTask | None:
     trained_by = sum(len(addresses) for job, addresses in jobs.items() if job != "evaluator")
     if trained_by < 2 and name != "evaluator":
         return None  # one process: nothing to distribute over
-    return ClusterTask(jobs, "chief" if name == "master" else name, index)
+    described = ClusterTask(jobs, "chief" if name == "master" else name, index)
+    if not task:
+        raise InputError(
+            f"{VARIABLE} names {trained_by} tasks and not which of them this is; add "
+            '"task": {"type": "worker", "index": 0}, with each one\'s own index'
+        )
+    return described
 
 
 def _index(given: Any) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import crop_and_flip, distortion_key, distortion_offsets, standardize
+from labkit.data.augment import Distortion, crop_and_flip, distortion_key, distortion_offsets, standardize
 from labkit.data.hashing import mix64, mix64_tensor, permutation
 from labkit.data.inputs import INPUT_PATHS, WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import damage_error, find_split, load_split, verified_paths
@@ -29,6 +29,7 @@ __all__ = [
     "DEFAULT_SHUFFLE_BUFFER_SIZE",
     "INPUT_PATHS",
     "WHOLE_BATCH",
+    "Distortion",
     "InputShare",
     "choose_input_path",
     "eval_dataset",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 DEFAULT_SHUFFLE_BUFFER_SIZE = 16_384  # about 51 MB of CIFAR-10 records
+DEFAULT_DISTORTION = Distortion()
 _INTERLEAVED_SHARDS = 8
 _INTERLEAVED_BLOCK = 16
 
@@ -54,7 +56,7 @@ def train_dataset(
     seed: int,
     start_step: int,
     stop_step: int,
-    use_distortion: bool = True,
+    distortion: Distortion | None = DEFAULT_DISTORTION,
     standardized: bool = True,
     input_path: str = "auto",
     share: InputShare = WHOLE_BATCH,
@@ -69,7 +71,7 @@ def train_dataset(
         seed: decides the order and the distortions.
         start_step: the first step, counted from 0; what comes does not depend on where one starts.
         stop_step: one past the last step.
-        use_distortion: pad, crop and flip at random.
+        distortion: of the images; None: as they are.
         standardized: whether :func:`standardize` has been applied to the images; a quarter of the bytes is to
             be sent where whoever receives them does that.
         input_path: ``memory``, ``streaming``, or ``auto`` (:func:`choose_input_path`).
@@ -108,9 +110,10 @@ def train_dataset(
 
         def make_batch(position: tf.Tensor, samples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             images, labels, index = fetch(samples)
-            if use_distortion:
+            if distortion:
                 epoch = (position + tf.range(replica_batch, dtype=tf.int64)) // window.examples
-                images = crop_and_flip(images, *distortion_offsets(key, epoch, index))
+                offsets = distortion_offsets(key, epoch, index, distortion)
+                images = crop_and_flip(images, *offsets, distortion)
             images = standardize(images, manifest) if standardized else images
             images = tf.ensure_shape(images, [replica_batch, *manifest.image_shape])
             return images, tf.ensure_shape(labels, [replica_batch])

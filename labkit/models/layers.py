@@ -5,9 +5,10 @@ import threading
 from collections.abc import Iterator
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-__all__ = ["BatchNormalization", "recorded_batch_statistics"]
+__all__ = ["BatchNormalization", "Dirac", "LocalResponseNormalization", "recorded_batch_statistics"]
 
 # Per thread, because MirroredStrategy traces each replica in a thread of its own.
 _RECORDING = threading.local()
@@ -37,6 +38,7 @@ class BatchNormalization(keras.layers.Layer):
         data_format: ``channels_last`` ([batch, height, width, channels]) or ``channels_first``.
         decay: share of the old moving average kept at each update.
         epsilon: added to the variance.
+        scale: whether gamma is trained; it stays 1 otherwise.
         synchronized: take the statistics over all replicas' slices of the batch. One replica alone
             uses the fused kernel all the same; with several, the moments are reduced between them.
 
@@ -49,6 +51,7 @@ class BatchNormalization(keras.layers.Layer):
         decay: float = 0.997,
         epsilon: float = 1e-5,
         synchronized: bool = False,
+        scale: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -56,6 +59,7 @@ class BatchNormalization(keras.layers.Layer):
         self.decay = decay
         self.epsilon = epsilon
         self.synchronized = synchronized
+        self.scale = scale
 
     def build(self, input_shape):
         channels = (input_shape[-1 if self.data_format == "channels_last" else 1],)
@@ -70,7 +74,7 @@ class BatchNormalization(keras.layers.Layer):
                 autocast=False,
             )
 
-        self.gamma = weight("gamma", "ones", True)
+        self.gamma = weight("gamma", "ones", self.scale)
         self.beta = weight("beta", "zeros", True)
         self.moving_mean = weight("moving_mean", "zeros", False)
         self.moving_variance = weight("moving_variance", "ones", False)
@@ -153,4 +157,100 @@ class BatchNormalization(keras.layers.Layer):
             "decay": self.decay,
             "epsilon": self.epsilon,
             "synchronized": self.synchronized,
+            "scale": self.scale,
         }
+
+
+@keras.saving.register_keras_serializable(package="labkit")
+class LocalResponseNormalization(keras.layers.Layer):
+    """Local response normalization (Krizhevsky et al., "ImageNet Classification ...", 2012, section 3.3).
+
+    x / (bias + alpha * sum of the squares of the 2 * depth_radius + 1 nearest channels) ** beta. The sum is a
+    product with a band matrix, which every precision and both layouts have; ``tf.nn.lrn`` knows float32,
+    channels last, and is slower.
+
+    Args:
+        depth_radius: how many channels on either side count.
+        bias, alpha, beta: see above.
+        data_format: ``channels_last`` ([batch, height, width, channels]) or ``channels_first``.
+
+    Call argument: ``inputs``, float [4-D]. Returns the same shape and dtype, computed in float32 at least.
+    """
+
+    def __init__(
+        self,
+        depth_radius: int,
+        bias: float,
+        alpha: float,
+        beta: float,
+        data_format: str = "channels_last",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.depth_radius = depth_radius
+        self.bias = bias
+        self.alpha = alpha
+        self.beta = beta
+        self.data_format = data_format
+
+    def call(self, inputs):
+        is_last = self.data_format == "channels_last"
+        channels = inputs.shape[-1 if is_last else 1]
+        values = keras.ops.cast(inputs, "float64" if self.compute_dtype == "float64" else "float32")
+        squares = keras.ops.square(values)
+        index = np.arange(channels)
+        near = np.abs(index[:, None] - index) <= self.depth_radius
+        band = keras.ops.convert_to_tensor(near, dtype=values.dtype)
+        if is_last:
+            sums = keras.ops.matmul(squares, band)
+        else:
+            rows = keras.ops.reshape(squares, (-1, channels, squares.shape[2] * squares.shape[3]))
+            sums = keras.ops.reshape(keras.ops.matmul(band, rows), (-1, *squares.shape[1:]))
+        divisor = self.bias + self.alpha * sums
+        if self.beta == 0.75:  # two roots are much faster than a power
+            root = keras.ops.rsqrt(divisor)
+            factor = root * keras.ops.sqrt(root)
+        else:
+            factor = keras.ops.power(divisor, -self.beta)
+        return keras.ops.cast(values * factor, inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "depth_radius": self.depth_radius,
+            "bias": self.bias,
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "data_format": self.data_format,
+        }
+
+
+@keras.saving.register_keras_serializable(package="labkit")
+class Dirac(keras.initializers.Initializer):
+    """Initial weights of a convolution whose first filters pass on one input channel each.
+
+    Filter i, for i below the number of input channels, is 1 at its middle for channel i and 0 elsewhere; the
+    rest is as ``other`` makes it (Zagoruyko & Komodakis, "DiracNets", 2017, arXiv:1706.00388; in this form
+    airbench, arXiv:2404.00498, section 3.3).
+
+    Args:
+        other: the initializer of the filters beyond the input channels.
+    """
+
+    def __init__(self, other: keras.initializers.Initializer) -> None:
+        self.other = keras.initializers.get(other)
+
+    def __call__(self, shape, dtype=None):
+        """Return weights of ``shape``, [height, width, input channels, filters]."""
+        height, width, channels, filters = shape
+        passed = min(channels, filters)
+        identity = np.zeros((height, width, channels, passed), np.float32)
+        identity[height // 2, width // 2, range(passed), range(passed)] = 1.0
+        rest = self.other(shape, dtype=dtype)[..., passed:]
+        return keras.ops.concatenate([keras.ops.cast(identity, dtype), rest], axis=-1)
+
+    def get_config(self):
+        return {"other": keras.saving.serialize_keras_object(self.other)}

@@ -1,35 +1,47 @@
 """From a model configuration to a Keras model."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
+from labkit.architectures import model_name
 from labkit.config import ModelConfig
+from labkit.models.fast import fast_net
 from labkit.models.resnet import resnet
+from labkit.models.senet import se_resnet
 from labkit.models.toolbox import Toolbox
+from labkit.models.tutorial_cnn import tutorial_cnn
+from labkit.models.vgg import vgg
+from labkit.models.wide_resnet import wide_resnet
 
-__all__ = ["build_model", "model_name"]
-
-
-def _resnet(toolbox: Toolbox, images, config: ModelConfig, num_classes: int):
-    return resnet(
-        toolbox,
-        images,
-        num_layers=config.num_layers,
-        version=config.resnet_version,
-        block=config.block,
-        num_classes=num_classes,
-    )
+__all__ = ["BUILDERS", "build_model"]
 
 
-ARCHITECTURES: dict[str, Callable] = {"resnet": _resnet}
+def _residual(config: ModelConfig) -> dict[str, Any]:
+    return {"num_layers": config.depth, "version": config.resnet_version, "block": config.block}
 
 
-def model_name(config: ModelConfig) -> str:
-    """Return a short name such as ``resnet20``, ``resnet164-v2-bottleneck``."""
-    version = "" if config.resnet_version == 1 else f"-v{config.resnet_version}"
-    block = "" if config.block == "basic" else f"-{config.block}"
-    return f"{config.model}{config.num_layers}{version}{block}"
+# For each name in labkit.architectures: the function, and those of the configuration's fields that it takes.
+BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, Any]]]] = {
+    "resnet": (resnet, _residual),
+    "se_resnet": (se_resnet, _residual),
+    "wide_resnet": (
+        wide_resnet,
+        lambda config: {"num_layers": config.depth, "width_factor": config.width_factor},
+    ),
+    "vgg": (vgg, lambda config: {"num_layers": config.depth}),
+    "tutorial_cnn": (tutorial_cnn, lambda config: {}),
+    "fast": (
+        fast_net,
+        lambda config: {
+            "width_factor": config.width_factor,
+            "whitening": config.whitening,
+            "dirac": config.dirac,
+            "activation": config.activation,
+        },
+    ),
+}
 
 
 def build_model(
@@ -55,5 +67,6 @@ def build_model(
     )
     inputs = keras.Input(image_shape, name="images", dtype="float32")
     images = inputs if data_format == "channels_last" else keras.layers.Permute((3, 1, 2))(inputs)
-    logits = ARCHITECTURES[config.model](toolbox, images, config, num_classes)
+    network, values = BUILDERS[config.model]
+    logits = network(toolbox, images, **values(config), num_classes=num_classes)
     return keras.Model(inputs, logits, name=model_name(config).replace("-", "_"))

@@ -5,6 +5,9 @@ v1: He et al., "Deep Residual Learning for Image Recognition" (2015), section 4.
 convolutions), 9n+2 with bottleneck blocks (1x1, 3x3, 1x1 with four times the width).
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
 from labkit.models.toolbox import Toolbox
@@ -16,7 +19,14 @@ BOTTLENECK_EXPANSION = 4
 
 
 def resnet(
-    toolbox: Toolbox, images, *, num_layers: int, version: int, block: str, num_classes: int
+    toolbox: Toolbox,
+    images,
+    *,
+    num_layers: int,
+    version: int,
+    block: str,
+    num_classes: int,
+    recalibrate: Callable[[Toolbox, Any], Any] | None = None,
 ) -> keras.KerasTensor:
     """Return the logits, float32 [batch, num_classes], of a ResNet over ``images``.
 
@@ -26,6 +36,8 @@ def resnet(
         num_layers: 6n+2 (basic) or 9n+2 (bottleneck).
         version: 1 (activation after the sum) or 2 (before the convolutions).
         block: ``basic`` or ``bottleneck``.
+        num_classes: of the logits.
+        recalibrate: applied to what a block computes, before the shortcut is added (see ``senet``).
     """
     bottleneck = block == "bottleneck"
     blocks_per_stage = (num_layers - 2) // (9 if bottleneck else 6)
@@ -37,14 +49,19 @@ def resnet(
     for stage, width in enumerate(STAGE_WIDTHS):
         for index in range(blocks_per_stage):
             stride = 2 if stage > 0 and index == 0 else 1
-            x = residual_block(toolbox, x, width, stride, bottleneck)
+            residual, shortcut = residual_block(toolbox, x, width, stride, bottleneck)
+            if recalibrate is not None:
+                residual = recalibrate(toolbox, residual)
+            x = toolbox.add(residual, shortcut)
+            if version == 1:
+                x = toolbox.relu(x)
     if version == 2:
         x = toolbox.norm_relu(x)
     return toolbox.logits(toolbox.global_average(x), num_classes)
 
 
 def _block_v1(toolbox: Toolbox, x, width: int, stride: int, bottleneck: bool):
-    """conv-norm-relu ... conv-norm, plus the shortcut, then relu."""
+    """Return conv-norm-relu ... conv-norm, and the shortcut; a relu follows their sum."""
     out_channels = width * (BOTTLENECK_EXPANSION if bottleneck else 1)
     shortcut = _shortcut(toolbox, x, out_channels, stride, bottleneck, norm=True)
     if bottleneck:
@@ -54,11 +71,11 @@ def _block_v1(toolbox: Toolbox, x, width: int, stride: int, bottleneck: bool):
     else:
         x = toolbox.norm_relu(toolbox.conv(x, width, 3, stride))
         x = toolbox.norm(toolbox.conv(x, width, 3))
-    return toolbox.relu(toolbox.add(x, shortcut))
+    return x, shortcut
 
 
 def _block_v2(toolbox: Toolbox, x, width: int, stride: int, bottleneck: bool):
-    """norm-relu-conv ... norm-relu-conv, plus the shortcut."""
+    """Return norm-relu-conv ... norm-relu-conv, and the shortcut."""
     out_channels = width * (BOTTLENECK_EXPANSION if bottleneck else 1)
     activated = toolbox.norm_relu(x)
     changes_shape = stride != 1 or toolbox.channels(x) != out_channels
@@ -73,7 +90,7 @@ def _block_v2(toolbox: Toolbox, x, width: int, stride: int, bottleneck: bool):
     else:
         x = toolbox.norm_relu(toolbox.conv(activated, width, 3, stride))
         x = toolbox.conv(x, width, 3)
-    return toolbox.add(x, shortcut)
+    return x, shortcut
 
 
 def _shortcut(toolbox: Toolbox, x, out_channels: int, stride: int, project: bool, norm: bool):

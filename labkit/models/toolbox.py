@@ -1,8 +1,11 @@
 """Layers with everything decided that an architecture should not have to know."""
 
+from typing import Any
+
 import keras
 
-from labkit.models.layers import BatchNormalization
+from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
+from labkit.models.whitening import Whitening
 
 __all__ = ["Toolbox"]
 
@@ -34,7 +37,7 @@ class Toolbox:
         self.dtype = dtype
         self._seed = seed
         self._layers_with_weights = 0
-        self._batch_norm = {
+        self._batch_norm: dict[str, Any] = {
             "decay": batch_norm_decay,
             "epsilon": batch_norm_epsilon,
             "synchronized": sync_batch_norm,
@@ -48,8 +51,12 @@ class Toolbox:
         """Return the number of channels of ``x``."""
         return x.shape[-1 if self.data_format == "channels_last" else 1]
 
-    def conv(self, x, filters: int, kernel_size: int, stride: int = 1):
-        """Convolution without bias, ``same`` padding, He initialization (He et al., 2015b)."""
+    def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
+        """Convolution without bias, ``same`` padding, He initialization (He et al., 2015b).
+
+        ``dirac``: as many filters as there are input channels begin as the identity.
+        """
+        initializer = keras.initializers.HeNormal(self._next_seed())
         layer = keras.layers.Conv2D(
             filters,
             kernel_size,
@@ -57,18 +64,76 @@ class Toolbox:
             padding="same",
             use_bias=False,
             data_format=self.data_format,
-            kernel_initializer=keras.initializers.HeNormal(self._next_seed()),
+            kernel_initializer=Dirac(initializer) if dirac else initializer,
             dtype=self.dtype,
         )
         return layer(x)
 
-    def norm(self, x):
-        """Batch normalization."""
-        return BatchNormalization(data_format=self.data_format, dtype=self.dtype, **self._batch_norm)(x)
+    def biased_conv(self, x, filters: int, kernel_size: int, *, stddev: float, bias: float):
+        """Convolution with a bias that begins at ``bias``; normal weights, cut at 2 ``stddev``."""
+        layer = keras.layers.Conv2D(
+            filters,
+            kernel_size,
+            padding="same",
+            data_format=self.data_format,
+            kernel_initializer=keras.initializers.TruncatedNormal(0.0, stddev, self._next_seed()),
+            bias_initializer=keras.initializers.Constant(bias),
+            dtype=self.dtype,
+        )
+        return layer(x)
+
+    def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
+        """Dense layer on [batch, features]; without ``stddev`` He initialization, else as ``biased_conv``."""
+        seed = self._next_seed()
+        layer = keras.layers.Dense(
+            units,
+            kernel_initializer=(
+                keras.initializers.HeNormal(seed)
+                if stddev is None
+                else keras.initializers.TruncatedNormal(0.0, stddev, seed)
+            ),
+            bias_initializer=keras.initializers.Constant(bias),
+            dtype=self.dtype,
+        )
+        return layer(x)
+
+    def whitening(self, x):
+        """Convolution with a frozen 2x2 kernel that whitens the training images' patches, and a bias."""
+        layer = Whitening(
+            2 * 2 * 2 * self.channels(x),
+            2,
+            data_format=self.data_format,
+            kernel_initializer=keras.initializers.HeNormal(self._next_seed()),
+            dtype=self.dtype,
+            name="whitening",
+        )
+        return layer(x)
+
+    def norm(self, x, *, scale: bool = True):
+        """Batch normalization; ``scale``: whether its factor is trained."""
+        layer = BatchNormalization(
+            data_format=self.data_format, dtype=self.dtype, scale=scale, **self._batch_norm
+        )
+        return layer(x)
 
     def relu(self, x):
         """Rectified linear unit."""
         return keras.layers.ReLU(dtype=self.dtype)(x)
+
+    def sigmoid(self, x):
+        """Logistic function."""
+        return keras.layers.Activation("sigmoid", dtype=self.dtype)(x)
+
+    def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
+        """Local response normalization, see ``LocalResponseNormalization``."""
+        layer = LocalResponseNormalization(
+            depth_radius, bias, alpha, beta, data_format=self.data_format, dtype=self.dtype
+        )
+        return layer(x)
+
+    def gelu(self, x):
+        """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
+        return keras.layers.Activation("gelu", dtype=self.dtype)(x)
 
     def norm_relu(self, x):
         """Batch normalization, then rectified linear unit."""
@@ -79,8 +144,25 @@ class Toolbox:
         return keras.layers.Add(dtype=self.dtype)([x, y])
 
     def average_pool(self, x, size: int):
-        """Average over ``size`` x ``size`` windows that don't overlap."""
-        return keras.layers.AveragePooling2D(size, data_format=self.data_format, dtype=self.dtype)(x)
+        """Average over ``size`` x ``size`` windows that don't overlap; smaller ones at the border."""
+        layer = keras.layers.AveragePooling2D(
+            size, padding="same", data_format=self.data_format, dtype=self.dtype
+        )
+        return layer(x)
+
+    def max_pool(self, x, size: int, stride: int | None = None, *, padding: str = "valid"):
+        """Maximum over ``size`` x ``size`` windows, ``stride`` apart (None: ``size``, they do not overlap).
+
+        ``padding``: ``valid``: a rest at the border is dropped; ``same``: it has a window, too.
+        """
+        layer = keras.layers.MaxPooling2D(
+            size, stride, padding, data_format=self.data_format, dtype=self.dtype
+        )
+        return layer(x)
+
+    def global_max(self, x):
+        """Maximum over height and width: [batch, channels]."""
+        return keras.layers.GlobalMaxPooling2D(data_format=self.data_format, dtype=self.dtype)(x)
 
     def pad_channels(self, x, channels: int):
         """Zero channels before and after, up to ``channels``."""
@@ -95,8 +177,32 @@ class Toolbox:
         """Average over height and width: [batch, channels]."""
         return keras.layers.GlobalAveragePooling2D(data_format=self.data_format, dtype=self.dtype)(x)
 
-    def logits(self, x, num_classes: int):
-        """Dense layer in float32 at least, so that the loss is computed in full precision."""
-        initializer = keras.initializers.GlorotUniform(self._next_seed())
+    def flatten(self, x):
+        """[batch, height * width * channels], in this order of the features whatever the layout is."""
+        return keras.layers.Flatten(data_format=self.data_format, dtype=self.dtype)(x)
+
+    def scale_channels(self, x, factors):
+        """Multiply each channel of ``x`` by its factor, [batch, channels]."""
+        channels = self.channels(x)
+        shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
+        factors = keras.layers.Reshape(shape, dtype=self.dtype)(factors)
+        return keras.layers.Multiply(dtype=self.dtype)([x, factors])
+
+    def logits(
+        self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
+    ):
+        """Dense layer in float32 at least, so that the loss is computed in full precision.
+
+        ``scale``: a constant factor of the logits. ``stddev``: as in ``dense``, else Glorot initialization.
+        """
+        seed = self._next_seed()
+        initializer = (
+            keras.initializers.GlorotUniform(seed)
+            if stddev is None
+            else keras.initializers.TruncatedNormal(0.0, stddev, seed)
+        )
         dtype = "float64" if self.dtype == "float64" else "float32"
-        return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype=dtype, name="logits")(x)
+        layer = keras.layers.Dense(
+            num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
+        )
+        return layer(x) if scale == 1.0 else keras.layers.Rescaling(scale, dtype=dtype)(layer(x))

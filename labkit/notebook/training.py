@@ -68,9 +68,8 @@ def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool =
     )
     if launch.finished:
         found = train_here(launch.config)  # reports on the finished run
-        how = launch.run.read_environment().get("description", "unknown devices")
         way_out = "overwrite = True trains it anew, another job_dir keeps both"
-        return dataclasses.replace(found, message=f"{found.message}; it was trained on {how}; {way_out}")
+        return dataclasses.replace(found, message=f"{found.message}; {way_out}")
     output = _Output()
     before = launch.run.read_status()
     with _Follower(launch.run, launch.config.run.train_steps):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import home
+from labkit.architectures import model_name
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.metrics import evaluations_path
@@ -67,9 +68,12 @@ def admit(config: Config, dataset: str, *, overwrite: bool = False) -> Admission
     return Admission(run, "finished" if done else "resumable")
 
 
-def run_directory(config: Config, dataset: str) -> RunDirectory:
-    """Return the directory that a configuration names, or the one that its values lead to."""
-    return RunDirectory(config.run.job_dir or home.runs_home() / run_name(config, dataset))
+def run_directory(config: Config, dataset: str, cluster: str = "") -> RunDirectory:
+    """Return the directory that a configuration names, or the one that its values lead to.
+
+    ``cluster``: words for the end of the name, where a cluster trains the run.
+    """
+    return RunDirectory(config.run.job_dir or home.runs_home() / run_name(config, dataset, cluster))
 
 
 def check_place(config: Config, run: RunDirectory) -> None:
@@ -106,13 +110,20 @@ def check_cluster(config: Config, task: ClusterTask, overwrite: bool) -> None:
     unused = {
         "--deterministic": config.run.deterministic,
         "--variable-strategy GPU": config.distribution.variable_strategy == "GPU",
+        "--write-graph": config.run.write_graph,
+        "--write-images": config.run.write_images,
     }
     for flag, given in unused.items():
         if given:
             raise InputError(
-                f"{flag} has no meaning in asynchronous training, where workers don't wait for each other "
-                "and parameter servers hold the variables; leave it out, or train with --sync"
+                f"{flag} can't be had in asynchronous training, where workers don't wait for each other and "
+                "parameter servers hold the variables; leave it out, or train with --sync"
             )
+    if config.optimizer.lookahead_every_steps:
+        raise InputError(
+            f"--lookahead-every-steps is {config.optimizer.lookahead_every_steps}; allowed in asynchronous "
+            "training: 0; leave it out, or train with --sync"
+        )
     if config.model.sync_batch_norm:
         raise InputError("--sync-batch-norm needs replicas in step; leave it out, or train with --sync")
 
@@ -171,10 +182,16 @@ def _holds_something_else(run: RunDirectory) -> bool:
     return any(path.name not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())
 
 
-def run_name(config: Config, dataset: str) -> str:
-    """Return a readable name that is the same for the same configuration."""
+def run_name(config: Config, dataset: str, cluster: str = "") -> str:
+    """Return a readable name that is the same for the same configuration.
+
+    Several GPUs, or a ``cluster``, make it another name: whoever asks for them wants to see them train, not
+    what one process has done already. (A directory that is named goes on with any number of replicas.)
+    """
     resolved = config.replace({"dataset": dataset})
-    return f"{config.model.model}{config.model.num_layers}-{dataset}-{resolved.fingerprint()}"
+    replicas = config.distribution.num_gpus or 1
+    suffix = (f"-{replicas}gpus" if replicas > 1 else "") + (f"-{cluster}" if cluster else "")
+    return f"{model_name(config.model)}-{dataset}-{resolved.fingerprint()}{suffix}"
 
 
 def check_writable(path: Path, flag: str) -> None:

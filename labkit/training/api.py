@@ -135,7 +135,8 @@ def _already_finished(run: RunDirectory) -> TrainResult:
     # The first of the best, as the loop chooses.
     chosen = max(validations, key=lambda row: row["accuracy"])["step"] if validations else step
     tests = {row["step"]: row for row in reader.split("test")}
-    message = f"nothing left to do: {run.path} is finished at step {step}"
+    how = run.read_environment().get("description", "unknown devices")
+    message = f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}"
     return TrainResult("finished", run, step, message, tests.get(chosen), did_work=False)
 
 
@@ -147,6 +148,7 @@ def evaluate(
     data_dir: str | None = None,
     eval_batch_size: int | None = None,
     num_intra_threads: int | None = None,
+    test_time_augmentation: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint of a run and write the predictions for the dashboard.
 
@@ -157,13 +159,19 @@ def evaluate(
         data_dir: where the data set is; None: where the run was trained with it.
         eval_batch_size: examples per step; None: the run's.
         num_intra_threads: threads inside one operation, 0: TensorFlow's choice; None: the run's.
+        test_time_augmentation: ``none``, ``mirror`` or ``mirror_and_shift``; None: the run's.
 
     Returns the content of ``predictions/<split>.json``. The figures are added to the run's evaluations, once
     for each split and step. Raises InputError where the run, the checkpoint or the data isn't there.
     """
     run = RunDirectory(job_dir)
     config, manifest = evaluation_inputs(
-        run, split, data_dir=data_dir, eval_batch_size=eval_batch_size, num_intra_threads=num_intra_threads
+        run,
+        split,
+        data_dir=data_dir,
+        eval_batch_size=eval_batch_size,
+        num_intra_threads=num_intra_threads,
+        test_time_augmentation=test_time_augmentation,
     )
     import_tensorflow()
     from labkit.training.checkpoint_evaluator import CheckpointEvaluator, check_same_data
@@ -191,6 +199,7 @@ def evaluation_inputs(
     data_dir: str | None,
     eval_batch_size: int | None,
     num_intra_threads: int | None,
+    test_time_augmentation: str | None = None,
 ) -> tuple[Config, Manifest]:
     """Return what is needed to evaluate a run here; None means as recorded in the run.
 
@@ -198,7 +207,12 @@ def evaluation_inputs(
     """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
-    asked = {"data_dir": data_dir, "eval_batch_size": eval_batch_size, "num_intra_threads": num_intra_threads}
+    asked = {
+        "data_dir": data_dir,
+        "eval_batch_size": eval_batch_size,
+        "num_intra_threads": num_intra_threads,
+        "test_time_augmentation": test_time_augmentation,
+    }
     changed = {name: value for name, value in asked.items() if value is not None}
     config = config.replace(changed | {"job_dir": str(run.path)})
     manifest = load_manifest(data_directory(config), config.data.dataset)

@@ -76,6 +76,7 @@ class CheckpointEvaluator:
             self._manifest,
             self._split,
             global_batch_size=self._config.data.eval_batch_size,
+            views_step=self._session.views_step,
             on_batch=self._on_batch,
         )
 

@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ class Evaluation:
     """Logits of every example of a split, in the split's order, and the figures that follow.
 
     ``logits`` float32 [n, num_classes]; ``labels`` int32 [n]; ``index`` int64 [n], the examples' numbers
-    within the split; ``seconds`` of wall time.
+    within the split; ``seconds`` of wall time. ``augmented`` is the same with test-time augmentation.
     """
 
     split: str
@@ -28,6 +28,7 @@ class Evaluation:
     labels: np.ndarray
     index: np.ndarray
     seconds: float
+    augmented: "Evaluation | None" = None
 
     @property
     def examples(self) -> int:
@@ -70,8 +71,15 @@ class Evaluation:
         return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
     def metrics(self) -> dict[str, float | int | str]:
-        """Return the figures of a metrics row."""
-        return {
+        """Return the figures of a metrics row; with ``tta_`` before the name, with test-time augmentation."""
+        augmented: dict[str, float | int | str] = {}
+        if self.augmented is not None:
+            augmented = {
+                "tta_loss": self.augmented.loss,
+                "tta_accuracy": self.augmented.accuracy,
+                "tta_seconds": self.augmented.seconds,
+            }
+        return augmented | {
             "split": self.split,
             "loss": self.loss,
             "accuracy": self.accuracy,
@@ -88,6 +96,7 @@ def evaluate_split(
     split: str,
     *,
     global_batch_size: int,
+    views_step=None,
     on_batch=lambda: None,
     num_workers: int = 1,
     worker_number: int = 0,
@@ -100,12 +109,28 @@ def evaluate_split(
         manifest: the prepared data set.
         split: ``train``, ``validation`` or ``test``.
         global_batch_size: examples a step; any size, the last batch is padded and the padding left out.
+        views_step: the same with test-time augmentation; the split is gone through once more with it.
         on_batch: called after each batch.
         num_workers, worker_number: where several processes evaluate together, how many and which this is.
             Every one of them returns the evaluation of the whole split.
 
     Raises RuntimeError where an example came more or less than once.
     """
+    if views_step is not None:
+        plain, augmented = (
+            evaluate_split(
+                strategy,
+                step,
+                manifest,
+                split,
+                global_batch_size=global_batch_size,
+                on_batch=on_batch,
+                num_workers=num_workers,
+                worker_number=worker_number,
+            )
+            for step in (predict_step, views_step)
+        )
+        return replace(plain, augmented=augmented)
     started = time.perf_counter()
     replicas = strategy.num_replicas_in_sync
     local = replicas // num_workers

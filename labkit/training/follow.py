@@ -85,6 +85,7 @@ def follow(
                 data_dir=data_dir,
                 eval_batch_size=eval_batch_size,
                 num_intra_threads=num_intra_threads,
+                test_time_augmentation="none",
             )
             announce(f"following {directory.path}: {split} of each checkpoint, on the CPU")
             import_tensorflow()

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.data.inputs import InputShare, choose_input_path
 from labkit.data.loading import load_split
-from labkit.data.pipeline import train_dataset
+from labkit.data.pipeline import Distortion, train_dataset
 from labkit.peers import PeerLost
 from labkit.runs import RunDirectory
 from labkit.training.asynchronous import AsynchronousEngine
@@ -170,6 +170,12 @@ class TrainLoop:
                 f"be initial values still after {self.total_steps} steps, and validation and test accuracy "
                 "far below that of training; short runs want about 0.9"
             )
+        if self.plan.asynchronous_workers > 1:
+            say(
+                f"note: gradients of {self.plan.asynchronous_workers} asynchronous workers are some updates "
+                "old; where the loss stays near that of guessing, "
+                f"{math.log(self.manifest.num_classes):.2f}, lower --learning-rate or --momentum"
+            )
         if resumed:
             say(f"going on from step {self.progress.step} of {self.total_steps}")
 
@@ -307,7 +313,7 @@ class TrainLoop:
                     seed=config.run.seed,
                     start_step=self.progress.step,
                     stop_step=self.total_steps,
-                    use_distortion=config.data.use_distortion_for_training,
+                    distortion=self._distortion(),
                     # The step does that, where batches go over a network.
                     standardized=plan.asynchronous_workers == 0,
                     input_path=path,
@@ -317,6 +323,12 @@ class TrainLoop:
                 )
             )
         )
+
+    def _distortion(self) -> Distortion | None:
+        data = self.config.data
+        if not data.use_distortion_for_training:
+            return None
+        return Distortion(data.crop_padding, data.crop_padding_mode, data.flip)
 
     # ---- validation, checkpoints, the end ----------------------------------------------------------
 
@@ -347,6 +359,7 @@ class TrainLoop:
             self.manifest,
             split,
             global_batch_size=self.config.data.eval_batch_size,
+            views_step=self.session.views_step if split == "test" else None,
             num_workers=self.plan.num_workers,
             worker_number=self.plan.worker_number,
             on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
@@ -366,6 +379,11 @@ class TrainLoop:
             f"accuracy {evaluation.accuracy:.4f}  top5_accuracy {evaluation.top5_accuracy:.4f}  "
             f"({evaluation.examples:,} examples in {format_duration(evaluation.seconds)})"
         )
+        if evaluation.augmented is not None:
+            self.console.line(
+                f"{evaluation.split} with --test-time-augmentation {self.config.run.test_time_augmentation}: "
+                f"accuracy {evaluation.augmented.accuracy:.4f}"
+            )
         return row
 
     def _save_is_due(self, step: int) -> bool:
@@ -389,7 +407,7 @@ class TrainLoop:
             surplus = self.engine.settle()
             if surplus:
                 self.console.line(
-                    f"{surplus} updates were made twice, by workers that ended before their report"
+                    f"updates made twice, by workers that ended before their report: {surplus}"
                 )
         # Every worker looks: all have the same weights, and all must come to the same end.
         if not self.session.weights_are_finite():

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from labkit.config import OptimizerConfig
+from labkit.models.layers import BatchNormalization
 
 __all__ = ["SGD"]
 
@@ -16,9 +17,10 @@ class SGD(tf.Module):
         l2:        g = g + d w                          decoupled:  w = w - r d w
         v = m v + g;  w = w - r v                       (Nesterov: w = w - r (g + m v))
 
-    The learning rate is not part of the velocity, as in TensorFlow's ``MomentumOptimizer`` of 2017.
-    Clipping comes first and sees the gradient of the data alone. Make it inside ``strategy.scope()``,
-    before a checkpoint is restored.
+    A bias of a normalization has its own r, ``norm_bias_learning_rate_factor`` times the others' (Jordan,
+    2024, arXiv:2404.00498, section 3.4). The learning rate is not part of the velocity, as in TensorFlow's
+    ``MomentumOptimizer`` of 2017. Clipping comes first and sees the gradient of the data alone. Make it
+    inside ``strategy.scope()``, before a checkpoint is restored.
 
     Args:
         model: its trainable variables are updated.
@@ -31,6 +33,11 @@ class SGD(tf.Module):
         self._variables = [variable.value for variable in model.trainable_variables]
         self._decay = [
             config.weight_decay if config.decay_norm_and_bias or len(variable.shape) > 1 else 0.0
+            for variable in model.trainable_variables
+        ]
+        offsets = {id(layer.beta) for layer in model.layers if isinstance(layer, BatchNormalization)}
+        self._factors = [
+            config.norm_bias_learning_rate_factor if id(variable) in offsets else 1.0
             for variable in model.trainable_variables
         ]
         self.velocities = []
@@ -52,10 +59,13 @@ class SGD(tf.Module):
         scale = self._clip_factor(strategy, gradients)
         return [
             strategy.extended.update(
-                variable, self._update, args=(velocity, gradient, learning_rate, scale, decay), group=False
+                variable,
+                self._update,
+                args=(velocity, gradient, learning_rate, scale, decay, factor),
+                group=False,
             )
-            for variable, velocity, gradient, decay in zip(
-                self._variables, self.velocities, gradients, self._decay, strict=True
+            for variable, velocity, gradient, decay, factor in zip(
+                self._variables, self.velocities, gradients, self._decay, self._factors, strict=True
             )
         ]
 
@@ -68,8 +78,10 @@ class SGD(tf.Module):
             tf.linalg.global_norm(local), self._config.gradient_clip_norm
         )
 
-    def _update(self, variable, velocity, gradient, learning_rate, scale, decay: float):
+    def _update(self, variable, velocity, gradient, learning_rate, scale, decay: float, factor: float):
         learning_rate = tf.cast(learning_rate, variable.dtype)
+        if factor != 1.0:
+            learning_rate *= factor
         if scale is not None:
             gradient = gradient * scale
         if decay and self._config.weight_decay_mode == "l2":

@@ -78,8 +78,13 @@ def prepared_data_set(
     return None, ""
 
 
-def admitted(config: Config, manifest: Manifest, overwrite: bool) -> tuple[Config, Admission]:
-    """Return the configuration with everything in it decided, and the directory it is admitted to."""
+def admitted(
+    config: Config, manifest: Manifest, overwrite: bool, cluster: str = ""
+) -> tuple[Config, Admission]:
+    """Return the configuration with everything in it decided, and the directory it is admitted to.
+
+    ``cluster``: see ``run_directory``.
+    """
     examples = manifest.count("train")
     if config.data.train_batch_size > examples:
         raise InputError(
@@ -87,7 +92,7 @@ def admitted(config: Config, manifest: Manifest, overwrite: bool) -> tuple[Confi
             f"the training examples of {manifest.dataset} in {manifest.directory}"
         )
     # The run's name comes from what was asked for: what a machine makes of it must not change the name.
-    run = run_directory(config, manifest.dataset)
+    run = run_directory(config, manifest.dataset, cluster)
     config = config.replace(
         {"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
     )
@@ -109,7 +114,9 @@ def data_directory(config: Config) -> Path:
     return Path(named).expanduser().absolute() if named else home.data_home()
 
 
-def admit_to_cluster(config: Config, *, overwrite: bool = False) -> tuple[Config, Manifest, str, Admission]:
+def admit_to_cluster(
+    config: Config, *, overwrite: bool = False, cluster: str = ""
+) -> tuple[Config, Manifest, str, Admission]:
     """Decide what a task of a cluster trains, and where; every task comes to the same result.
 
     Returns the configuration with everything in it decided, the data set, the line that says which it is, and
@@ -125,7 +132,7 @@ def admit_to_cluster(config: Config, *, overwrite: bool = False) -> tuple[Config
             f"no data set is prepared in {data_dir}; in a cluster prepare it first: "
             f"labkit data prepare --data-dir {data_dir}{option}"
         )
-    config, admission = admitted(config, manifest, overwrite)
+    config, admission = admitted(config, manifest, overwrite, cluster)
     return config, manifest, note, admission
 
 

@@ -48,9 +48,10 @@ def _one_cycle(step: int, config: OptimizerConfig, total_steps: int, steps_per_e
     peak = config.one_cycle_peak * total_steps
     position = step + 1
     if position <= peak:
-        return position / peak
+        return config.one_cycle_start + (1 - config.one_cycle_start) * position / peak
     # Where the peak falls between two steps, the line down starts above it.
-    return min(1.0, (total_steps - step) / (total_steps - peak))
+    left = min(1.0, (total_steps - step) / (total_steps - peak))
+    return config.one_cycle_end + (1 - config.one_cycle_end) * left
 
 
 def _constant(step: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:

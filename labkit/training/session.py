@@ -11,7 +11,9 @@ import tensorflow as tf
 from labkit.config import Config
 from labkit.data.augment import standardize
 from labkit.data.manifest import Manifest
+from labkit.data.pipeline import eval_dataset
 from labkit.models.registry import build_model
+from labkit.models.whitening import Whitening
 from labkit.training.cluster_strategies import placed_variables
 from labkit.training.devices import (
     DevicePlan,
@@ -20,17 +22,21 @@ from labkit.training.devices import (
     configure_tensorflow,
     make_strategy,
 )
+from labkit.training.lookahead import Lookahead
 from labkit.training.optimizers import SGD
 from labkit.training.steps import make_predict_step, make_train_step
 
 __all__ = ["Session", "make_session", "prepare_devices"]
+
+ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as airbench takes
 
 
 @dataclass(frozen=True)
 class Session:
     """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps.
 
-    ``evaluation_strategy`` is the one that ``predict_step`` runs under.
+    ``evaluation_strategy`` is the one that ``predict_step`` runs under; ``views_step`` predicts with
+    test-time augmentation, None without.
     """
 
     config: Config
@@ -41,12 +47,26 @@ class Session:
     model: keras.Model
     optimizer: SGD
     step: tf.Variable
+    lookahead: Lookahead | None
     train_step: Any
     predict_step: Any
+    views_step: Any
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return all of the state that training goes on from."""
-        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
+        averages = {} if self.lookahead is None else {"lookahead": self.lookahead}
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **averages)
+
+    def adapt_to_data(self) -> None:
+        """Let layers that are made from training images see some: those of a whitening convolution."""
+        layers = [layer for layer in self.model.layers if isinstance(layer, Whitening)]
+        if not layers:
+            return
+        batches = eval_dataset(self.manifest, "train", global_batch_size=ADAPTING_BATCH)
+        # The last batch of a small set is filled up with repetitions of weight 0.
+        seen = [images[weight > 0] for images, _, _, weight in batches.take(ADAPTING_BATCHES)]
+        for layer in layers:
+            layer.adapt(tf.concat(seen, axis=0).numpy())
 
     def model_checkpoint(self) -> tf.train.Checkpoint:
         """Return the state that evaluation needs."""
@@ -96,6 +116,9 @@ def make_session(
         )
         optimizer = SGD(model, config.optimizer)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        lookahead = None
+        if config.optimizer.lookahead_every_steps:
+            lookahead = Lookahead(model, config.optimizer, config.run.train_steps)
     remote = plan.asynchronous_workers > 0
     train_step = make_train_step(
         strategy,
@@ -105,12 +128,26 @@ def make_session(
         global_batch_size=config.data.train_batch_size,
         label_smoothing=config.optimizer.label_smoothing,
         standardize=functools.partial(standardize, manifest=manifest) if remote else tf.identity,
+        lookahead=lookahead,
         remote_variables=remote,
         deterministic=config.run.deterministic,
     )
     # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.
     evaluating = tf.distribute.get_strategy() if plan.asynchronous_workers else strategy
     predict_step = make_predict_step(evaluating, model)
+    views = config.run.test_time_augmentation
+    views_step = make_predict_step(evaluating, model, views) if views != "none" else None
     return Session(
-        config, manifest, plan, strategy, evaluating, model, optimizer, step, train_step, predict_step
+        config,
+        manifest,
+        plan,
+        strategy,
+        evaluating,
+        model,
+        optimizer,
+        step,
+        lookahead,
+        train_step,
+        predict_step,
+        views_step,
     )

@@ -157,6 +157,8 @@ def _train(
     check_disk_space(run.path, session.num_parameters() * 8 * (config.run.keep_checkpoints + 2))
     if state is not None:
         store.restore(session.checkpoint(), state.step)
+    else:
+        session.adapt_to_data()
     if writes:
         store.remove_unfinished()
         _remove_unfinished_files(run)

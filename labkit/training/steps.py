@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from labkit.models.layers import recorded_batch_statistics
 from labkit.training.bundles import delivered, fetched
+from labkit.training.lookahead import Lookahead
 from labkit.training.losses import softmax_cross_entropy
 from labkit.training.optimizers import SGD
+from labkit.training.views import averaged_over_views
 
 __all__ = ["make_predict_step", "make_train_step"]
 
@@ -26,6 +28,7 @@ def make_train_step(
     global_batch_size: int,
     label_smoothing: float,
     standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    lookahead: Lookahead | None = None,
     remote_variables: bool = False,
     deterministic: bool = False,
 ) -> Callable[[Any, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
@@ -44,6 +47,7 @@ def make_train_step(
 
     Args:
         standardize: makes of the images what the model takes, on the device that trains.
+        lookahead: averages the weights behind the updates; not with remote variables.
         remote_variables: whether the variables are on parameter servers: they are read once at the start,
             and the update is made where they are.
         deterministic: whether TensorFlow's operations are held to give the same bits each time. It refuses to
@@ -108,7 +112,9 @@ def make_train_step(
     @tf.function(reduce_retracing=True)
     def train_step(images, labels, learning_rate, stop):
         figures, seconds = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
-        step.assign_add(1)
+        number = step.assign_add(1, read_value=True)
+        if lookahead:
+            lookahead.after(strategy, number)
         figures = strategy.reduce(tf.distribute.ReduceOp.SUM, figures, axis=None)
         return figures, strategy.experimental_local_results(seconds)[0]
 
@@ -152,11 +158,20 @@ def _update_moving_averages(strategy, averages, statistics, decays) -> None:
         strategy.extended.update(average, move, args=(value, decays[place // 2]), group=False)
 
 
-def make_predict_step(strategy: tf.distribute.Strategy, model: keras.Model) -> Callable[[Any], Any]:
-    """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica."""
+def make_predict_step(
+    strategy: tf.distribute.Strategy, model: keras.Model, views: str = "none"
+) -> Callable[[Any], Any]:
+    """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica.
+
+    Args:
+        views: of each image, over which the logits are averaged (``labkit.training.views``).
+    """
+
+    def predict(images):
+        return averaged_over_views(lambda shown: model(shown, training=False), images, views)
 
     @tf.function(reduce_retracing=True)
     def predict_step(images):
-        return strategy.run(lambda batch: model(batch, training=False), args=(images,))
+        return strategy.run(predict, args=(images,))
 
     return predict_step

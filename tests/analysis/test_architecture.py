@@ -1,8 +1,9 @@
-"""A model by stages, against He et al. (2015), table 6 and section 4.2."""
+"""A model by stages, against He et al. (2015), table 6 and section 4.2; its receptive field, by hand."""
 
+import keras
 import pytest
 
-from labkit.analysis.architecture import summarize
+from labkit.analysis.architecture import receptive_field, summarize
 from labkit.config import ModelConfig
 from labkit.models.registry import build_model
 
@@ -35,7 +36,12 @@ def test_parameters_and_arithmetic_of_resnet20():
 
 
 def test_every_trainable_weight_is_counted_once_in_any_variant():
-    for values in ({"num_layers": 20, "resnet_version": 2}, {"num_layers": 11, "block": "bottleneck"}):
+    for values in (
+        {"num_layers": 20, "resnet_version": 2},
+        {"num_layers": 11, "block": "bottleneck"},
+        {"model": "se_resnet", "num_layers": 8},
+        {"model": "tutorial_cnn"},
+    ):
         model = build_model(ModelConfig(**values), num_classes=10, image_shape=(32, 32, 3))
         assert summarize(model).parameters == sum(weight.numpy().size for weight in model.trainable_weights)
 
@@ -46,3 +52,85 @@ def test_the_table_holds_the_totals():
     assert f"{summary.parameters:,}" in html
     assert f"{summary.parameters:,}" in str(summary)
     assert html.count("<tr>") == 1 + len(summary.stages) + 1
+
+
+def test_squeeze_and_excitation_belongs_to_the_stage_it_stands_in():
+    plain, squeezed = summary_of(num_layers=8), summary_of(model="se_resnet", num_layers=8)
+    for before, after, channels in zip(plain.stages, squeezed.stages, (16, 32, 64, 0), strict=True):
+        assert (after.name, after.channels) == (before.name, before.channels)
+        assert after.layers - before.layers == (2 if channels else 0)
+        hidden = channels // 16
+        assert after.multiply_adds - before.multiply_adds == 2 * channels * hidden
+        assert after.parameters - before.parameters == 2 * channels * hidden + hidden + channels
+
+
+def test_several_dense_layers_at_the_end_are_a_stage():
+    stages = summary_of(model="tutorial_cnn").stages
+    assert [(stage.name, stage.layers, stage.channels) for stage in stages] == [
+        ("32×32", 1, 64),
+        ("16×16", 1, 64),
+        ("dense", 3, 10),
+    ]
+    assert stages[0].multiply_adds == 32 * 32 * 5 * 5 * 3 * 64
+    assert stages[2].multiply_adds == 8 * 8 * 64 * 384 + 384 * 192 + 192 * 10
+
+
+# ---- receptive field -----------------------------------------------------------------------------------
+
+
+def conv(size, stride=1, **values):
+    return keras.layers.Conv2D(2, size, strides=stride, padding="same", **values)
+
+
+@pytest.mark.parametrize(
+    ("layers", "field"),
+    [
+        ([], (1, 1)),
+        ([conv(1), conv(3), conv(3)], (5, 5)),
+        ([conv(3, 2), conv(3)], (7, 7)),  # 3 + 2 · 2
+        ([conv((3, 5), (1, 2)), conv((5, 3))], (7, 9)),  # 3 + 4 · 1, 5 + 2 · 2
+        ([conv(3, dilation_rate=2), conv(3)], (7, 7)),  # 5 + 2
+        ([conv(3), keras.layers.MaxPooling2D(2), conv(3)], (8, 8)),  # 3 + 1 + 2 · 2
+        ([keras.layers.AveragePooling2D(3, strides=2), conv(3)], (7, 7)),
+        ([keras.layers.DepthwiseConv2D(3, strides=2), keras.layers.ReLU(), conv(3)], (7, 7)),
+        ([conv(3), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)], (3, 3)),
+        ([conv(3), keras.layers.Flatten(), keras.layers.Dense(3), keras.layers.ReLU()], (3, 3)),
+    ],
+)
+def test_receptive_field_of_a_chain(layers, field):
+    images = x = keras.Input((16, 16, 3))
+    for layer in layers:
+        x = layer(x)
+    assert receptive_field(keras.Model(images, x)) == field
+
+
+def test_the_widest_path_counts_and_global_averages_do_not():
+    images = keras.Input((16, 16, 2))
+    narrow, wide = conv(1, 2)(images), conv(3)(conv(3, 2)(images))  # 1; 3 + 2 · 2
+    x = keras.layers.Add()([narrow, wide])
+    factors = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D(keepdims=True)(x))
+    x = keras.ops.pad(keras.layers.Multiply()([x, factors]), [[0, 0], [0, 0], [0, 0], [1, 1]])
+    outputs = conv(3)(x)  # + 2 · 2
+    assert receptive_field(keras.Model(images, outputs)) == (11, 11)
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [
+        # n blocks of two 3x3 convolutions at each of three resolutions; the first one steps before it does.
+        ({"num_layers": 20}, 3 + 6 * 2 + (2 + 5 * 4) + (4 + 5 * 8)),
+        ({"num_layers": 8, "resnet_version": 2}, 3 + 2 * 2 + (2 + 4) + (4 + 8)),
+        # Bottleneck: one 3x3 convolution a block, behind the one that steps.
+        ({"num_layers": 11, "block": "bottleneck"}, 3 + 2 + 4 + 8),
+        ({"model": "se_resnet", "num_layers": 8}, 25),
+        # Stages of one or two convolutions and a pool.
+        ({"model": "vgg", "num_layers": 11}, 1 + (2 + 1) + 2 * (2 + 1) + (4 + 8 + 16) * (4 + 1)),
+        ({"model": "tutorial_cnn"}, 5 + 2 + 4 * 2 + 2 * 2),
+    ],
+)
+def test_receptive_field_of_the_backbones(values, size):
+    for data_format in ("channels_last", "channels_first"):
+        model = build_model(
+            ModelConfig(**values), num_classes=10, image_shape=(32, 32, 3), data_format=data_format
+        )
+        assert receptive_field(model) == (size, size)

@@ -91,6 +91,7 @@ def make_run(runs_folder: Path) -> MakeRun:
             {
                 "versions": {"python": "3.11.2"},
                 "devices": ["/device:CPU:0"],
+                "description": "CPU",
                 "command": ["labkit", "train", "--preset", "smoke", "--job-dir", "a b"],
                 "data": {"dataset": "shapes", "chosen_because": "it was asked for"},
                 "replicas": 1,

@@ -1,9 +1,17 @@
 """The distortion: against a NumPy reference, a function of its arguments alone, uniform and independent."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from labkit.data.augment import PADDING, crop_and_flip, distortion_key, distortion_offsets, standardize
+from labkit.data.augment import (
+    PADDING,
+    Distortion,
+    crop_and_flip,
+    distortion_key,
+    distortion_offsets,
+    standardize,
+)
 
 
 def _draw(seed, epoch, index):
@@ -37,6 +45,36 @@ def test_the_centred_crop_is_the_image():
     images = tf.constant(np.random.default_rng(2).integers(0, 256, (5, 32, 32, 3), np.uint8))
     centre = tf.fill([5], PADDING)
     np.testing.assert_array_equal(crop_and_flip(images, centre, centre, tf.zeros([5], tf.bool)), images)
+
+
+@pytest.mark.parametrize(("padding", "mode"), [(0, "constant"), (2, "reflect"), (6, "constant")])
+def test_padding_is_numpys(padding, mode):
+    generator = np.random.default_rng(3)
+    images = generator.integers(0, 256, (50, 12, 16, 3), np.uint8)
+    top, left = generator.integers(0, 2 * padding + 1, (2, 50), np.int32)
+    still = tf.zeros([50], tf.bool)
+    result = crop_and_flip(tf.constant(images), top, left, still, Distortion(padding, mode)).numpy()
+    padded = np.pad(images, [(0, 0), (padding, padding), (padding, padding), (0, 0)], mode)
+    for i in range(50):
+        np.testing.assert_array_equal(result[i], padded[i, top[i] : top[i] + 12, left[i] : left[i] + 16])
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs():
+    index = tf.range(2000, dtype=tf.int64)
+
+    def flips(epoch, kind="alternating", seed=3):
+        drawn = distortion_offsets(
+            distortion_key(seed), tf.fill([2000], tf.constant(epoch, tf.int64)), index, Distortion(flip=kind)
+        )
+        return drawn[2].numpy()
+
+    first = flips(0)
+    assert 0.4 < first.mean() < 0.6
+    np.testing.assert_array_equal(flips(1), ~first)
+    np.testing.assert_array_equal(flips(2), first)
+    assert 0.4 < (flips(0, seed=4) == first).mean() < 0.6
+    assert not flips(0, "none").any()
+    assert 0.4 < (flips(1, "random") == flips(0, "random")).mean() < 0.6
 
 
 def test_draws_do_not_depend_on_the_batch_they_come_in():

@@ -59,7 +59,7 @@ def rows(prepared):
 @pytest.mark.parametrize("batch", [1, 12, 29, 87, 100])
 def test_every_epoch_visits_every_example_once_whatever_the_batch(prepared, rows, path, batch):
     steps = -(-4 * EXAMPLES // batch)
-    order = rows(_batches(prepared, 0, steps, batch, path, use_distortion=False))[: 4 * EXAMPLES]
+    order = rows(_batches(prepared, 0, steps, batch, path, distortion=None))[: 4 * EXAMPLES]
     epochs = np.array(order).reshape(4, EXAMPLES)
     for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), np.arange(EXAMPLES))
@@ -107,7 +107,7 @@ def test_both_paths_distort_an_example_of_an_epoch_alike(prepared):
 
 
 def test_the_distortion_is_the_documented_function_of_seed_epoch_and_row(prepared, rows):
-    plain = _batches(prepared, 0, 3, EXAMPLES, use_distortion=False)
+    plain = _batches(prepared, 0, 3, EXAMPLES, distortion=None)
     distorted = _batches(prepared, 0, 3, EXAMPLES)
     images, _ = load_split(prepared, "train")
     padded = np.pad(images, [(0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0)])

@@ -1,11 +1,11 @@
-"""Batch normalization against Keras's own layer and against NumPy."""
+"""Batch normalization against Keras's layer and NumPy, local response normalization against TensorFlow's."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.models.layers import BatchNormalization, recorded_batch_statistics
+from labkit.models.layers import BatchNormalization, LocalResponseNormalization, recorded_batch_statistics
 
 IMAGES = np.random.default_rng(0).normal(2.0, 3.0, size=(4, 5, 6, 7)).astype(np.float32)
 
@@ -53,5 +53,60 @@ def test_statistics_of_the_batch_are_recorded_and_nothing_is_moved():
 
 def test_layer_survives_saving():
     layer = BatchNormalization(data_format="channels_first", decay=0.5, epsilon=0.01, synchronized=True)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert again.get_config() == layer.get_config()
+
+
+# ---- local response normalization ----------------------------------------------------------------------
+
+TUTORIAL = {"depth_radius": 4, "bias": 1.0, "alpha": 0.001 / 9, "beta": 0.75}
+STRONG = {"depth_radius": 2, "bias": 0.5, "alpha": 0.3, "beta": 0.75}
+OTHER_POWER = {**STRONG, "beta": 0.6}
+CHANNELS = np.random.default_rng(1).normal(2.0, 3.0, size=(2, 3, 4, 11))
+
+
+def local_response(data_format: str, dtype: str, values: dict):
+    """Return outputs and gradients of a weighted sum, channels last, as float64."""
+    first = data_format == "channels_first"
+    images = CHANNELS.transpose(0, 3, 1, 2) if first else CHANNELS
+    images = tf.constant(images, "float64" if dtype == "float64" else "float32")
+    layer = LocalResponseNormalization(**values, data_format=data_format, dtype=dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        outputs = layer(images)
+        loss = tf.reduce_sum(tf.sin(tf.cast(outputs, "float32")))
+    found = [tf.cast(outputs, "float64").numpy(), tf.cast(tape.gradient(loss, images), "float64").numpy()]
+    assert outputs.dtype == layer.compute_dtype
+    return [value.transpose(0, 2, 3, 1) if first else value for value in found]
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+@pytest.mark.parametrize("values", [TUTORIAL, STRONG, OTHER_POWER], ids=["tutorial", "strong", "power"])
+def test_local_response_normalization_is_tensorflows(data_format, values):
+    images = tf.constant(CHANNELS, "float32")
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        outputs = tf.nn.local_response_normalization(images, **values)
+        loss = tf.reduce_sum(tf.sin(outputs))
+    expected = [outputs, tape.gradient(loss, images)]
+    for ours, theirs in zip(local_response(data_format, "float32", values), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("mixed_bfloat16", 0.02)])
+def test_local_response_normalization_in_other_precisions(data_format, dtype, tolerance):
+    outputs, gradients = local_response(data_format, dtype, STRONG)
+    expected = np.empty_like(CHANNELS)
+    for channel in range(CHANNELS.shape[-1]):
+        near = CHANNELS[..., max(0, channel - 2) : channel + 3]
+        expected[..., channel] = CHANNELS[..., channel] / (0.5 + 0.3 * (near**2).sum(-1)) ** 0.75
+    assert np.abs(outputs - expected).max() < tolerance * np.abs(expected).max()
+    exact = local_response(data_format, "float32", STRONG)[1]
+    assert np.abs(gradients - exact).max() < max(tolerance, 1e-5) * np.abs(exact).max()
+
+
+def test_local_response_normalization_survives_saving():
+    layer = LocalResponseNormalization(**TUTORIAL, data_format="channels_first", dtype="float64")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert again.get_config() == layer.get_config()

@@ -140,6 +140,7 @@ def multi_worker(tmp_path_factory: pytest.TempPathFactory) -> Execution:
     return papermill(folder, strategy="multi_worker", num_workers=2, seed=1, **CLUSTER)
 
 
+@pytest.mark.thorough
 def test_two_workers_train_the_run_and_the_notebook_only_follows(multi_worker):
     assert multi_worker.code == 0, multi_worker.said
     status, environment = multi_worker.run.read_status(), multi_worker.run.read_environment()
@@ -156,6 +157,7 @@ def test_two_workers_train_the_run_and_the_notebook_only_follows(multi_worker):
     assert "<polyline" in bar.data["text/html"]
 
 
+@pytest.mark.thorough
 def test_every_later_cell_works_for_a_cluster(multi_worker):
     for cell in ("curves", "workers", "confusion", "classes", "wrong"):
         assert "image/png" in multi_worker.mime_types(cell)

@@ -72,7 +72,7 @@ def test_a_finished_run_has_done_work_and_an_earlier_one_has_not(cluster):
     assert (done.state, done.step, done.did_work, done.message) == ("finished", 60, True, "60 steps")
     earlier = cluster(0, finished=True)
     assert earlier.did_work is False
-    assert "it was trained on unknown devices; overwrite = True trains it anew" in earlier.message
+    assert "nothing left to do; overwrite = True trains it anew" in earlier.message
 
 
 def test_lines_are_shown_as_they_come(cluster, capsys):

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import OptimizerConfig
+from labkit.models.layers import BatchNormalization
 from labkit.training.optimizers import SGD
 
 RATES = (0.1, 0.05, 0.2)
@@ -89,3 +90,26 @@ def test_updates_follow_the_formulas(fields):
     config = OptimizerConfig(**fields)
     for found, expected in zip(by_labkit(config), by_hand(config), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_offsets_of_batch_normalization_have_a_learning_rate_of_their_own():
+    model = keras.Sequential([keras.Input((4, 4, 3)), BatchNormalization(), keras.layers.Conv2D(2, 1)])
+    optimizer = SGD(model, OptimizerConfig(weight_decay=0.0, norm_bias_learning_rate_factor=8.0))
+    before = [weight.numpy() for weight in model.trainable_variables]
+
+    @tf.function
+    def step():
+        def update(strategy):
+            ones = [tf.ones(weight.shape) for weight in model.trainable_variables]
+            optimizer.apply(strategy, ones, tf.constant(0.5))
+
+        tf.distribute.get_replica_context().merge_call(update)
+
+    step()
+    moved = {
+        weight.path: (old - weight.numpy()).ravel()
+        for weight, old in zip(model.trainable_variables, before, strict=True)
+    }
+    assert len(moved) == 4
+    for path, distance in moved.items():
+        np.testing.assert_allclose(distance, 4.0 if path.endswith("beta") else 0.5, rtol=1e-6)

@@ -46,6 +46,18 @@ def test_one_cycle_goes_up_and_down_in_straight_lines():
     assert found == pytest.approx([0.4 / 250, 0.2, 0.4, 0.4, 0.2, 0.4 / 750])
 
 
+def test_one_cycle_between_other_ends():
+    found = rates(
+        [0, 99, 199, 999],
+        learning_rate_schedule="one_cycle",
+        learning_rate=2.0,
+        one_cycle_peak=0.2,
+        one_cycle_start=0.2,
+        one_cycle_end=0.05,
+    )
+    assert found == pytest.approx([2 * (0.2 + 0.8 / 200), 1.2, 2.0, 2 * (0.05 + 0.95 / 800)])
+
+
 @pytest.mark.parametrize("total_steps", [1, 2, 3, 10, 50, 999, 1000])
 def test_one_cycle_never_passes_its_peak_and_never_reaches_zero(total_steps):
     found = rates(

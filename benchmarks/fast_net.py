@@ -1,0 +1,119 @@
+"""How near does training the fast net come to the machine's fastest matrix products?
+
+GFLOP/s of labkit's training step with the network of the preset `fast`, over the GFLOP/s of large square
+matrix products of the same precision, measured in turns in the same process (of matrices of several sizes the
+best, by medians). The operations of a step are those of the convolutions and the dense layer alone: two for
+each multiply-add, forward, in the gradient of each trained kernel, and in the gradient of each layer's inputs
+where a trained weight stands before it. So the frozen whitening counts forward only, and the convolution
+behind it three times, for the sake of the whitening's trained bias. Whatever else a step does (normalization,
+activations, pooling, the update) counts as no operation, but its time counts.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+
+from benchmarks.allocators import ALLOCATORS, environment_with
+from benchmarks.common import at_least, make_parser, prepared_data, work_folder
+from benchmarks.processes import Turns
+from benchmarks.report import Figure, Goal, Report
+from labkit.data.manifest import Manifest
+from labkit.doctor import bfloat16_instructions
+
+QUESTION = "Does training the fast net reach three quarters of the machine's matrix-product GFLOP/s?"
+GOAL = Goal("at least", 0.75)
+PRECISIONS = ("float32", "mixed_bfloat16")
+Combination = tuple[str, int, str]
+Turn = dict[str, float]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__, of_resnet=False)
+    parser.add_argument("--steps", type=at_least(1), default=5, help="steps of a turn")
+    parser.add_argument("--warmup-turns", type=at_least(1), default=1, help="turns that don't count")
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        choices=PRECISIONS,
+        default=[name for name in PRECISIONS if name == "float32" or bfloat16_instructions()],
+        help="of network and matrices",
+    )
+    parser.add_argument("--batch-sizes", nargs="+", type=at_least(1), default=[512, 1024])
+    parser.add_argument("--activations", nargs="+", choices=("relu", "gelu"), default=["relu", "gelu"])
+    parser.add_argument("--width-factor", type=float, help="(default: the preset's)")
+    parser.add_argument("--matrix-sizes", nargs="+", type=at_least(1), default=[2048, 4096])
+    parser.add_argument("--products", type=at_least(1), default=3, help="of each size in a turn")
+    parser.add_argument("--allocator", choices=ALLOCATORS, default="keeping", help="setting of the process")
+    options = parser.parse_args(arguments)
+    manifest = prepared_data(options.data_dir)
+    report = Report("fast_net", QUESTION, vars(options) | {"dataset": manifest.dataset})
+    found: dict[Combination, list[Turn]] = {}
+    with work_folder() as folder:
+        for precision in options.precisions:
+            for batch_size in options.batch_sizes:
+                for activation in options.activations:
+                    combination = (precision, batch_size, activation)
+                    found[combination] = measure(options, manifest, folder, combination)
+    report.configuration["flops_per_image"] = next(iter(found.values()))[0]["flops_per_image"]
+    report.finish(figures(found), options.output)
+
+
+def measure(
+    options: argparse.Namespace, manifest: Manifest, folder: Path, combination: Combination
+) -> list[Turn]:
+    """Return the turns of one combination's process, one a repeat."""
+    precision, batch_size, activation = combination
+    flags = ["--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
+    flags += ["--precision", precision, "--batch-size", str(batch_size), "--activation", activation]
+    flags += ["--steps", str(options.steps), "--products", str(options.products)]
+    flags += ["--matrix-sizes", *map(str, options.matrix_sizes)]
+    if options.width_factor is not None:
+        flags += ["--width-factor", str(options.width_factor)]
+    place = folder / "-".join(map(str, combination))
+    with Turns("fast_net_turns", place, flags, environment_with(options.allocator)) as process:
+        for _ in range(options.warmup_turns):
+            process.turn()
+        turns = [process.turn() for _ in range(options.repeats)]
+    told = "  ".join(f"{turn['step_gflops']:.0f}/{turn['ceiling_gflops']:.0f}" for turn in turns)
+    print(f"{name_of(combination)}, GFLOP/s of step/ceiling: {told}", flush=True)
+    return turns
+
+
+def name_of(combination: Combination) -> str:
+    precision, batch_size, activation = combination
+    return f"{precision}, batch {batch_size}, {activation}"
+
+
+def shares(turns: list[Turn]) -> tuple[float, ...]:
+    """Return the step's share of the ceiling, turn by turn."""
+    return tuple(turn["step_gflops"] / turn["ceiling_gflops"] for turn in turns)
+
+
+def figures(found: dict[Combination, list[Turn]]) -> list[Figure]:
+    """Return each combination's share, the best of each precision with the goal, and what it is made of."""
+    best: dict[str, Combination] = {}
+    for combination, turns in found.items():
+        current = best.setdefault(combination[0], combination)
+        if statistics.median(shares(turns)) > statistics.median(shares(found[current])):
+            best[combination[0]] = combination
+    rows = [
+        Figure(
+            f"training step over matrix product, {name_of(combination)}",
+            "x",
+            shares(turns),
+            GOAL if combination in best.values() else None,
+        )
+        for combination, turns in found.items()
+    ]
+    units = {"step": "step_gflops", "matrix product": "ceiling_gflops"}
+    for combination, turns in found.items():
+        for words, key in units.items():
+            values = tuple(turn[key] for turn in turns)
+            rows.append(Figure(f"{words}, {name_of(combination)}", "GFLOP/s", values))
+        values = tuple(turn["images_per_second"] for turn in turns)
+        rows.append(Figure(f"training, {name_of(combination)}", "images/s", values))
+    return sorted(rows, key=lambda figure: figure.goal is None)
+
+
+if __name__ == "__main__":
+    main()

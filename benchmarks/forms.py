@@ -1,0 +1,100 @@
+"""The forms in which each side of a comparison is measured; a side is as good as its best one."""
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.allocators import ALLOCATORS, environment_with
+from benchmarks.processes import Turns
+from benchmarks.report import Figure, Goal
+
+__all__ = ["Form", "add_form_flags", "best_of", "ratio", "speeds_of", "start_turns", "take_turns"]
+
+
+class Form(NamedTuple):
+    """One way to run a side. ``variant``: of execution, empty where there is one."""
+
+    side: str
+    variant: str
+    allocator: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.side} ({', '.join(filter(None, (self.variant, self.allocator)))})"
+
+
+Speeds = Mapping[Form, list[float]]
+
+
+def add_form_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare what all sides have in common."""
+    parser.add_argument(
+        "--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS), help="settings of each side"
+    )
+    parser.add_argument(
+        "--precision", choices=("float32", "mixed_bfloat16"), default="float32", help="of every side"
+    )
+
+
+def start_turns(
+    stack: ExitStack,
+    sides: Iterable[tuple[Form, str, Sequence[str]]],
+    folder: Path,
+    left_out: dict[str, str],
+) -> dict[Form, Callable[[], float]]:
+    """Start a process for each of ``sides`` and let it take a turn: the first one traces and compiles.
+
+    Args:
+        stack: ends them.
+        sides: forms, each with the module of this package that runs it, and its flags.
+        folder: of their logs.
+        left_out: gets the forms that can't be run here, with the reason.
+
+    Returns, for each of the others, what takes a turn and returns images per second.
+    """
+    turns: dict[Form, Callable[[], float]] = {}
+    for form, module, flags in sides:
+        place = folder / form.name.replace(" ", "-")
+        side = stack.enter_context(Turns(module, place, flags, environment_with(form.allocator)))
+        reason = side.turn().get("unavailable")
+        if reason:
+            left_out[form.name] = reason
+            print(f"without {form.name}: {reason}", flush=True)
+        else:
+            turns[form] = lambda side=side: side.turn()["images_per_second"]
+    return turns
+
+
+def take_turns(turns: Mapping[Form, Callable[[], float]], repeats: int) -> dict[Form, list[float]]:
+    """Return images per second of each form, one value a repeat, and print them."""
+    speeds: dict[Form, list[float]] = {form: [] for form in turns}
+    for repeat in range(repeats):
+        # Back and forth, so that a drift favours neither side.
+        for form in list(turns) if repeat % 2 == 0 else list(turns)[::-1]:
+            speeds[form].append(turns[form]())
+        told = "  ".join(f"{form.name} {values[-1]:.0f}" for form, values in speeds.items())
+        print(f"repeat {repeat + 1}/{repeats}, images/s: {told}", flush=True)
+    return speeds
+
+
+def best_of(speeds: Speeds, side: str) -> Form | None:
+    """Return the side's form with the best median; None where the side wasn't measured."""
+    forms = [form for form in speeds if form.side == side]
+    return max(forms, key=lambda form: statistics.median(speeds[form]), default=None)
+
+
+def ratio(speeds: Speeds, ours: str, theirs: str, goal: Goal | None) -> list[Figure]:
+    """Return, repeat by repeat, our best form over theirs; nothing where they weren't measured."""
+    mine, peer = best_of(speeds, ours), best_of(speeds, theirs)
+    if mine is None or peer is None:
+        return []
+    values = tuple(a / b for a, b in zip(speeds[mine], speeds[peer], strict=True))
+    return [Figure(f"{mine.name} over {peer.name}", "x", values, goal)]
+
+
+def speeds_of(speeds: Speeds) -> list[Figure]:
+    """Return every form's speed."""
+    return [Figure(form.name, "images/s", tuple(values)) for form, values in speeds.items()]

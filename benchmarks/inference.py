@@ -1,0 +1,91 @@
+"""Is a ResNet-20 as fast in `labkit evaluate` as in PyTorch, at predicting?
+
+labkit's predict step against PyTorch's `inference_mode`, channels last, eager and compiled: fresh processes,
+alive at the same time, taking turns of some batches, from images that are standardised already to logits on
+the host. TensorFlow merges convolution, batch normalization and rectifier into one kernel when it runs a graph,
+so PyTorch is measured with its normalization folded into the convolutions beforehand, besides as it is. Each
+side is measured with glibc's allocator as it comes and told to keep its memory; a ratio is between the forms
+with the best medians.
+"""
+
+import argparse
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.common import (
+    MISSING_TORCH,
+    at_least,
+    make_parser,
+    prepared_data,
+    torch_is_installed,
+    work_folder,
+    write_arrays,
+)
+from benchmarks.forms import Form, add_form_flags, ratio, speeds_of, start_turns, take_turns
+from benchmarks.report import Figure, Goal, Report
+from labkit.data.manifest import Manifest
+
+QUESTION = "Does labkit's predict step make at least as many images per second as PyTorch's inference_mode?"
+LABKIT, EAGER, COMPILED = "labkit evaluate", "PyTorch eager", "torch.compile"
+GOALS = {EAGER: Goal("at least", 1.0), COMPILED: Goal("at least", 1.0)}
+FORMS = {"eager": EAGER, "compile": COMPILED}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.set_defaults(batch_size=256)
+    parser.add_argument("--steps", type=at_least(1), default=12, help="batches of a turn")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="of PyTorch")
+    add_form_flags(parser)
+    options = parser.parse_args(arguments)
+    if not torch_is_installed():
+        sys.exit(f"inference: {MISSING_TORCH}")
+    manifest = prepared_data(options.data_dir)
+    if options.batch_size > manifest.count("test"):
+        parser.error(f"--batch-size is {options.batch_size}; allowed: at most {manifest.count('test')}")
+    left_out: dict[str, str] = {}
+    report = Report(
+        "inference", QUESTION, vars(options) | {"dataset": manifest.dataset, "left_out": left_out}
+    )
+    with work_folder() as folder:
+        speeds = measure(options, manifest, folder, left_out)
+    report.finish(figures(speeds), options.output)
+
+
+def measure(
+    options: argparse.Namespace, manifest: Manifest, folder: Path, left_out: dict[str, str]
+) -> dict[Form, list[float]]:
+    """Return images per second of every form; ``left_out`` gets those that can't be run, with the reason."""
+    arrays = folder / "test.npz"
+    write_arrays(manifest, "test", arrays)
+    with ExitStack() as stack:
+        turns = start_turns(stack, _sides(options, manifest, arrays), folder, left_out)
+        return take_turns(turns, options.repeats)
+
+
+def _sides(
+    options: argparse.Namespace, manifest: Manifest, arrays: Path
+) -> list[tuple[Form, str, list[str]]]:
+    common = ["--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)]
+    common += ["--steps", str(options.steps), "--precision", options.precision]
+    ours = [*common, "--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
+    theirs = [*common, "--task", "predict", "--arrays", str(arrays)]
+    sides = []
+    for allocator in options.allocators:
+        sides.append((Form(LABKIT, "", allocator), "predict_turns", ours))
+        for kind in options.forms:
+            flags = [*theirs, "--form", kind]
+            sides.append((Form(FORMS[kind], "as it is", allocator), "torch_peer", flags))
+            sides.append((Form(FORMS[kind], "folded", allocator), "torch_peer", [*flags, "--folded"]))
+    return sides
+
+
+def figures(speeds: dict[Form, list[float]]) -> list[Figure]:
+    """Return the ratio to each kind of PyTorch's best form, repeat by repeat, then every form's speed."""
+    ratios = [figure for side, goal in GOALS.items() for figure in ratio(speeds, LABKIT, side, goal)]
+    return ratios + speeds_of(speeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The PyTorch peer of train_step.py and inference.py: the same ResNet in plain PyTorch, channels last.
+
+Trains, or predicts, some batches for each line that comes in on stdin and prints its speed as a line of JSON;
+{"unavailable": reason} where torch.compile can't compile here. Images are held as bytes in memory; those of a
+batch are cropped and flipped together, as in airbench (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single
+GPU", 2024, arXiv:2404.00498). The update is fused, gradients are set to None, nothing is read within a turn.
+"""
+
+import argparse
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that everybody knows it by
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from benchmarks.processes import serve_turns
+
+__all__ = [
+    "LEARNING_RATE",
+    "MOMENTUM",
+    "WEIGHT_DECAY",
+    "Batches",
+    "ResNet",
+    "fold_norms",
+    "make_loss",
+    "make_optimizer",
+]
+
+# Those of processes.train_flags; the decay is PyTorch's kind, which is added to the gradient.
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 2e-4
+BATCH_NORM_MOMENTUM = 1 - 0.997  # labkit's default: PyTorch's momentum is the share that is replaced
+STAGE_WIDTHS = (16, 32, 64)  # He et al. (2015), arXiv:1512.03385, table 6
+PADDING = 4  # section 4.2
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions; where the shape changes, the shortcut is pooled and gets zero channels."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels, momentum=BATCH_NORM_MOMENTUM)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels, momentum=BATCH_NORM_MOMENTUM)
+        self.stride, self.extra = stride, channels - in_channels
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        residual = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        residual = self.norm2(self.conv2(residual))
+        if self.stride > 1:
+            x = F.avg_pool2d(x, self.stride)
+        if self.extra:
+            x = F.pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
+        return F.relu(residual.add_(x), inplace=True)
+
+
+class ResNet(nn.Module):
+    """ResNet v1 with basic blocks: images float [batch, 3, height, width] to logits [batch, classes]."""
+
+    def __init__(self, num_layers: int, num_classes: int) -> None:
+        super().__init__()
+        channels = STAGE_WIDTHS[0]
+        self.conv = nn.Conv2d(3, channels, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels, momentum=BATCH_NORM_MOMENTUM)
+        blocks = []
+        for stage, width in enumerate(STAGE_WIDTHS):
+            for index in range((num_layers - 2) // 6):
+                blocks.append(Block(channels, width, 2 if stage and index == 0 else 1))
+                channels = width
+        self.blocks = nn.Sequential(*blocks)
+        self.logits = nn.Linear(channels, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks(F.relu(self.norm(self.conv(x)), inplace=True))
+        return self.logits(x.mean((2, 3)))
+
+
+def fold_norms(model: ResNet) -> None:
+    """Put each batch normalization into the convolution before it; only for prediction."""
+
+    def fold(owner: nn.Module, convolution: str, norm: str) -> None:
+        folded = fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, norm))
+        setattr(owner, convolution, folded)
+        setattr(owner, norm, nn.Identity())
+
+    fold(model, "conv", "norm")
+    for block in model.blocks:
+        fold(block, "conv1", "norm1")
+        fold(block, "conv2", "norm2")
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Return SGD that updates all weights in one fused call."""
+    return torch.optim.SGD(
+        model.parameters(), LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
+    )
+
+
+def make_loss(model: nn.Module, precision: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return the mean cross-entropy of (images, labels); the network's arithmetic is of ``precision``."""
+
+    def loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with _arithmetic(precision):
+            logits = model(images)
+        return F.cross_entropy(logits.float(), labels)
+
+    return loss
+
+
+def _arithmetic(precision: str) -> contextlib.AbstractContextManager[Any]:
+    if precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def views(images: np.ndarray) -> torch.Tensor:
+    """Return every crop of the padded ``images``, uint8 [n, top, left, height, width, channels], uncopied."""
+    _, height, width, _ = images.shape
+    padded = F.pad(torch.from_numpy(images), (0, 0, PADDING, PADDING, PADDING, PADDING))
+    return padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+
+
+class Batches:
+    """Shuffled epochs of distorted, standardised batches, channels last, without an end."""
+
+    def __init__(self, arrays: Any, batch_size: int) -> None:
+        self._views = views(arrays["images"])
+        self._labels = torch.from_numpy(arrays["labels"].astype(np.int64))
+        self._batch_size = batch_size
+        self._standardize = _standardizer(arrays)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            order = torch.randperm(len(self._labels))
+            for index in order.split(self._batch_size):
+                if len(index) == self._batch_size:
+                    yield self._batch(index)
+
+    def _batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        top, left = torch.randint(0, 2 * PADDING + 1, (2, len(index)))
+        images = self._views[index, top, left]
+        flip = torch.rand(len(index)) < 0.5
+        images = torch.where(flip[:, None, None, None], images.flip(2), images)
+        return self._standardize(images), self._labels[index]
+
+
+def _standardizer(arrays: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what makes float32 [b, channels, height, width], channels last, of uint8 [b, h, w, channels]."""
+    std = torch.tensor(arrays["std"], dtype=torch.float32)
+    scale, shift = 1 / (255 * std), -torch.tensor(arrays["mean"], dtype=torch.float32) / std
+    # The permuted view of a contiguous [b, h, w, channels] is what channels last means.
+    return lambda images: images.float().mul_(scale).add_(shift).permute(0, 3, 1, 2)
+
+
+def training(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
+    """Return a turn: ``steps`` training steps; it returns images per second."""
+    model = ResNet(options.num_layers, int(arrays["labels"].max()) + 1)
+    model = model.to(memory_format=torch.channels_last).train()
+    optimizer = make_optimizer(model)
+    loss = make_loss(model, options.precision)
+    if options.form == "compile":
+        loss = torch.compile(loss, dynamic=False)
+    batches = iter(Batches(arrays, options.batch_size))
+
+    def turn() -> float:
+        started = time.perf_counter()
+        for images, labels in itertools.islice(batches, options.steps):
+            optimizer.zero_grad(set_to_none=True)
+            loss(images, labels).backward()
+            optimizer.step()
+        return options.steps * options.batch_size / (time.perf_counter() - started)
+
+    return turn
+
+
+def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
+    """Return a turn: ``steps`` batches from standardised images to logits; it returns images per second."""
+    model = ResNet(options.num_layers, int(arrays["labels"].max()) + 1)
+    model.eval()
+    if options.folded:
+        fold_norms(model)
+    model = model.to(memory_format=torch.channels_last)
+
+    def predict(images: torch.Tensor) -> torch.Tensor:
+        with _arithmetic(options.precision):
+            return model(images).float()
+
+    run = torch.compile(predict, dynamic=False) if options.form == "compile" else predict
+    whole = len(arrays["images"]) // options.batch_size * options.batch_size
+    images = _standardizer(arrays)(torch.from_numpy(arrays["images"][:whole]))
+    batches = itertools.cycle(images.split(options.batch_size))
+
+    def turn() -> float:
+        started = time.perf_counter()
+        with torch.inference_mode():
+            for batch in itertools.islice(batches, options.steps):
+                run(batch).numpy()
+        return options.steps * options.batch_size / (time.perf_counter() - started)
+
+    return turn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=("train", "predict"), required=True)
+    parser.add_argument("--form", choices=("eager", "compile"), required=True)
+    parser.add_argument(
+        "--folded", action="store_true", help="predict with normalization in the convolutions"
+    )
+    parser.add_argument("--precision", choices=("float32", "mixed_bfloat16"), default="float32")
+    parser.add_argument("--arrays", type=Path, required=True, help="what common.write_arrays wrote")
+    parser.add_argument("--num-layers", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="of a turn")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_flush_denormal(True)  # as TensorFlow does
+    with np.load(options.arrays) as stored:
+        arrays = dict(stored)
+    turn = training(arrays, options) if options.task == "train" else prediction(arrays, options)
+
+    def measured() -> dict[str, Any]:
+        try:
+            return {"images_per_second": turn()}
+        except Exception as error:
+            if options.form == "compile" and _is_of_the_compiler(error):
+                return {"unavailable": f"{type(error).__name__}: {error}".splitlines()[0]}
+            raise
+
+    serve_turns(measured)
+
+
+def _is_of_the_compiler(error: Exception) -> bool:
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+
+    return isinstance(error, TorchDynamoException | CppCompileError | InvalidCxxCompiler)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""``labkit compare``: several models with one budget, side by side."""
+
+import argparse
+import functools
+from typing import TYPE_CHECKING, Any
+
+from labkit.actions import Action
+from labkit.arguments import add_field, typed, whole_number
+from labkit.comparing.budget import shared_fields
+from labkit.config import fields_by_name
+from labkit.errors import InputError
+
+if TYPE_CHECKING:
+    from labkit.analysis.comparison import Comparison
+
+__all__ = ["ACTION"]
+
+# What labkit train takes and a comparison decides for each training.
+INSTEAD = {
+    "model": "name the models with --models",
+    "num_layers": "a model's name holds its depth: --models resnet20,resnet56",
+    "width_factor": "a model's name holds its width: --models wide_resnet16_4",
+    "resnet_version": "a model's name holds it: --models resnet20,resnet20-v2",
+    "block": "a model's name holds it: --models resnet29-bottleneck",
+    "seed": "the seeds are those from 0; say how many with --seeds",
+    "job_dir": "each training has a directory of its own; name the one for all with --output",
+}
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``labkit compare``: its own, and those of ``labkit train`` that models share."""
+    parser.add_argument(
+        "--models",
+        metavar="NAMES",
+        help="comma-separated, such as resnet20,se_resnet20,vgg11; see labkit models",
+    )
+    parser.add_argument(
+        "--seeds", type=whole_number(), default=3, metavar="N", help="trainings of each model (default: 3)"
+    )
+    parser.add_argument("--preset", help="recipe of a named run, whatever its model (see labkit train)")
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="where all of it goes (default: <home>/comparisons/<name made from the budget>)",
+    )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="try failed trainings again, from their last checkpoint"
+    )
+    fields = fields_by_name()
+    for name in shared_fields():
+        add_field(parser, fields[name])
+    for name in INSTEAD:
+        parser.add_argument(fields[name].flag, dest=f"instead_{name}", metavar="TEXT", help=argparse.SUPPRESS)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Train, measure, print and write what is compared. Returns the exit code. Raises InputError."""
+    models, values = _asked(options)
+    from labkit.analysis.comparison import read_comparison
+    from labkit.cluster.supervisor import stop_signals
+    from labkit.comparing.execute import Execution, prepare_data_set
+    from labkit.comparing.plan import plan_comparison
+
+    say = functools.partial(print, flush=True)
+    with stop_signals() as signals:
+        try:
+            plan = plan_comparison(
+                models,
+                options.seeds,
+                values,
+                options.output,
+                prepare=functools.partial(prepare_data_set, signals=signals),
+            )
+            code = Execution(plan, signals, say, retry_failed=options.retry_failed).run()
+        except KeyboardInterrupt:
+            return 128 + signals[0]
+        if not plan.output.is_dir():
+            return code  # the first training refused what was asked for
+        comparison = read_comparison(plan.output)
+        _write(comparison)
+    _show(comparison)
+    if any(run.state == "failed" for run in comparison.runs):
+        say("what failed is left as it is; --retry-failed goes on with it")
+    if code not in (0, 1):
+        say("stopped; the same command goes on" if signals else "stopped by what is said above")
+    return code
+
+
+def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """Return the models' names, and the values of the fields that they share."""
+    from labkit.presets import preset_values
+
+    fields = fields_by_name()
+    for name, instead in INSTEAD.items():
+        given = getattr(options, f"instead_{name}")
+        if given is not None:
+            raise InputError(f"{fields[name].flag} is {given!r}; {instead}")
+    if options.models is None:
+        raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
+    models = [name.strip() for name in options.models.split(",")]
+    preset = preset_values(options.preset) if options.preset else {}
+    shared = {name: value for name, value in preset.items() if name not in INSTEAD}
+    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+    return models, {**shared, **given}
+
+
+def _write(comparison: "Comparison") -> None:
+    """Write the result files that aren't there, or hold something else."""
+    from labkit.comparing.results import as_csv, as_json, as_markdown, results_path, write_if_changed
+
+    changed = False
+    for kind, text in (("csv", as_csv), ("md", as_markdown), ("json", as_json)):
+        changed |= write_if_changed(results_path(comparison.path, kind), text(comparison).encode())
+    picture = results_path(comparison.path, "png")
+    if changed or not picture.is_file():
+        from labkit import plots
+
+        write_if_changed(picture, plots.png(plots.comparison(comparison)))
+
+
+def _show(comparison: "Comparison") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    header, *rows = comparison.table()
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(header[0], no_wrap=True)
+    for title in header[1:]:
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 200  # a file has room; 80 columns would break the figures
+    console.print(table)
+    for note in comparison.notes():
+        console.print(note, soft_wrap=True)
+    console.print(f"results.csv, .json, .md and .png are in {comparison.path}", soft_wrap=True)
+
+
+ACTION = Action("compare", "Train several models with one budget, and compare them.", _add_arguments, _run)

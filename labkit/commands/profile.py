@@ -1,0 +1,147 @@
+"""``labkit profile``: where the time of a training step goes, and how near it comes to the machine's best."""
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.actions import Action
+from labkit.arguments import add_field, typed, whole_number
+from labkit.config import Config, fields_by_name
+from labkit.errors import InputError
+from labkit.presets import preset_values
+
+if TYPE_CHECKING:
+    from labkit.training.profiling import Profile
+
+__all__ = ["ACTION"]
+
+MAX_STEPS = 1000  # a trace of a step is about a megabyte, held in memory until it is written
+SHOWN_TYPES = 3
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``labkit profile``: its own, then those of ``labkit train`` that it heeds."""
+    parser.add_argument(
+        "--steps",
+        type=whole_number(),
+        default=10,
+        metavar="N",
+        help="steps that are timed, and once more as many that are traced (default: 10)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="keep the trace there, for TensorBoard's profile plugin (default: it is thrown away)",
+    )
+    parser.add_argument("--preset", help="start from a named run (see labkit train --list-presets)")
+    for info in fields_by_name().values():
+        add_field(parser, info)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Profile and print. Raises InputError for what can't be profiled, before anything is loaded."""
+    if not 1 <= options.steps <= MAX_STEPS:
+        raise InputError(f"--steps is {options.steps}; allowed: a whole number from 1 to {MAX_STEPS}")
+    config = _config_of(options)
+    _check_alone(config)
+    from labkit.training.profiling import profile_training
+
+    profile = profile_training(config, steps=options.steps, output=options.output)
+    _print_times(profile)
+    _print_figures(profile)
+    if options.output:
+        print(f"trace: {options.output}; see it with: tensorboard --logdir {options.output} (plugin: xprof)")
+    return 0
+
+
+def _config_of(options: argparse.Namespace) -> Config:
+    fields = fields_by_name()
+    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+    preset = preset_values(options.preset) if options.preset else {}
+    return Config.from_flat({**preset, **given})
+
+
+def _check_alone(config: Config) -> None:
+    """Raise InputError for a run directory or a cluster."""
+    if config.run.job_dir is not None:
+        raise InputError(
+            f"--job-dir is {config.run.job_dir!r}, but labkit profile writes no run; leave it out, "
+            "or name a folder for the trace with --output"
+        )
+    from labkit.cluster.tf_config import find_task
+
+    task = find_task(config.distribution, os.environ)
+    if task is not None:
+        raise InputError(
+            f"this process is {task.name} of a cluster, but labkit profile measures one process; "
+            "unset TF_CONFIG and leave out --worker-hosts and --ps-hosts"
+        )
+
+
+def _print_times(profile: "Profile") -> None:
+    print(
+        f"{profile.model}, {profile.parameters:,} parameters, on {profile.device}; "
+        f"batch {profile.batch_size}, {profile.precision}"
+    )
+    times = profile.times
+    if times is None:
+        print("by operation: for the CPU only; TensorBoard's profile plugin shows a GPU's (--output DIR)")
+        return
+    rows: list[tuple[str, ...]] = [
+        (kind.kind, f"{kind.operations:,.0f}", *_cells(kind.seconds, times.seconds), _types(kind.types))
+        for kind in sorted(times.kinds, key=lambda kind: -kind.seconds)
+    ]
+    rows.append(("nothing runs", "", *_cells(times.idle_seconds, times.seconds), "Python, dispatch, waiting"))
+    operations = sum(kind.operations for kind in times.kinds)
+    rows.append(("a step", f"{operations:,.0f}", *_cells(times.seconds, times.seconds), ""))
+    _print_table(
+        ("kind of operation", "number", "ms a step", "share", "most of it"),
+        rows,
+        f"Wall time of {times.steps} traced steps; operations that run at once share it equally. "
+        "Tracing itself takes some.",
+    )
+
+
+def _print_figures(profile: "Profile") -> None:
+    cores = profile.cpu_seconds_per_step / profile.seconds_per_step
+    print(
+        f"untraced: {profile.seconds_per_step * 1e3:,.1f} ms a step, {profile.examples_per_second:,.0f} "
+        f"examples/s; of a step {profile.waited_per_step * 1e3:,.1f} ms waiting for input; "
+        f"{cores:.2f} cores busy"
+    )
+    print(
+        f"arithmetic: {profile.flops_per_step / 1e9:,.1f} GFLOP a step (convolutions and dense layers), "
+        f"{profile.gflops:,.0f} GFLOP/s: {profile.gflops / profile.ceiling_gflops:.0%} of the "
+        f"{profile.ceiling_gflops:,.0f} GFLOP/s that large {profile.precision.removeprefix('mixed_')} matrix "
+        "products reach here"
+    )
+
+
+def _cells(seconds: float, whole: float) -> tuple[str, str]:
+    return f"{seconds * 1e3:,.2f}", f"{seconds / whole:.1%}"
+
+
+def _types(names: tuple[str, ...]) -> str:
+    """Return the first few, oneDNN's kernels by the name of what they replace."""
+    more = ", …" if len(names) > SHOWN_TYPES else ""
+    return ", ".join(re.sub("^_Mkl(Native)?", "", name) for name in names[:SHOWN_TYPES]) + more
+
+
+def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], caption: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table: Any = Table(caption=caption, caption_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index in (0, 4) else "right", no_wrap=index < 4)
+    for row in rows:
+        table.add_row(*row)
+    # A pipe has no width; a table folded to 80 columns is unreadable in a log.
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+
+
+ACTION = Action("profile", "Say where the time of a training step goes.", _add_arguments, _run)

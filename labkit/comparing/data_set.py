@@ -1,0 +1,29 @@
+"""Make a data set in a process of its own: ``python -m labkit.comparing.data_set CONFIGURATION``.
+
+What prepares it would need TensorFlow, and what the process of ``labkit compare`` holds would hide the
+memory of the trainings that it starts (``labkit.comparing.processes``).
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.training.resolution import ensure_data_set
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare the data set of a configuration, given as JSON. Returns the exit code."""
+    try:
+        ensure_data_set(Config.from_json(json.loads(arguments[0])))
+    except InputError as error:
+        print(f"labkit: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

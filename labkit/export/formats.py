@@ -1,0 +1,115 @@
+"""The kinds of files that a network can be exported to. TensorFlow is imported where one is written."""
+
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import InputError
+
+__all__ = ["FORMATS", "Format", "check_installed"]
+
+ONNX_OPSET = 18
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    Args:
+        name: as ``--format`` takes it.
+        ending: of its files' names; of its folder's default name where it is a folder.
+        write: takes a Keras model, the name of its output and the path.
+        is_folder: whether it is a folder.
+        needs: modules beside TensorFlow's that write and read it, as pip calls their packages, too.
+    """
+
+    name: str
+    ending: str
+    write: Callable[[Any, str, Path], None]
+    is_folder: bool = False
+    needs: tuple[str, ...] = ()
+
+
+def check_installed(format: Format) -> None:
+    """Raise InputError where a package is missing that the format needs."""
+    missing = [name for name in format.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"--format {format.name} needs {' and '.join(missing)}, not installed here; "
+            f"install with: pip install {' '.join(format.needs)}"
+        )
+
+
+def _write_keras(model: Any, output: str, path: Path) -> None:
+    model.save(path)
+
+
+def _write_saved_model(model: Any, output: str, path: Path) -> None:
+    import keras
+
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serving_default", *_signature(model, output))
+    archive.write_out(str(path), verbose=False)
+
+
+def _write_tflite(model: Any, output: str, path: Path) -> None:
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        _write_saved_model(model, output, Path(folder))
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
+        path.write_bytes(converter.convert())
+
+
+def _write_onnx(model: Any, output: str, path: Path) -> None:
+    import onnx
+    import tensorflow as tf
+    import tf2onnx
+
+    function, signature = _signature(model, output)
+    converted, _ = tf2onnx.convert.from_function(
+        tf.function(function, input_signature=signature),
+        signature,
+        opset=ONNX_OPSET,
+        custom_op_handlers={"Erfc": (_erfc, [])},
+    )
+    onnx.checker.check_model(converted, full_check=True)  # what tf2onnx can't convert it leaves as it is
+    onnx.save(converted, path)
+
+
+def _erfc(graph: Any, node: Any, name: str, _: Any) -> None:
+    """Replace erfc(x), which tf2onnx doesn't know, by 1 - erf(x)."""
+    import numpy as np
+
+    shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
+    graph.remove_node(name)
+    one = graph.make_const(f"{name}/one", np.array(1, np.float32))
+    erf = graph.make_node("Erf", node.input, shapes=[shape], dtypes=[dtype], name=f"{name}/erf")
+    graph.make_node(
+        "Sub", [one.output[0], erf.output[0]], outputs=node.output, shapes=[shape], dtypes=[dtype], name=name
+    )
+
+
+def _signature(model: Any, output: str) -> tuple[Callable[[Any], Any], list[Any]]:
+    """Return ``model`` as a function with a named output, and what it takes: any number of images."""
+    import tensorflow as tf
+
+    def serve(images):
+        return {output: model(images, training=False)}
+
+    return serve, [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32, name="images")]
+
+
+FORMATS = {
+    format.name: format
+    for format in (
+        Format("keras", ".keras", _write_keras),
+        Format("saved_model", "-saved_model", _write_saved_model, is_folder=True),
+        Format("tflite", ".tflite", _write_tflite),
+        Format("onnx", ".onnx", _write_onnx, needs=("tf2onnx", "onnxruntime")),
+    )
+}

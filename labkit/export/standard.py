@@ -1,0 +1,158 @@
+"""A trained network made of Keras's own layers, for where there is no labkit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from labkit.architectures import model_name
+from labkit.config import ModelConfig
+from labkit.data.augment import standardize
+from labkit.data.manifest import Manifest
+from labkit.models.registry import BUILDERS
+from labkit.models.toolbox import Toolbox
+
+__all__ = ["StandardToolbox", "copy_weights", "foreign_objects", "standard_model"]
+
+PROBE_IMAGES = 8
+# Of the largest output. One network computed in two ways in float32: some 1e-6; with a wrong weight: 0.1.
+PROBE_TOLERANCE = 1e-4
+
+
+class StandardToolbox(Toolbox):
+    """Layers that plain Keras has. What only the start of a training needs is left out."""
+
+    def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
+        """As in ``Toolbox``; the initial weights are Keras's whatever ``dirac`` is."""
+        return super().conv(x, filters, kernel_size, stride)
+
+    def whitening(self, x):
+        """Plain convolution in place of the one that is made from the training images."""
+        layer = keras.layers.Conv2D(
+            2 * 2 * 2 * self.channels(x), 2, data_format=self.data_format, dtype=self.dtype, name="whitening"
+        )
+        return layer(x)
+
+    def norm(self, x, *, scale: bool = True):
+        """Keras's batch normalization; without ``scale`` it has no factor at all."""
+        layer = keras.layers.BatchNormalization(
+            axis=-1 if self.data_format == "channels_last" else 1,
+            momentum=self._batch_norm["decay"],
+            epsilon=self._batch_norm["epsilon"],
+            scale=scale,
+            dtype=self.dtype,
+        )
+        return layer(x)
+
+    def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
+        """The formula of ``LocalResponseNormalization`` in Keras's operations, channels last."""
+        index = np.arange(self.channels(x))
+        near = (np.abs(index[:, None] - index) <= depth_radius).astype(np.float32)
+        sums = keras.ops.matmul(keras.ops.square(x), near)
+        return x * keras.ops.power(bias + alpha * sums, -beta)
+
+
+def standard_model(
+    config: ModelConfig,
+    trained: keras.Model,
+    manifest: Manifest,
+    *,
+    standardized_input: bool = False,
+    probabilities: bool = False,
+) -> keras.Model:
+    """Return ``trained`` in Keras's own layers: channels last, float32.
+
+    Args:
+        config: of the network.
+        trained: made by ``build_model`` from ``config`` for ``manifest``, channels last.
+        manifest: of the data that it was trained on.
+        standardized_input: whether images come as ``standardize`` makes them; else they are pixels from 0 to
+            255, of any dtype that Keras casts to float32.
+        probabilities: whether the outputs are the softmax of the logits.
+
+    Raises RuntimeError where the architecture has something that plain Keras doesn't know, or where the two
+    networks differ: neither happens with those in ``labkit.architectures``.
+    """
+    toolbox = StandardToolbox(
+        batch_norm_decay=config.batch_norm_decay, batch_norm_epsilon=config.batch_norm_epsilon
+    )
+    images = keras.Input(manifest.image_shape, name="images", dtype="float32")
+    x = images
+    if not standardized_input:
+        mean_and_std = list(zip(manifest.channel_mean, manifest.channel_std, strict=True))
+        # Not Normalization: tf2onnx takes the tensors that it keeps for inputs.
+        x = keras.layers.Rescaling(
+            [1.0 / (255.0 * std) for _, std in mean_and_std],
+            [-mean / std for mean, std in mean_and_std],
+            name="standardize",
+        )(x)
+    network, values = BUILDERS[config.model]
+    x = network(toolbox, x, **values(config), num_classes=manifest.num_classes)
+    if probabilities:
+        x = keras.layers.Softmax(name="probabilities")(x)
+    model = keras.Model(images, x, name=model_name(config).replace("-", "_"))
+    foreign = sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
+    if foreign:
+        raise RuntimeError(
+            f"{model_name(config)} can't be exported: plain Keras knows no {', '.join(foreign)}; "
+            "StandardToolbox must replace them"
+        )
+    copy_weights(trained, model)
+    _check_equal(trained, model, manifest, standardized_input, probabilities)
+    return model
+
+
+def foreign_objects(serialized: Any) -> Iterator[str]:
+    """Yield the class of each object in a serialized model that isn't part of Keras."""
+    if isinstance(serialized, dict):
+        if "class_name" in serialized:
+            module = serialized.get("module") or "keras"
+            if module != "builtins" and module.partition(".")[0] != "keras":
+                yield f"{module}.{serialized['class_name']}"
+            elif ">" in (serialized.get("registered_name") or ""):
+                yield serialized["registered_name"]
+        serialized = list(serialized.values())
+    if isinstance(serialized, list | tuple):
+        for item in serialized:
+            yield from foreign_objects(item)
+
+
+def copy_weights(source: keras.Model, target: keras.Model) -> None:
+    """Give ``target`` the weights of ``source``, layer by layer, each one once.
+
+    Factors of a batch normalization that are 1 may be missing in ``target``. Raises RuntimeError where
+    anything else is left over on either side, or has another shape.
+    """
+    ours, theirs = ([layer for layer in model.layers if layer.weights] for model in (source, target))
+    if len(ours) != len(theirs):
+        raise RuntimeError(f"{len(ours)} layers with weights, {len(theirs)} in the exported network")
+    for layer, other in zip(ours, theirs, strict=True):
+        values = {weight.name: np.asarray(weight, np.float32) for weight in layer.weights}
+        for weight in other.weights:
+            value = values.pop(weight.name, None)
+            if value is None or value.shape != tuple(weight.shape):
+                raise RuntimeError(f"{layer.name} has no weights for {weight.path}, {tuple(weight.shape)}")
+            weight.assign(value)
+        if any(name != "gamma" or np.any(value != 1) for name, value in values.items()):
+            raise RuntimeError(f"{other.name} has no place for {', '.join(values)} of {layer.name}")
+
+
+def _check_equal(
+    trained: keras.Model,
+    model: keras.Model,
+    manifest: Manifest,
+    standardized_input: bool,
+    probabilities: bool,
+) -> None:
+    """Raise RuntimeError unless both networks answer alike for random images."""
+    shape = (PROBE_IMAGES, *manifest.image_shape)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    images = standardize(pixels, manifest)
+    expected = trained(images, training=False)
+    if probabilities:
+        expected = keras.ops.softmax(expected)
+    expected = np.asarray(expected)
+    found = np.asarray(model(images if standardized_input else pixels, training=False))
+    if not np.abs(found - expected).max() <= PROBE_TOLERANCE * np.abs(expected).max():
+        raise RuntimeError(f"{model.name} in Keras's own layers answers otherwise than labkit's")

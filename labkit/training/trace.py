@@ -1,0 +1,216 @@
+"""Where the time of traced training steps went, by kinds of operations, from TensorFlow's profiler.
+
+The profiler writes an XSpace (tensorflow/tsl/profiler/protobuf/xplane.proto): planes of lines, one line a
+thread, of events. An operation's kernel is an event named ``<node>:<type>`` whose displayed name is the type.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["KINDS", "STEP_NAME", "KindTime", "StepTimes", "kind_of", "read_trace", "step_times"]
+
+STEP_NAME = "train"  # of the event around each step; TensorBoard finds steps by its step_num
+INPUT_THREADS = "tf_data"  # what the names of the input pipeline's threads begin with
+
+FORWARD, OF_INPUTS, OF_FILTERS = (
+    "convolution, forward",
+    "convolution, gradient of inputs",
+    "convolution, gradient of filters",
+)
+NORMALIZATION, MATRIX, POOLING = "batch normalization", "matrix product", "pooling"
+ELEMENTWISE, UPDATE, INPUT, OTHER = "elementwise", "optimizer update", "input", "other"
+KINDS = (
+    FORWARD,
+    OF_INPUTS,
+    OF_FILTERS,
+    NORMALIZATION,
+    MATRIX,
+    POOLING,
+    ELEMENTWISE,
+    UPDATE,
+    INPUT,
+    OTHER,
+)
+
+# oneDNN's kernels and fused ones have the name of what they replace: _MklNativeConv2D, _FusedMatMul.
+_PREFIXES = re.compile(r"^_?(Mkl)?(Native)?(Fused)?")
+_FUNCTIONS = (
+    "Relu|Gelu|Elu|Selu|Softplus|Sigmoid|Tanh|Erf|Exp|Log|Pow|Sqrt|Rsqrt|Square|SquaredDifference|Abs|Neg|Sign|"
+    "Add|AddV2|AddN|BiasAdd|Sub|Mul|RealDiv|DivNoNan|FloorDiv|FloorMod|Maximum|Minimum|Inv|Reciprocal|Cast|"
+    "Select|SelectV2|Greater|GreaterEqual|Less|LessEqual|Equal|NotEqual|LogicalAnd|LogicalOr|LogicalNot"
+)
+# In this order, by what the rest of the type begins with.
+_BY_TYPE = (
+    (OF_INPUTS, r"(Conv2D|DepthwiseConv2dNative)BackpropInput"),
+    (OF_FILTERS, r"(Conv2D|DepthwiseConv2dNative)BackpropFilter"),
+    (FORWARD, r"(Conv2D|DepthwiseConv2dNative|PadWithConv2D)"),
+    (NORMALIZATION, r"BatchNorm"),
+    (MATRIX, r"(Batch)?MatMul|Einsum"),
+    (POOLING, r"(Max|Avg)Pool"),
+    (UPDATE, r"ResourceApply|ResourceScatter|Assign\w*VariableOp"),
+    (ELEMENTWISE, rf"({_FUNCTIONS})6?(Grad)?$"),
+)
+
+
+@dataclass(frozen=True)
+class KindTime:
+    """One kind's part of a step: how many operations, seconds of the step's wall time, types by their time.
+
+    An optimizer's update is the assignments to variables, those of moving averages included.
+    """
+
+    kind: str
+    operations: float
+    seconds: float
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Means over ``steps`` traced steps; the kinds' seconds and ``idle_seconds`` add up to ``seconds``.
+
+    Where several operations run at once, each gets an equal share of that time. ``idle_seconds``: no
+    operation runs; Python, TensorFlow's start and end of a step, and waiting for input.
+    """
+
+    steps: int
+    seconds: float
+    idle_seconds: float
+    kinds: tuple[KindTime, ...]
+
+
+def kind_of(op_type: str) -> str:
+    """Return which of ``KINDS`` a type of operation belongs to, wherever it stands; input is by thread."""
+    rest = _PREFIXES.sub("", op_type)
+    return next((kind for kind, pattern in _BY_TYPE if re.match(pattern, rest)), OTHER)
+
+
+def read_trace(folder: Path) -> Any:
+    """Return the newest XSpace below ``folder``, where TensorFlow's profiler wrote it."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    newest = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime_ns)
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(newest.read_bytes())
+    return space
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A part of an operation, uninterrupted on its thread. ``begins``: 1 for the first part, else 0."""
+
+    start: int  # picoseconds
+    end: int
+    op_type: str
+    kind: str
+    begins: int
+
+
+def step_times(space: Any) -> StepTimes:
+    """Return where the time of the steps in a trace of the CPU went. Raises ValueError where there are none.
+
+    From the start of the first step to the end of the last: what lies between two steps is theirs, too.
+    """
+    lines = [(plane, line) for plane in space.planes for line in plane.lines]
+    steps = [span for plane, line in lines for name, _, *span in _events(plane, line) if name == STEP_NAME]
+    if not steps:
+        raise ValueError("the trace holds no training step")
+    first, last = min(start for start, _ in steps), max(end for _, end in steps)
+    running = []
+    for plane, line in lines:
+        for part in _operations(plane, line):
+            if part.start < last and part.end > first:
+                running.append(part)
+    seconds_by_type, busy = _shared_time(running, first, last)
+    return _summary(running, seconds_by_type, busy, (last - first) / 1e12, len(steps))
+
+
+def _summary(
+    running: list[_Running], by_type: Mapping[tuple[str, str], float], busy: float, seconds: float, steps: int
+) -> StepTimes:
+    kinds = []
+    for kind in KINDS:
+        types = {key[1]: spent for key, spent in by_type.items() if key[0] == kind}
+        kinds.append(
+            KindTime(
+                kind,
+                sum(part.begins for part in running if part.kind == kind) / steps,
+                sum(types.values()) / steps,
+                tuple(sorted(types, key=lambda name: -types[name])),
+            )
+        )
+    return StepTimes(steps, seconds / steps, (seconds - busy) / steps, tuple(kinds))
+
+
+def _events(plane: Any, line: Any) -> Iterator[tuple[str, str, int, int]]:
+    """Yield (name, displayed name, start, end) of a line's events; picoseconds of the trace's clock."""
+    origin = line.timestamp_ns * 1000
+    for event in line.events:
+        about = plane.event_metadata[event.metadata_id]
+        start = origin + event.offset_ps
+        yield about.name, about.display_name, start, start + event.duration_ps
+
+
+def _operations(plane: Any, line: Any) -> Iterator[_Running]:
+    """Yield what a thread ran, piece by piece: an operation within another one interrupts it."""
+    is_input = line.name.startswith(INPUT_THREADS)
+    spans = [
+        (start, end, shown)
+        for name, shown, start, end in _events(plane, line)
+        if shown and end > start and name.count(":") == 1 and name.endswith(f":{shown}")
+    ]
+    # The outer one first where two start together.
+    spans.sort(key=lambda span: (span[0], -span[1]))
+    open_spans: list[list[Any]] = []  # [start of the piece, end, type, whether it is the first piece]
+
+    def close_until(time: float) -> Iterator[_Running]:
+        while open_spans and open_spans[-1][1] <= time:
+            start, end, op_type, begins = open_spans.pop()
+            yield _Running(start, end, op_type, INPUT if is_input else kind_of(op_type), begins)
+            if open_spans:
+                open_spans[-1][0] = end
+
+    for start, end, op_type in spans:
+        yield from close_until(start)
+        if open_spans:
+            outer = open_spans[-1]
+            if start > outer[0]:
+                kind = INPUT if is_input else kind_of(outer[2])
+                yield _Running(outer[0], start, outer[2], kind, outer[3])
+                outer[3] = 0
+        open_spans.append([start, end, op_type, 1])
+    yield from close_until(float("inf"))
+
+
+def _shared_time(
+    running: Iterable[_Running], first: int, last: int
+) -> tuple[Mapping[tuple[str, str], float], float]:
+    """Return seconds by (kind, type), time shared by what runs at once, and seconds in which anything ran."""
+    changes: list[tuple[int, int, tuple[str, str]]] = sorted(
+        change
+        for part in running
+        for change in (
+            (max(part.start, first), 1, (part.kind, part.op_type)),
+            (min(part.end, last), -1, (part.kind, part.op_type)),
+        )
+    )
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    active: Counter[tuple[str, str]] = Counter()
+    count, busy = 0, 0.0
+    before = first
+    for time, change, key in changes:
+        if count and time > before:
+            passed = (time - before) / 1e12
+            busy += passed
+            for running_key, number in active.items():
+                spent[running_key] += passed * number / count
+        before = time
+        count += change
+        active[key] += change
+        if not active[key]:
+            del active[key]
+    return spent, busy

@@ -1,0 +1,295 @@
+"""A comparison as it is read from run directories: figures by hand, and what its views say."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit import plots
+from labkit.analysis.comparison import Comparison, read_comparison, spread
+from labkit.analysis.comparison_runs import WARM_UP_STEPS, measurements_path, request_path, run_directory
+from labkit.comparing.budget import budget_of
+from labkit.comparing.results import as_csv, as_json, as_markdown
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.metrics import MetricsWriter
+from labkit.runs import RunDirectory, Status, write_json_atomic
+
+BATCH_SIZE = 64
+MEASURED = {
+    "inference_images_per_second": 1000.0,
+    "peak_memory_bytes": 500 * 2**20,
+    "parameters": 270_000,
+    "multiply_adds": 40_500_000,
+}
+
+
+def write_request(folder: Path, models: list[str], seeds: int, **values: object) -> None:
+    """Write what a comparison was asked for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = Config.from_flat(
+        {"dataset": "shapes", "train_batch_size": BATCH_SIZE, "train_steps": 10, **values}
+    )
+    write_json_atomic(
+        request_path(folder),
+        {"models": models, "seeds": seeds, "budget": budget_of(config), "data_checksum": "0" * 64},
+    )
+
+
+def write_run(
+    folder: Path,
+    model: str,
+    seed: int,
+    *,
+    accuracy: float = 0.5,
+    seconds: list[float] | None = None,
+    state: str = "finished",
+    message: str = "",
+    test: bool = True,
+    measured: dict | None = None,
+) -> RunDirectory:
+    """Write a run with its metrics and measurements; ``seconds``: of each step, the first one compiles."""
+    run = run_directory(folder, model, seed)
+    run.create()
+    seconds = seconds or [5.0, *[0.2] * 9]
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([train_row(step, value) for step, value in enumerate(seconds, 1)])
+    if state == "finished":
+        last = len(seconds)
+        writer.append([{"split": "validation", "step": last // 2, "accuracy": accuracy + 0.02}])
+        writer.append([{"split": "validation", "step": last, "accuracy": accuracy + 0.01}])
+        if test:
+            writer.append([{"split": "test", "step": last // 2, "accuracy": accuracy}])
+    writer.close()
+    write_json_atomic(run.environment_path, {"description": "CPU"})
+    run.write_status(Status(state, step=len(seconds), total_steps=10, host="elsewhere", message=message))
+    write_json_atomic(measurements_path(run), MEASURED if measured is None else measured)
+    return run
+
+
+def train_row(step: int, seconds: float) -> dict[str, object]:
+    return {"split": "train", "step": step, "loss": 2.0, "accuracy": 0.1, "seconds_per_step": seconds}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "comparison"
+
+
+@pytest.fixture
+def three_seeds(folder) -> Comparison:
+    """Two models: one with three finished runs, one with two and a failed one."""
+    write_request(folder, ["resnet8", "vgg11"], 3)
+    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
+        write_run(folder, "resnet8", seed, accuracy=accuracy)
+    write_run(folder, "vgg11", 0, accuracy=0.8, measured={**MEASURED, "peak_memory_bytes": 700 * 2**20})
+    write_run(folder, "vgg11", 1, accuracy=0.9)
+    write_run(folder, "vgg11", 2, seconds=[5.0, 0.2], state="failed", message="loss is nan at <step> 2")
+    return read_comparison(folder)
+
+
+# ---- figures -------------------------------------------------------------------------------------------
+
+
+def test_spread_is_mean_and_sample_deviation():
+    values = [0.91, 0.93, 0.87, 0.92]
+    found = spread([None, *values])
+    assert (found.mean, found.std) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    assert found.count == 4
+    assert spread([0.5]).std is None
+    assert spread([None]) is None
+
+
+def test_accuracies_are_those_of_the_tested_weights_over_finished_runs(three_seeds):
+    first, second = three_seeds.models
+    assert (first.spread("test_accuracy").mean, first.spread("test_accuracy").std) == pytest.approx(
+        (0.6, 0.1)
+    )
+    # The weights of the middle were better on validation than the last ones, so they were tested.
+    assert first.spread("validation_accuracy").mean == pytest.approx(0.62)
+    assert second.spread("test_accuracy").mean == pytest.approx(0.85)
+    assert second.spread("test_accuracy").count == 2
+
+
+def test_memory_is_the_largest_of_the_runs(three_seeds):
+    assert [model.largest("peak_memory_bytes") for model in three_seeds.models] == [500 * 2**20, 700 * 2**20]
+
+
+def test_speed_is_of_the_median_step_behind_the_warm_up_of_each_session(folder):
+    write_request(folder, ["resnet8"], 1)
+    slow = [5.0, *[1.0] * (WARM_UP_STEPS - 1)]
+    run = write_run(folder, "resnet8", 0, seconds=[*slow, 0.2, 0.4, 0.3], state="interrupted")
+    at = len(slow) + 2  # the last step wasn't saved and is made again
+    writer = MetricsWriter(run.metrics_path)
+    writer.mark_seam(at)
+    again = [*slow, 0.6]
+    writer.append([train_row(at + step, seconds) for step, seconds in enumerate(again, 1)])
+    writer.close()
+    found = read_comparison(folder).runs[0]
+    # Warm steps that count: 0.2, 0.4, 0.6.
+    assert found.training_images_per_second == pytest.approx(BATCH_SIZE / 0.4)
+    # Two compiling steps of 5 seconds count as the median one; the superseded step doesn't count.
+    by_hand = 2 * (0.4 + (WARM_UP_STEPS - 1) * 1.0) + 0.2 + 0.4 + 0.6
+    assert found.training_seconds == pytest.approx(by_hand)
+
+
+def test_a_run_too_short_to_be_warm_has_no_speed(folder):
+    write_request(folder, ["resnet8"], 1)
+    write_run(folder, "resnet8", 0, seconds=[5.0, 0.5], state="interrupted")
+    found = read_comparison(folder)
+    assert found.runs[0].training_images_per_second is None
+    assert found.runs[0].training_seconds == pytest.approx(5.5)
+    assert "-" in found.table()[1]
+
+
+def test_a_comparison_is_read_while_it_runs(folder):
+    write_request(folder, ["resnet8", "vgg11"], 2)
+    write_run(folder, "resnet8", 0)
+    write_run(folder, "resnet8", 1, state="interrupted", message="SIGINT at step 10")
+    found = read_comparison(folder)
+    assert [run.state for run in found.runs] == ["finished", "interrupted", "not started", "not started"]
+    assert found.models[1].spread("test_accuracy") is None
+    notes = found.notes()
+    assert "resnet8, seed 1: interrupted at step 10: SIGINT at step 10" in notes
+    assert "vgg11, seed 0: not started" in notes
+
+
+def test_figures_with_augmentation_stand_apart(folder):
+    write_request(folder, ["resnet8"], 1, test_time_augmentation="mirror")
+    run = write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
+    row = {"split": "test", "step": 10, "accuracy": 0.5, "tta_accuracy": 0.75}
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([row])
+    writer.close()
+    header, cells = read_comparison(folder).table()
+    shown = dict(zip(header, cells, strict=True))
+    assert (shown["test accuracy"], shown["with augmentation"]) == ("50.00 %", "75.00 %")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"models": ["resnet8"], "seeds": 1}'])
+def test_a_damaged_request_is_named(folder, content):
+    folder.mkdir()
+    request_path(folder).write_text(content)
+    with pytest.raises(InputError, match=r"comparison\.json can't be read"):
+        read_comparison(folder)
+
+
+def test_what_is_no_comparison_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no comparison"):
+        read_comparison(tmp_path)
+
+
+# ---- views ---------------------------------------------------------------------------------------------
+
+
+def test_the_table_says_how_many_runs_and_how_far_they_spread(three_seeds):
+    header, first, second = (
+        dict(zip(three_seeds.table()[0], row, strict=True)) for row in three_seeds.table()
+    )
+    assert "with augmentation" not in header
+    assert first["test accuracy"] == "60.00 ± 10.00 %"
+    assert (first["runs"], second["runs"]) == ("3 of 3", "2 of 3")
+    assert first["training images/s"] == "320 ± 0"
+    assert first["peak memory"] == "500 MiB"
+    assert (first["parameters"], first["multiply-adds"]) == ("0.27 M", "40.50 M")
+    assert first["training seconds"] == "2.0 ± 0.0"
+    assert str(three_seeds).splitlines()[1].split()[0] == "resnet8"
+
+
+def test_one_seed_has_no_deviation(folder):
+    write_request(folder, ["resnet8"], 1)
+    write_run(folder, "resnet8", 0, accuracy=0.9125)
+    assert "91.25 %" in read_comparison(folder).table()[1]
+
+
+def test_without_a_test_validation_is_compared(folder):
+    write_request(folder, ["resnet8"], 1, evaluate_test=False)
+    write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
+    found = read_comparison(folder)
+    assert "test accuracy" not in found.table()[0]
+    assert "52.00 %" in found.table()[1]
+    assert plots.comparison(found).axes[0].get_ylabel() == "validation accuracy (%)"
+
+
+def test_a_notebook_shows_a_table_whose_text_is_escaped(three_seeds):
+    shown = three_seeds._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "loss is nan at &lt;step&gt; 2" in shown
+
+
+def test_the_command_asks_for_the_same(folder):
+    write_request(folder, ["resnet8", "vgg11"], 2, nesterov=True, decay_norm_and_bias=False)
+    assert read_comparison(folder).command == (
+        "labkit compare --models resnet8,vgg11 --seeds 2 --dataset shapes --train-batch-size 64 "
+        "--nesterov --no-decay-norm-and-bias --train-steps 10"
+    )
+
+
+def test_csv_and_json_hold_the_same_figures(three_seeds):
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is no JSON")
+
+    lines = list(csv.DictReader(io.StringIO(as_csv(three_seeds))))
+    models = json.loads(as_json(three_seeds), parse_constant=refuse)["models"]
+    assert [line["model"] for line in lines] == [model["model"] for model in models] == ["resnet8", "vgg11"]
+    assert float(lines[0]["test_accuracy_mean"]) == models[0]["test_accuracy"]["mean"] == pytest.approx(0.6)
+    assert float(lines[0]["test_accuracy_std"]) == models[0]["test_accuracy"]["std"] == pytest.approx(0.1)
+    assert (lines[1]["runs"], lines[1]["finished_runs"], lines[1]["parameters"]) == ("3", "2", "270000")
+    assert lines[0]["tta_accuracy_mean"] == "" and models[0]["tta_accuracy"] is None
+    assert [run["state"] for run in models[1]["runs"]] == ["finished", "finished", "failed"]
+
+
+def test_markdown_is_a_table_of_even_lines(three_seeds):
+    table, notes, command = as_markdown(three_seeds).split("\n\n")
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert "- vgg11, seed 2: failed at step 2: loss is nan at <step> 2" in notes
+    assert "labkit compare --models resnet8,vgg11 --seeds 3" in command
+
+
+def test_reading_needs_no_tensorflow():
+    program = (
+        "import sys; from labkit import plots; from labkit.analysis import comparison\n"
+        "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# ---- figure --------------------------------------------------------------------------------------------
+
+
+def test_marks_stand_at_means_with_deviations_as_bars(three_seeds):
+    time, arithmetic = plots.comparison(three_seeds).axes
+    for axis, cost in ((time, 2.0), (arithmetic, 40.5)):
+        mark, _, bars = axis.containers[0]
+        assert (mark.get_xdata()[0], mark.get_ydata()[0]) == pytest.approx((cost, 60.0))
+        lowest, highest = sorted(y for x, y in bars[-1].get_segments()[0])
+        assert (lowest, highest) == pytest.approx((50.0, 70.0))
+        assert [text.get_text() for text in axis.texts] == ["resnet8", "vgg11"]
+
+
+def test_labels_of_near_models_cover_neither_each_other_nor_marks(folder):
+    names = ["resnet8", "se_resnet8", "resnet14", "vgg11"]
+    write_request(folder, names, 1)
+    for number, name in enumerate(names):
+        write_run(folder, name, 0, accuracy=0.9 + 0.001 * number)
+    figure = plots.comparison(read_comparison(folder))
+    for axis in figure.axes:
+        boxes = [text.get_window_extent() for text in axis.texts]
+        for number, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[:number])
+            marks = [axis.transData.transform(text.xy) for text in axis.texts]
+            assert not any(box.contains(x, y) for x, y in marks)
+        # The best stands highest.
+        assert boxes[-1].y1 == max(box.y1 for box in boxes)
+
+
+def test_a_figure_of_nothing_says_so(folder):
+    write_request(folder, ["resnet8"], 1)
+    figure = plots.comparison(read_comparison(folder))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no run is finished"]
+    assert plots.png(figure)[:4] == b"\x89PNG"

@@ -1,0 +1,101 @@
+"""Stands in for ``labkit train`` and for the measuring of a run, without TensorFlow.
+
+``fake_training.py train CONFIG``: train the configuration, given as JSON. What goes wrong is in the file
+``behaviour.json`` beside the comparison, by the run's name: ``fail``, ``kill`` or ``wait`` (for
+SIGTERM). ``fake_training.py measure RUN``: keep an inference speed. Both leave a line in
+``starts.txt`` beside the comparison. ``fake_training.py compare FLAGS``: ``labkit compare`` with these two;
+``fake_training.py measure-one NAME FLAGS``: with real trainings, of which the run NAME alone is measured.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from labkit.comparing.measurements import update_measurements
+from labkit.config import Config
+from labkit.metrics import MetricsWriter
+from labkit.runs import RunDirectory, Status, write_json_atomic
+
+
+def note(run: RunDirectory, what: str) -> None:
+    with open(run.path.parent.with_name("starts.txt"), "a") as file:
+        file.write(f"{what} {run.name}\n")
+
+
+def train(config: Config) -> int:
+    run = RunDirectory(config.run.job_dir)
+    behaviour_path = run.path.parent.with_name("behaviour.json")
+    behaviour = json.loads(behaviour_path.read_text()).get(run.name) if behaviour_path.exists() else None
+    resumed = run.exists()
+    note(run, "resume" if resumed else "train")
+    run.create()
+    write_json_atomic(run.config_path, config.to_json())
+    steps = config.run.train_steps
+
+    def status(state: str, step: int, message: str = "") -> None:
+        run.write_status(Status(state, step=step, total_steps=steps, host="elsewhere", message=message))
+
+    writer = MetricsWriter(run.metrics_path)
+    if resumed:
+        writer.mark_seam(0)
+    for step in range(1, steps + 1):
+        writer.append([{"split": "train", "step": step, "loss": 1.0, "seconds_per_step": 0.1 + step}])
+    if behaviour == "kill":
+        status("running", 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "fail":
+        status("failed", 1, "loss is nan at step 1")
+        return 1
+    if behaviour == "wait":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        status("running", 1)
+        signal.sigwait([signal.SIGTERM])
+        status("interrupted", 1, "SIGTERM at step 1")
+        return 128 + signal.SIGTERM
+    accuracy = (config.run.seed + 5) / 10
+    writer.append([{"split": split, "step": steps, "accuracy": accuracy} for split in ("validation", "test")])
+    writer.close()
+    status("finished", steps)
+    return 0
+
+
+def measure(run: RunDirectory) -> int:
+    note(run, "measure")
+    values = {"inference_images_per_second": 1000.0, "parameters": 1000, "multiply_adds": 2000}
+    update_measurements(run, values)
+    return 0
+
+
+def compare(arguments: list[str], *, train: bool, measured: str = "") -> int:
+    """Run ``labkit compare`` with stand-ins: for trainings where ``train``, for measuring all but one run."""
+    measure_command = execute.measure_command
+    if train:
+        execute.train_command = train_command
+    execute.measure_command = lambda run: (
+        measure_command(run) if run.name == measured else stand_in_measure_command(run)
+    )
+    return cli.main(["compare", *arguments])
+
+
+def train_command(config: Config) -> list[str]:
+    return [sys.executable, __file__, "train", json.dumps(config.to_json())]
+
+
+def stand_in_measure_command(run: RunDirectory) -> list[str]:
+    return [sys.executable, __file__, "measure", str(run.path)]
+
+
+if __name__ == "__main__":
+    kind, first, *rest = sys.argv[1:]
+    if kind == "train":
+        sys.exit(train(Config.from_json(json.loads(first))))
+    if kind == "measure":
+        sys.exit(measure(RunDirectory(Path(first))))
+    from labkit import cli
+    from labkit.comparing import execute
+
+    if kind == "compare":
+        sys.exit(compare([first, *rest], train=True))
+    sys.exit(compare(rest, train=False, measured=first))

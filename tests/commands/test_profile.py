@@ -1,0 +1,165 @@
+"""``labkit profile``: a real one of a small network, what it prints, what it refuses."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from labkit import cli
+from labkit.data.prepare import prepare
+from labkit.training import profiling
+from labkit.training.profiling import Profile
+from labkit.training.trace import KINDS, KindTime, StepTimes
+
+PROFILE = Profile(
+    model="resnet20",
+    parameters=269722,
+    device="CPU",
+    precision="mixed_bfloat16",
+    batch_size=128,
+    steps=4,
+    seconds_per_step=0.25,
+    waited_per_step=0.0005,
+    cpu_seconds_per_step=0.475,
+    flops_per_step=25_000_000_000,
+    ceiling_gflops=200.0,
+    times=StepTimes(
+        steps=4,
+        seconds=0.3,
+        idle_seconds=0.03,
+        kinds=(
+            KindTime("pooling", 2.0, 0.07, ("_MklNativeMaxPool", "MaxPoolGrad", "AvgPool", "AvgPoolGrad")),
+            KindTime("convolution, forward", 19.0, 0.2, ("_MklNativeConv2D",)),
+        ),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return prepare("shapes", tmp_path_factory.mktemp("data")).manifest.directory.parent
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Put ``PROFILE`` in the place of measuring; return what was asked for."""
+    calls = []
+
+    def fake(config, *, steps, output):
+        calls.append((config, steps, output))
+        return PROFILE
+
+    monkeypatch.setattr(profiling, "profile_training", fake)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    return calls
+
+
+def test_the_table_has_the_longest_first_and_adds_up(asked, capsys):
+    assert cli.main(["profile", "--preset", "smoke", "--steps", "4", "--num-layers", "14"]) == 0
+    shown = capsys.readouterr().out
+    rows = [re.split(r"\s*│\s*", line.strip("│ ")) for line in shown.splitlines() if line.startswith("│")]
+    assert [row[:4] for row in rows] == [
+        ["convolution, forward", "19", "200.00", "66.7%"],
+        ["pooling", "2", "70.00", "23.3%"],
+        ["nothing runs", "", "30.00", "10.0%"],
+        ["a step", "21", "300.00", "100.0%"],
+    ]
+    assert rows[1][4] == "MaxPool, MaxPoolGrad, AvgPool, …"
+    assert "250.0 ms a step, 512 examples/s" in shown and "1.90 cores busy" in shown
+    assert "25.0 GFLOP a step" in shown
+    assert "100 GFLOP/s: 50% of the 200 GFLOP/s that large bfloat16 matrix products" in shown
+    config, steps, output = asked[0]
+    assert (config.model.num_layers, config.data.train_batch_size, steps, output) == (14, 32, 4, None)
+
+
+def test_a_gpus_step_is_left_to_tensorboard(asked, capsys, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.PROFILE", PROFILE.__class__(**{**vars(PROFILE), "times": None}))
+    assert cli.main(["profile"]) == 0
+    shown = capsys.readouterr().out
+    assert "for the CPU only" in shown
+    assert "512 examples/s" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--steps 0", ["--steps is 0", "1 to 1000"]),
+        ("--steps -3", ["--steps is -3"]),
+        ("--steps 1001", ["--steps is 1001"]),
+        ("--model mlp", ["--model is 'mlp'", "resnet"]),
+        ("--num-layers 9", ["--num-layers is 9"]),
+        ("--preset none", ["'none'"]),
+        ("--job-dir somewhere", ["--job-dir is 'somewhere'", "--output"]),
+        ("--worker-hosts a:1,b:2 --job-name worker --task-index 0", ["worker:0", "TF_CONFIG"]),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_measured(flags, words, asked, capsys):
+    assert cli.main(["profile", *flags.split()]) == 2
+    shown = capsys.readouterr()
+    assert not asked
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    for word in words:
+        assert word in shown.err
+
+
+def test_steps_that_are_no_number_are_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["profile", "--steps", "many"])
+    assert ended.value.code == 2
+    assert "'many'; allowed: a whole number" in capsys.readouterr().err
+
+
+def test_a_task_of_a_cluster_is_not_profiled(asked, capsys, monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert cli.main(["profile"]) == 2
+    assert "worker:1" in capsys.readouterr().err
+
+
+def test_what_can_be_refused_without_tensorflow_is(tmp_path, data_dir, monkeypatch, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(profiling, "import_tensorflow", lambda: pytest.fail("TensorFlow was imported"))
+    (tmp_path / "file").write_text("")
+    data = ["--data-dir", str(data_dir)]
+    for flags, word in (
+        (["--output", str(tmp_path / "file")], "is not a directory"),
+        (["--train-batch-size", "100000", *data], "allowed: at most"),
+        (["--data-dir", str(tmp_path / "nothing")], "holds no prepared data set"),
+    ):
+        assert cli.main(["profile", *flags]) == 2
+        assert word in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_real_profile_counts_what_the_network_has(tmp_path, data_dir):
+    command = [sys.executable, "-m", "labkit.cli", "profile", "--num-layers", "8", "--train-batch-size", "16"]
+    command += ["--data-dir", str(data_dir), "--steps", "6", "--output", str(tmp_path / "out")]
+    command += ["--num-gpus", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = {
+        cells[0]: cells[1:]
+        for cells in (re.split(r"\s*│\s*", line.strip("│ ")) for line in done.stdout.splitlines())
+        if cells[0] in KINDS or cells[0] in ("nothing runs", "a step")
+    }
+    assert set(rows) == {*KINDS, "nothing runs", "a step"}
+    # Seven convolutions with a normalization behind each; nobody asks for the images' gradient.
+    counts = {kind: int(rows[kind][0].replace(",", "")) for kind in KINDS}
+    assert counts["convolution, forward"] == counts["convolution, gradient of filters"] == 7
+    assert counts["convolution, gradient of inputs"] == 6
+    assert counts["batch normalization"] == 14
+    # One update of every weight and velocity at least.
+    assert counts["optimizer update"] >= 7 + 14 + 2
+    assert counts["input"] > 0
+    milliseconds = {name: float(cells[1].replace(",", "")) for name, cells in rows.items()}
+    whole = milliseconds.pop("a step")
+    assert sum(milliseconds.values()) == pytest.approx(whole, abs=0.01 * len(rows))
+    share = re.search(r"([\d,]+) GFLOP/s: (\d+)% of the ([\d,]+) GFLOP/s", done.stdout)
+    assert share and int(share[3].replace(",", "")) > 0
+    assert list((tmp_path / "out").glob("plugins/profile/*/*.xplane.pb"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -1,0 +1,120 @@
+"""A run that two replicas trained, exported and checked."""
+
+import dataclasses
+import json
+import os
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from labkit import cli
+from labkit.data.loading import load_split
+from labkit.errors import InputError
+from labkit.export import api
+from labkit.export.formats import FORMATS
+from tests.properties.harness import metrics, train
+
+STEPS = 6
+FIELDS = {
+    "train_steps": STEPS,
+    "num_gpus": 2,
+    "simulate_missing_gpus": True,
+    "variable_strategy": "GPU",  # a copy of the weights on each replica
+    "checkpoint_every_steps": 3,
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, shapes):
+    job_dir = tmp_path_factory.mktemp("exported") / "two_replicas"
+    train(job_dir, **FIELDS)
+    return job_dir
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_writes_a_checked_file_and_its_description(run, here, shapes, capsys):
+    assert cli.main(["export", str(run), "--check"]) == 0
+    shown = capsys.readouterr().out
+    assert "same prediction for 100.00%" in shown
+    assert "images float32 [batch, 32, 32, 3] (pixels from 0 to 255) to logits float32 [batch, 10]" in shown
+    assert sorted(os.listdir(here)) == ["two_replicas.keras", "two_replicas.keras.json"]
+    described = json.loads((here / "two_replicas.keras.json").read_text())
+    test = metrics(run).split("test")[-1]
+    assert described["classes"] == list(shapes.classes)
+    assert described["run"] | {"step": STEPS, "seed": 0, "replicas": 2} == described["run"]
+    assert described["run"]["test_accuracy"] == test["accuracy"]
+    assert described["data"] == {"dataset": "shapes", "checksum": shapes.checksum}
+    check = described["check"]
+    assert check["passed"] and check["examples"] == shapes.count("test")
+    assert 0 < check["max_difference"] < 1e-5 * check["scale"]
+    assert check["accuracy_exported"] == check["accuracy_run"] == pytest.approx(test["accuracy"], abs=2e-3)
+    # Once more in this process: the run's own accuracy, from the pixels.
+    images, labels = load_split(shapes, "test")
+    logits = keras.saving.load_model(here / "two_replicas.keras").predict(images, verbose=0)
+    assert (logits.argmax(axis=1) == labels).mean() == pytest.approx(test["accuracy"], abs=2e-3)
+
+
+def test_each_checkpoint_has_its_own_weights(run, here):
+    kernels = []
+    for checkpoint in ("3", "last"):
+        result = api.export(str(run), checkpoint=checkpoint, output=f"{checkpoint}.keras")
+        kernels.append(keras.saving.load_model(result.path).get_layer("logits").kernel.numpy())
+        assert result.description["run"]["step"] == result.step
+    assert result.step == STEPS
+    assert np.abs(kernels[0] - kernels[1]).max() > 1e-6
+    with pytest.raises(InputError, match="--checkpoint is '5'; allowed: .* steps 3, 6"):
+        api.export(str(run), checkpoint="5")
+
+
+def other_weights(model, output, path) -> None:
+    """Write a network that is a little off in the first class."""
+    bias = model.get_layer("logits").bias
+    bias.assign(bias + 1e-3 * np.eye(bias.shape[0])[0])
+    model.save(path)
+
+
+def torn(model, output, path) -> None:
+    path.write_text("the first half")
+    raise OSError(28, "No space left on device", str(path))
+
+
+def test_a_file_that_fails_its_check_is_not_written(run, here, monkeypatch, capsys):
+    writer = dataclasses.replace(FORMATS["keras"], write=other_weights)
+    monkeypatch.setitem(FORMATS, "keras", writer)
+    options = ["--check", "--probabilities", "--standardized-input", "--output", "a.keras"]
+    assert cli.main(["export", str(run), *options]) == 1
+    shown = capsys.readouterr().out
+    # A probability p moves by at most p (1 - p) of what its logit does.
+    assert 1e-6 < float(re.search(r"probabilities: largest difference (\S+),", shown)[1]) < 2.6e-4
+    assert "nothing was written" in shown
+    assert os.listdir(here) == []
+
+
+def test_a_write_that_fails_leaves_what_was_there(run, here, monkeypatch, capsys):
+    before = (here / "a.keras", here / "a.keras.json")
+    for path in before:
+        path.write_text("older")
+    monkeypatch.setitem(FORMATS, "keras", dataclasses.replace(FORMATS["keras"], write=torn))
+    assert cli.main(["export", str(run), "--output", "a.keras", "--overwrite"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert sorted(os.listdir(here)) == ["a.keras", "a.keras.json"]
+    assert [path.read_text() for path in before] == ["older", "older"]
+
+
+def test_other_data_than_the_runs_are_refused(run, here, tmp_path_factory):
+    from labkit.data.prepare import prepare
+
+    other = tmp_path_factory.mktemp("other")
+    prepare("shapes", other, validation_size=500)
+    with pytest.raises(InputError, match="was trained on other data"):
+        api.export(str(run), data_dir=str(other))
+    assert os.listdir(here) == []

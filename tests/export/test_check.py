@@ -1,0 +1,25 @@
+"""Figures of the comparison, by hand."""
+
+import numpy as np
+import pytest
+
+from labkit.export.check import compare_outputs
+
+OWN = np.array([[-8, 1, 2], [4, 1, 0], [0, 1, 3]], np.float32)
+LABELS = np.array([2, 0, 1], np.int32)
+
+
+def test_figures_by_hand():
+    exported = OWN + np.array([[0, 0, 0], [-3.5, 0, 0], [0, 0.5, 0]], np.float32)
+    found = compare_outputs(exported, OWN, LABELS)
+    assert (found.examples, found.max_difference, found.scale) == (3, 3.5, 8.0)
+    assert found.equal_predictions == pytest.approx(2 / 3)
+    assert (found.accuracy_exported, found.accuracy_run) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert not found.passed
+
+
+@pytest.mark.parametrize(("difference", "passed"), [(7e-5, True), (9e-5, False), (np.nan, False)])
+def test_the_tolerance_is_relative_to_the_largest_output(difference, passed):
+    own = OWN.astype(np.float64)
+    exported = own + np.array([[0, 0, 0], [difference, 0, 0], [0, 0, 0]])
+    assert compare_outputs(exported, own, LABELS).passed == passed

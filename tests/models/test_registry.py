@@ -1,0 +1,157 @@
+"""What holds for every backbone: equality with PyTorch, layouts, precisions, seeds, files, image sizes."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from labkit.architectures import ARCHITECTURES, model_name
+from labkit.config import ModelConfig
+from labkit.models.registry import BUILDERS, build_model
+
+IMAGES = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
+
+# The smallest of each kind.
+CASES: dict[str, dict] = {
+    "resnet8": {"num_layers": 8},
+    "resnet8-v2": {"num_layers": 8, "resnet_version": 2},
+    "resnet11-bottleneck": {"num_layers": 11, "block": "bottleneck"},
+    "resnet11-v2-bottleneck": {"num_layers": 11, "block": "bottleneck", "resnet_version": 2},
+    "se_resnet8": {"model": "se_resnet", "num_layers": 8},
+    "se_resnet11-v2-bottleneck": {
+        "model": "se_resnet", "num_layers": 11, "block": "bottleneck", "resnet_version": 2,
+    },
+    "wide_resnet10_2": {"model": "wide_resnet", "num_layers": 10, "width_factor": 2.0},
+    "vgg11": {"model": "vgg", "num_layers": 11},
+    "tutorial_cnn": {"model": "tutorial_cnn"},
+    "fast_0.25": {"model": "fast", "width_factor": 0.25, "activation": "gelu"},
+}  # fmt: skip
+ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25"]
+
+
+def build(name: str, *, seed: int = 0, data_format: str = "channels_last", size=(32, 32, 3), **fields):
+    config = ModelConfig(**CASES[name], **fields)
+    return build_model(config, num_classes=10, image_shape=size, seed=seed, data_format=data_format)
+
+
+@functools.cache
+def built(name: str) -> keras.Model:
+    """The model with random statistics, to be read only."""
+    model = build(name)
+    random = np.random.default_rng(1)
+    for weight in model.weights:
+        if weight.name in ("gamma", "moving_variance"):
+            weight.assign(random.uniform(0.5, 1.5, weight.shape))
+        elif weight.name in ("beta", "bias", "moving_mean"):
+            weight.assign(random.uniform(-0.3, 0.3, weight.shape))
+    return model
+
+
+@functools.cache
+def logits(name: str) -> np.ndarray:
+    return built(name)(IMAGES).numpy()
+
+
+def torch_twin(name: str):
+    pytest.importorskip("torch", reason="PyTorch is not installed: it isn't part of the lock")
+    from tests.models import torch_reference as reference
+
+    net = functools.partial(reference.ResidualNet, blocks=1)
+    makers = {
+        "resnet8": net,
+        "resnet8-v2": functools.partial(net, version=2),
+        "resnet11-bottleneck": functools.partial(net, bottleneck=True),
+        "resnet11-v2-bottleneck": functools.partial(net, version=2, bottleneck=True),
+        "se_resnet8": functools.partial(net, squeeze=True),
+        "se_resnet11-v2-bottleneck": functools.partial(net, version=2, bottleneck=True, squeeze=True),
+        "wide_resnet10_2": functools.partial(net, version=2, widths=(32, 64, 128), project=True),
+        "vgg11": functools.partial(reference.vgg, "64 M 128 M 256 256 M 512 512 M 512 512 M"),
+        "tutorial_cnn": reference.TutorialCNN,
+        "fast_0.25": functools.partial(reference.FastNet, (16, 64, 64)),
+    }
+    twin = makers[name]().eval()
+    reference.copy_weights(built(name), twin)
+    return twin
+
+
+def relative_error(found, expected) -> float:
+    return float(np.abs(np.asarray(found, np.float64) - expected).max() / np.abs(expected).max())
+
+
+def test_every_architecture_has_a_builder_and_a_case():
+    assert BUILDERS.keys() == ARCHITECTURES.keys()
+    assert {CASES[name].get("model", "resnet") for name in ONE_OF_EACH} == BUILDERS.keys()
+    assert [model_name(ModelConfig(**fields)) for fields in CASES.values()] == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_those_of_pytorch(name):
+    twin = torch_twin(name)
+    import torch
+
+    with torch.inference_mode():
+        expected = twin(torch.tensor(IMAGES.transpose(0, 3, 1, 2))).numpy()
+    assert logits(name).shape == (2, 10)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-3 * np.abs(expected).max()
+    assert relative_error(logits(name), expected) < 1e-4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layouts_give_the_same_logits(name):
+    first = build(name, data_format="channels_first")
+    first.set_weights(built(name).get_weights())
+    assert relative_error(first(IMAGES), logits(name)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_logits_stay_float32_in_mixed_precision(name):
+    model = build(name, precision="mixed_bfloat16")
+    model.set_weights(built(name).get_weights())
+    found = model(IMAGES)
+    assert found.dtype == "float32"
+    assert {str(weight.dtype) for weight in model.weights} == {"float32"}
+    # 8 bits of a mantissa are 0.4 %, once for each layer.
+    assert 1e-5 < relative_error(found, logits(name)) < 0.1
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_float64_is_the_same_network_all_the_way(name):
+    model = build(name, precision="float64")
+    model.set_weights(built(name).get_weights())
+    assert model(IMAGES).dtype == "float64"
+    assert {str(weight.dtype) for weight in model.weights} == {"float64"}
+    for training in (False, True):
+        expected = built(name)(IMAGES, training=training)
+        assert relative_error(model(IMAGES, training=training), np.asarray(expected)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_the_seed_decides_the_initial_weights(name):
+    # Of `built` only the kernels are as they were made. The frozen one of whitening is made from the images;
+    # those of 0 and 1 begin as the identity.
+    first, same, other = built(name), build(name, seed=0), build(name, seed=1)
+    kernels = 0
+    weights = (model.trainable_weights for model in (first, same, other))
+    for a, b, c in zip(*weights, strict=True):
+        if a.name == "kernel":
+            kernels += 1
+            np.testing.assert_array_equal(a, b)
+            assert np.isin(a, (0, 1)).all() or np.abs(np.asarray(a) - np.asarray(c)).max() > 0
+    assert kernels >= 5
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_keras_file_holds_the_whole_model(name, tmp_path):
+    built(name).save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(IMAGES), logits(name))
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize("size", [(28, 28, 1), (45, 31, 4)], ids=str)
+def test_other_image_sizes_and_channels(name, size):
+    model = build(name, size=size)
+    found = model(np.ones((2, *size), np.float32), training=True).numpy()
+    assert found.shape == (2, 10)
+    assert np.isfinite(found).all()

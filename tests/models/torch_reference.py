@@ -1,0 +1,234 @@
+"""The backbones in plain PyTorch, channels first, written from the papers without a look at labkit's.
+
+Layers are registered in the order in which labkit makes them (a projection before the convolutions that it
+bridges), so that weights can be copied kind by kind.
+"""
+
+import re
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+EPSILON = 1e-5
+
+
+def same_padding(images: torch.Tensor, kernel: int, stride: int, value: float = 0.0) -> torch.Tensor:
+    """Pad as TensorFlow's SAME does: a stride has the odd pixel on the right and at the bottom."""
+    padding = []
+    for size in (images.shape[3], images.shape[2]):
+        needed = max(0, (-(-size // stride) - 1) * stride + kernel - size)
+        padding += [needed // 2, needed - needed // 2]
+    return functional.pad(images, padding, value=value)
+
+
+class Convolution(nn.Conv2d):
+    def __init__(self, channels: int, filters: int, kernel: int, stride: int = 1, bias: bool = False) -> None:
+        super().__init__(channels, filters, kernel, stride, bias=bias)
+
+    def forward(self, x):
+        padded = same_padding(x, self.kernel_size[0], self.stride[0])
+        return functional.conv2d(padded, self.weight, self.bias, self.stride)
+
+
+def norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=EPSILON)
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        hidden = max(channels // 16, 1)
+        self.down, self.up = nn.Linear(channels, hidden), nn.Linear(hidden, channels)
+
+    def forward(self, x):
+        gate = torch.sigmoid(self.up(torch.relu(self.down(x.mean(dim=(2, 3))))))
+        return x * gate[:, :, None, None]
+
+
+class Block(nn.Module):
+    """A residual block, post-activated (version 1) or pre-activated (2), of the kernels in ``kernels``."""
+
+    def __init__(
+        self, channels: int, widths: Sequence[int], kernels: Sequence[int], stride: int, *, version: int,
+        project: bool, squeeze: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.version, self.stride, self.out = version, stride, widths[-1]
+        self.changes = stride != 1 or channels != self.out
+        inputs = [channels, *widths[:-1]]
+        if version == 2:
+            self.first_norm = norm(channels)
+        projects = project and self.changes
+        self.projection = Convolution(channels, self.out, 1, stride) if projects else None
+        self.projection_norm = norm(self.out) if projects and version == 1 else None
+        self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
+        for index, (before, width, kernel) in enumerate(zip(inputs, widths, kernels, strict=True)):
+            self.convolutions.append(Convolution(before, width, kernel, stride if index == 0 else 1))
+            if version == 1 or index < len(widths) - 1:
+                self.norms.append(norm(width))
+        self.squeeze = SqueezeExcite(self.out) if squeeze else nn.Identity()
+
+    def shortcut(self, x):
+        if self.projection is not None:
+            x = self.projection(x)
+            return x if self.projection_norm is None else self.projection_norm(x)
+        if not self.changes:
+            return x
+        x = functional.avg_pool2d(x, self.stride)
+        extra = self.out - x.shape[1]
+        return functional.pad(x, (0, 0, 0, 0, extra // 2, extra - extra // 2))
+
+    def forward(self, x):
+        residual, bridged = x, x
+        if self.version == 2:
+            residual = torch.relu(self.first_norm(x))
+            bridged = residual if self.changes else x
+        for index, convolution in enumerate(self.convolutions):
+            residual = convolution(residual)
+            if index < len(self.norms):
+                residual = self.norms[index](residual)
+                if index < len(self.convolutions) - 1:
+                    residual = torch.relu(residual)
+        total = self.squeeze(residual) + self.shortcut(bridged)
+        return torch.relu(total) if self.version == 1 else total
+
+
+class ResidualNet(nn.Module):
+    """ResNet, SE-ResNet and WideResNet: a convolution, three stages of blocks, an average, the logits."""
+
+    def __init__(
+        self, *, blocks: int, widths: Sequence[int] = (16, 32, 64), version: int = 1,
+        bottleneck: bool = False, project: bool | None = None, squeeze: bool = False, classes: int = 10,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.version = version
+        self.stem = Convolution(3, 16, 3)
+        if version == 1:
+            self.stem_norm = norm(16)
+        self.blocks = nn.Sequential()
+        before = 16
+        for stage, width in enumerate(widths):
+            for index in range(blocks):
+                shape = ([width, width, 4 * width], (1, 3, 1)) if bottleneck else ([width] * 2, (3, 3))
+                self.blocks.append(
+                    Block(
+                        before, *shape, stride=2 if stage and not index else 1, version=version,
+                        project=bottleneck if project is None else project, squeeze=squeeze,
+                    )
+                )  # fmt: skip
+                before = shape[0][-1]
+        if version == 2:
+            self.last_norm = norm(before)
+        self.logits = nn.Linear(before, classes)
+
+    def forward(self, x):
+        x = self.stem(x)
+        if self.version == 1:
+            x = torch.relu(self.stem_norm(x))
+        x = self.blocks(x)
+        if self.version == 2:
+            x = torch.relu(self.last_norm(x))
+        return self.logits(x.mean(dim=(2, 3)))
+
+
+def vgg(layout: str, channels: int = 3, classes: int = 10) -> nn.Module:
+    """``layout``: widths and M for a pool, as in "64 M 128 M"."""
+    layers = nn.Sequential()
+    for word in layout.split():
+        if word == "M":
+            layers.append(nn.MaxPool2d(2))
+            continue
+        layers.extend([Convolution(channels, int(word), 3), norm(int(word)), nn.ReLU()])
+        channels = int(word)
+    return nn.Sequential(layers, nn.Flatten(), nn.Linear(channels, classes))
+
+
+class TutorialCNN(nn.Module):
+    def __init__(self, size: int = 32, classes: int = 10) -> None:
+        super().__init__()
+        self.first, self.second = Convolution(3, 64, 5, bias=True), Convolution(64, 64, 5, bias=True)
+        self.dense = nn.Sequential(
+            nn.Linear((size // 4) ** 2 * 64, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU()
+        )
+        self.logits = nn.Linear(192, classes)
+
+    @staticmethod
+    def pool(x):
+        return functional.max_pool2d(same_padding(x, 3, 2, value=-torch.inf), 3, 2)
+
+    @staticmethod
+    def normalize(x):
+        # PyTorch divides alpha by the number of channels in the window, 9; the tutorial has done so already.
+        return functional.local_response_norm(x, size=9, alpha=0.001, beta=0.75, k=1.0)
+
+    def forward(self, x):
+        x = self.normalize(self.pool(torch.relu(self.first(x))))
+        x = self.pool(self.normalize(torch.relu(self.second(x))))
+        return self.logits(self.dense(x.permute(0, 2, 3, 1).flatten(1)))
+
+
+class FastNet(nn.Module):
+    """airbench94's network: whitening, three stages of two convolutions, a maximum, scaled logits."""
+
+    def __init__(self, widths: Sequence[int], classes: int = 10) -> None:
+        super().__init__()
+        self.whitening = nn.Conv2d(3, 24, 2)
+        self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
+        before = 24
+        for width in widths:
+            for inputs in (before, width):
+                self.convolutions.append(Convolution(inputs, width, 3))
+                self.norms.append(norm(width))
+            before = width
+        self.logits = nn.Linear(before, classes, bias=False)
+
+    def forward(self, x):
+        x = functional.gelu(self.whitening(x))
+        for index, (convolution, normalize) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            x = convolution(x)
+            if index % 2 == 0:
+                x = functional.max_pool2d(x, 2)
+            x = functional.gelu(normalize(x))
+        return self.logits(x.amax(dim=(2, 3))) / 9
+
+
+def copy_weights(model: keras.Model, network: nn.Module) -> None:
+    """Copy the weights of a Keras model to its PyTorch twin, by kind and order of construction."""
+    kinds = {
+        "Conv2D": nn.Conv2d,
+        "Whitening": nn.Conv2d,
+        "Dense": nn.Linear,
+        "BatchNormalization": nn.BatchNorm2d,
+    }
+    found: dict[type, list] = {kind: [] for kind in kinds.values()}
+    for layer in sorted(model.layers, key=_order):
+        if layer.weights:
+            found[kinds[type(layer).__name__]].append(layer)
+    for kind, layers in found.items():
+        modules = [module for module in network.modules() if isinstance(module, kind)]
+        for layer, module in zip(layers, modules, strict=True):
+            values = {weight.name: torch.tensor(np.asarray(weight)) for weight in layer.weights}
+            if kind is nn.BatchNorm2d:
+                state = {
+                    "weight": values["gamma"],
+                    "bias": values["beta"],
+                    "running_mean": values["moving_mean"],
+                    "running_var": values["moving_variance"],
+                    "num_batches_tracked": torch.tensor(1),
+                }
+            else:
+                kernel = values["kernel"]
+                state = {"weight": kernel.permute(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T}
+                if "bias" in values:
+                    state["bias"] = values["bias"]
+            module.load_state_dict(state)
+
+
+def _order(layer: keras.Layer) -> tuple[bool, int]:
+    """Keras numbers layers as they are made: ``conv2d``, ``conv2d_1``; those with a name are unique here."""
+    number = re.search(r"_(\d+)$", layer.name)
+    return layer.name == "logits", int(number[1]) if number else 0
