@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._inductor.config
 import torch.nn.functional as F  # noqa: N812 - the name that everybody knows it by
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -187,7 +188,7 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
     """Return a turn: ``steps`` batches from standardised images to logits; it returns images per second."""
     model = ResNet(options.num_layers, int(arrays["labels"].max()) + 1)
     model.eval()
-    if options.folded:
+    if options.folded and options.form == "eager":
         fold_norms(model)
     model = model.to(memory_format=torch.channels_last)
 
@@ -195,6 +196,8 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
         with _arithmetic(options.precision):
             return model(images).float()
 
+    # Weights as constants: the compiler folds the norms by itself, and lays weights out for its kernels.
+    torch._inductor.config.freezing = options.folded
     run = torch.compile(predict, dynamic=False) if options.form == "compile" else predict
     whole = len(arrays["images"]) // options.batch_size * options.batch_size
     images = _standardizer(arrays)(torch.from_numpy(arrays["images"][:whole]))
@@ -214,9 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=("train", "predict"), required=True)
     parser.add_argument("--form", choices=("eager", "compile"), required=True)
-    parser.add_argument(
-        "--folded", action="store_true", help="predict with normalization in the convolutions"
-    )
+    parser.add_argument("--folded", action="store_true", help="predict with norms in the convolutions")
     parser.add_argument("--precision", choices=("float32", "mixed_bfloat16"), default="float32")
     parser.add_argument("--arrays", type=Path, required=True, help="what common.write_arrays wrote")
     parser.add_argument("--num-layers", type=int, required=True)

@@ -143,7 +143,7 @@ def test_inference_is_compared_with_eager_and_compiled():
         Form("labkit evaluate", "", "default"): [900.0],
         Form("PyTorch eager", "as it is", "default"): [600.0],
         Form("PyTorch eager", "folded", "default"): [750.0],
-        Form("torch.compile", "folded", "keeping"): [1000.0],
+        Form("torch.compile", "frozen", "keeping"): [1000.0],
     }
     eager, compiled, *_ = inference.figures(speeds)
     assert eager.name == "labkit evaluate (default) over PyTorch eager (folded, default)"

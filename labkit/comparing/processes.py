@@ -71,7 +71,7 @@ def run_to_end(command: Sequence[str], signals: Sequence[int]) -> Ended:
         os.close(control)  # whatever still runs ends with this
     process.returncode = os.waitstatus_to_exitcode(status)
     peak = usage.ru_maxrss * MAXRSS_BYTES
-    return Ended(process.returncode, peak)
+    return Ended(process.returncode, peak if peak > handed_down else None)
 
 
 def _handed_down() -> int:

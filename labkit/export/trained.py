@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest
-from labkit.errors import InputError
 from labkit.models.registry import build_model
 from labkit.training.checkpoints import CheckpointStore
 
@@ -24,22 +23,16 @@ def trained_model(config: Config, manifest: Manifest, store: CheckpointStore, st
     """
     # Weights are float32 in mixed precision, too.
     kept = config if config.model.precision == "float64" else config.replace({"precision": "float32"})
-    saved = _built(kept, manifest, "channels_last")
-    try:
-        store.restore(tf.train.Checkpoint(model=saved), step, partial=True)
-    except InputError:
-        # A checkpoint counts layers, and channels first begins with one more: a transposition.
-        saved = _built(kept, manifest, "channels_first")
-        store.restore(tf.train.Checkpoint(model=saved), step, partial=True)
-    model = _built(config.replace({"precision": "float32"}), manifest, "channels_last")
+    saved = _built(kept, manifest)
+    store.restore(tf.train.Checkpoint(model=saved), step, partial=True)
+    model = _built(config.replace({"precision": "float32"}), manifest)
     model.set_weights(saved.get_weights())
     return model
 
 
-def _built(config: Config, manifest: Manifest, data_format: str) -> keras.Model:
+def _built(config: Config, manifest: Manifest) -> keras.Model:
     return build_model(
         config.model,
         num_classes=manifest.num_classes,
         image_shape=manifest.image_shape,
-        data_format=data_format,
     )

@@ -66,7 +66,9 @@ def build_model(
         sync_batch_norm=config.sync_batch_norm,
     )
     inputs = keras.Input(image_shape, name="images", dtype="float32")
-    images = inputs if data_format == "channels_last" else keras.layers.Permute((3, 1, 2))(inputs)
+    # A checkpoint names layers by their number: what one layout saved, the other is to load.
+    is_first = data_format == "channels_first"
+    images = (keras.layers.Permute((3, 1, 2)) if is_first else keras.layers.Identity())(inputs)
     network, values = BUILDERS[config.model]
     logits = network(toolbox, images, **values(config), num_classes=num_classes)
     return keras.Model(inputs, logits, name=model_name(config).replace("-", "_"))

@@ -406,9 +406,7 @@ class TrainLoop:
         if isinstance(self.engine, AsynchronousEngine):
             surplus = self.engine.settle()
             if surplus:
-                self.console.line(
-                    f"updates made twice, by workers that ended before their report: {surplus}"
-                )
+                self.console.line(f"updates made twice, by workers that ended before their report: {surplus}")
         # Every worker looks: all have the same weights, and all must come to the same end.
         if not self.session.weights_are_finite():
             return self._diverged(f"a weight is not finite after step {progress.step}")

@@ -37,7 +37,7 @@ def test_any_layout_and_precision_gives_the_saved_weights_in_float32(
     store, weights = saved(tmp_path, shapes, config, data_format)
     model = trained_model(config, shapes, store, 3)
     assert {layer.compute_dtype for layer in model.layers} == {"float32"}
-    assert model.layers[1].data_format == "channels_last"
+    assert model.layers[2].data_format == "channels_last"
     for found, expected in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(found, expected.astype(np.float32))
 

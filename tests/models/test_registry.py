@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from labkit.architectures import ARCHITECTURES, model_name
 from labkit.config import ModelConfig
@@ -155,3 +156,11 @@ def test_other_image_sizes_and_channels(name, size):
     found = model(np.ones((2, *size), np.float32), training=True).numpy()
     assert found.shape == (2, 10)
     assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_what_one_layout_saved_the_other_loads(name, tmp_path):
+    saved = tf.train.Checkpoint(model=built(name)).save(str(tmp_path / "weights"))
+    other = build(name, seed=9, data_format="channels_first")
+    tf.train.Checkpoint(model=other).restore(saved).assert_existing_objects_matched().assert_consumed()
+    np.testing.assert_allclose(other(IMAGES), logits(name), rtol=1e-3, atol=1e-3)
