@@ -530,16 +530,19 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        (
+        pytest.param(
             "train_step",
             "--steps 2 --warmup-steps 1 --peers plain steps_per_execution --steps-per-execution 2 "
             "--allocators default",
+            marks=pytest.mark.thorough,
         ),
         pytest.param("inference", "--steps 1 --forms eager --allocators keeping", marks=needs_torch),
         ("input_pipeline", "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1"),
         ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),
-        ("startup", "--train-steps 20"),
-        ("follow", "--steps 4 --warmup-steps 1 --checkpoint-every-steps 2"),
+        pytest.param("startup", "--train-steps 20", marks=pytest.mark.thorough),
+        pytest.param(
+            "follow", "--steps 4 --warmup-steps 1 --checkpoint-every-steps 2", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes):

@@ -91,6 +91,7 @@ _SMALL_RESNET = (
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_small_resnet_passes_90_percent(session_home, tmp_path):
     command = [sys.executable, "-m", "labkit.cli", "train", "--dataset", "shapes", *_SMALL_RESNET.split()]
     done = subprocess.run(
