@@ -115,6 +115,7 @@ def test_again_there_is_nothing_left_to_do_and_everything_is_shown(on_cpu, tmp_p
     assert read_conclusion(again.path)["accuracy"] == read_conclusion(on_cpu.path)["accuracy"]
 
 
+@pytest.mark.thorough
 def test_two_gpus_are_simulated_and_said_so_and_any_flag_is_taken(tmp_path):
     # label_smoothing and evaluate_test are not in the notebook's own cell.
     execution = papermill(tmp_path, num_gpus=2, label_smoothing=0.1, evaluate_test=False, **SMALL)

@@ -132,6 +132,7 @@ def test_servers_on_the_chosen_address_work_together(servers):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_port_that_is_taken_is_an_error_as_before(servers):
     assert servers["taken"]
 
