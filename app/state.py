@@ -74,23 +74,21 @@ def choose_run() -> None:
     """Draw the choice of run; it is kept in ``st.session_state["run"]`` and in the URL's ``run``."""
     labels = run_labels()
     # The URL first: a run that isn't listed is an option too, so that the page can say what is wrong with it.
-    chosen = st.session_state.get("run") or st.query_params.get("run")
-    if not chosen and labels:
-        chosen = labels[0]
-        if "run" not in st.session_state:  # a reload and a shared link stay with this run
-            st.query_params["run"] = chosen
-        st.session_state["run"] = chosen
-    options = labels if not chosen or chosen in labels else [chosen, *labels]
+    chosen = st.session_state.get("run") or st.query_params.get("run") or (labels[0] if labels else None)
+    st.session_state["run"] = chosen
     st.selectbox(
         "Run",
-        options,
+        labels if not chosen or chosen in labels else [chosen, *labels],
         index=None,
         key="run",
-        bind="query-params",
         accept_new_options=True,
         placeholder="Choose a run, or type a path",
         help="The last active first. The path of any run directory can be typed too.",
     )
+    # A reload and a shared link stay with this run. By hand: Streamlit's binding of a widget to the URL
+    # forgets it where the page changes while an earlier run of the script is still under way.
+    if chosen and st.query_params.get("run") != chosen:
+        st.query_params["run"] = chosen
     st.text_input(
         "More runs from",
         key="folder",

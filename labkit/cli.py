@@ -286,10 +286,11 @@ def _evaluate(options: argparse.Namespace) -> int:
         return _watch(options)
     if options.wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
+    from labkit.commands.find_run import find_run
     from labkit.training.api import evaluate
 
     figures = evaluate(
-        str(_find_run(options.run)),
+        str(find_run(options.run)),
         split=options.split or "test",
         checkpoint=options.checkpoint or "best",
         data_dir=options.data_dir,
@@ -337,20 +338,6 @@ def _watch(options: argparse.Namespace) -> int:
     if result.signal_number:
         return 128 + result.signal_number
     return 0 if result.state == "finished" else 1
-
-
-def _find_run(name: str) -> Path:
-    from labkit import home
-    from labkit.runs import RunDirectory, list_runs
-
-    for path in (Path(name), home.runs_home() / name):
-        if RunDirectory(path).exists():
-            return path
-    known = [run.name for run in list_runs(home.runs_home())][:5]
-    hint = (
-        f"the newest in {home.runs_home()}: {', '.join(known)}" if known else f"{home.runs_home()} has none"
-    )
-    raise InputError(f"no run at {name!r}; give a run directory or a name that labkit runs lists; {hint}")
 
 
 def _prepare(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from labkit.training.resolution import (
 from labkit.training.result import TrainResult
 from labkit.training.topology import ClusterTask
 
-__all__ = ["evaluate", "evaluation_inputs", "train"]
+__all__ = ["chosen_step", "evaluate", "evaluation_inputs", "train"]
 
 
 def train(
@@ -179,7 +179,7 @@ def evaluate(
     from labkit.training.predictions import write_predictions
 
     store = CheckpointStore(run.checkpoints_path)
-    step = _chosen_step(store, checkpoint, run)
+    step = chosen_step(store, checkpoint, run)
     check_same_data(run, store.state(step), manifest)
     evaluator = CheckpointEvaluator(run, config, manifest, split, num_gpus=1)
     evaluator.load(step)
@@ -223,7 +223,8 @@ def evaluation_inputs(
     return config, manifest
 
 
-def _chosen_step(store: Any, checkpoint: str, run: RunDirectory) -> int:
+def chosen_step(store: Any, checkpoint: str, run: RunDirectory) -> int:
+    """Return the step that ``best``, ``last`` or a number means. Raises InputError where there is none."""
     if checkpoint == "best":
         return store.chosen_step()
     steps = store.steps()

@@ -13,6 +13,12 @@ from labkit.training.session import Session
 __all__ = ["AsynchronousEngine", "WorkerStuck"]
 
 STEPS_UNDER_WAY = 4  # for each worker: one being made, the next at hand, room for a worker that is slow
+WORKER_GONE = (  # what the copying of a lost worker's tensor raises, as in cluster_coordinator.py
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InvalidArgumentError,
+)
 LOOK_SECONDS = 0.005  # between two looks for completed steps; a step takes many times as long
 
 
@@ -22,7 +28,7 @@ class WorkerStuck(RuntimeError):
 
 @dataclass
 class _UnderWay:
-    number: int
+    batch: tuple[Any, Any]
     learning_rate: float
     waited: float
     result: Any  # RemoteValue
@@ -90,19 +96,30 @@ class AsynchronousEngine:
             self._ends = [time.perf_counter()] * self._workers  # what was done meanwhile is no step's time
         while self._started < limit and len(self._under_way) < self.window:
             self._give_out()
-        return self._collected(self._next_ready())
+        while True:
+            item = self._next_ready()
+            try:
+                figures, seconds = item.result.fetch()
+            except WORKER_GONE:
+                if item.result._error is not None:  # the step's own; else it is of the way here
+                    raise
+                # The worker died between its report and the copying of its figures: the coordinator counts
+                # the step as done and gives it to nobody. ``settle`` sees that its update was made twice.
+                self._schedule(item.batch, item.learning_rate, item.waited)
+            else:
+                return self._collected(item, figures, seconds)
 
     def _give_out(self) -> None:
         started = time.perf_counter()
-        images, labels = next(self._batches)
+        batch = next(self._batches)
         waited = time.perf_counter() - started
-        learning_rate = self._learning_rate(self._started)
-        result = self._coordinator.schedule(
-            self._session.train_step,
-            args=(images, labels, tf.constant(learning_rate, tf.float32), self._go),
-        )
-        self._under_way.append(_UnderWay(self._started, learning_rate, waited, result))
+        self._schedule(batch, self._learning_rate(self._started), waited)
         self._started += 1
+
+    def _schedule(self, batch: tuple[Any, Any], learning_rate: float, waited: float) -> None:
+        arguments = (*batch, tf.constant(learning_rate, tf.float32), self._go)
+        result = self._coordinator.schedule(self._session.train_step, args=arguments)
+        self._under_way.append(_UnderWay(batch, learning_rate, waited, result))
 
     def _next_ready(self) -> _UnderWay:
         waiting_since = time.monotonic()
@@ -120,8 +137,7 @@ class AsynchronousEngine:
                     )
                 waiting_since = time.monotonic()
 
-    def _collected(self, item: _UnderWay) -> StepResult:
-        figures, seconds = item.result.fetch()
+    def _collected(self, item: _UnderWay, figures: Any, seconds: Any) -> StepResult:
         loss, accuracy, _ = figures.tolist()
         worked, exchanged = seconds.tolist()
         now = time.perf_counter()

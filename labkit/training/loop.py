@@ -6,12 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.data.inputs import InputShare, choose_input_path
-from labkit.data.loading import load_split
-from labkit.data.pipeline import Distortion, train_dataset
 from labkit.peers import PeerLost
 from labkit.runs import RunDirectory
 from labkit.training.asynchronous import AsynchronousEngine
+from labkit.training.batches import training_batches
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, format_duration, step_line
 from labkit.training.engines import StepResult, SynchronousEngine
@@ -295,40 +293,7 @@ class TrainLoop:
         return failure
 
     def _batches(self):
-        config, session, plan = self.config, self.session, self.plan
-        path = choose_input_path(self.manifest, config.data.input_path)
-        arrays = load_split(self.manifest, "train") if path == "memory" else None
-        share = InputShare(
-            num_replicas=plan.num_replicas,
-            first_replica=plan.worker_number * plan.num_local_replicas,
-            num_local_replicas=plan.num_local_replicas,
-        )
-        # With parameter servers the coordinator makes the batches and sends them with the steps.
-        distributing = session.evaluation_strategy if plan.asynchronous_workers else session.strategy
-        return iter(
-            distributing.distribute_datasets_from_function(
-                lambda _: train_dataset(
-                    self.manifest,
-                    global_batch_size=config.data.train_batch_size,
-                    seed=config.run.seed,
-                    start_step=self.progress.step,
-                    stop_step=self.total_steps,
-                    distortion=self._distortion(),
-                    # The step does that, where batches go over a network.
-                    standardized=plan.asynchronous_workers == 0,
-                    input_path=path,
-                    share=share,
-                    shuffle_buffer_size=config.data.shuffle_buffer_size,
-                    arrays=arrays,
-                )
-            )
-        )
-
-    def _distortion(self) -> Distortion | None:
-        data = self.config.data
-        if not data.use_distortion_for_training:
-            return None
-        return Distortion(data.crop_padding, data.crop_padding_mode, data.flip)
+        return training_batches(self.session, start_step=self.progress.step, stop_step=self.total_steps)
 
     # ---- validation, checkpoints, the end ----------------------------------------------------------
 

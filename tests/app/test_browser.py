@@ -242,5 +242,5 @@ def test_wrong_predictions_are_found_by_a_click_into_the_confusion_matrix(make_r
         for name in ("Compare", "Configuration", "Live"):
             page.get_by_role("link", name=name).click()
             page.locator(".stMain").get_by_text(run.name).first.wait_for()
-            assert "run=first" in page.url
+            page.wait_for_url("**run=first**")
         visit.went_well()
