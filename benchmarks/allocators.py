@@ -2,13 +2,13 @@
 
 import os
 
-from labkit.doctor import KEEPING
+from labkit.allocator import CHOICE, KEEPING
 
 __all__ = ["ALLOCATORS", "environment_with"]
 
 # glibc gives big buffers back to the kernel and takes them anew for the next operation, a page fault for each
 # 4 KiB. "keeping" is told to keep them. Neither jemalloc nor tcmalloc is a package of PyPI.
-ALLOCATORS: dict[str, dict[str, str]] = {"default": {}, "keeping": KEEPING}
+ALLOCATORS: dict[str, dict[str, str]] = {"default": {CHOICE: "default"}, "keeping": KEEPING}
 _OTHERS = ("TF_CPU_ALLOCATOR_USE_BFC",)
 
 

@@ -9,10 +9,14 @@ __all__ = ["Action"]
 
 @dataclass(frozen=True)
 class Action:
-    """One command. Where it takes a training, ``run`` gets its configuration and ``--overwrite`` too."""
+    """One command. Where it takes a training, ``run`` gets its configuration and ``--overwrite`` too.
+
+    One that ``computes`` does so in its own process, for long enough that the allocator matters.
+    """
 
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[..., int]
     takes_training: bool = False
+    computes: bool = False

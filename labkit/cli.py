@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import __version__
+from labkit.allocator import keep_memory
 from labkit.arguments import Parser, add_field, seconds, typed, whole_number
 from labkit.cluster.endings import note_failure, note_step
 from labkit.config import Config, fields_by_name
@@ -24,7 +25,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 a run failed, 2 bad input, 128 + signal."""
     try:
-        code = _main(sys.argv[1:] if arguments is None else list(arguments))
+        code = _main(sys.argv[1:] if arguments is None else list(arguments), is_process=arguments is None)
     except SystemExit as end:
         note_failure(end.code)
         raise
@@ -35,9 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], *, is_process: bool) -> int:
     try:
         options = _parser().parse_all(arguments)
+        if is_process and options.computes:
+            keep_memory()
         return options.command(options)
     except InputError as error:
         print(f"labkit: error: {error}", file=sys.stderr)
@@ -62,7 +65,7 @@ def _main(arguments: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="labkit", description="Understand, run and trust distributed training.")
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
-    parser.set_defaults(parser=parser, command=_help)
+    parser.set_defaults(parser=parser, command=_help, computes=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_data(commands)
     _add_train(commands)
@@ -75,14 +78,14 @@ def _parser() -> Parser:
     return parser
 
 
-def _add(commands: Any, name: str, help: str, command: Any) -> Parser:
+def _add(commands: Any, name: str, help: str, command: Any, *, computes: bool = False) -> Parser:
     parser = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
-    parser.set_defaults(parser=parser, command=command)
+    parser.set_defaults(parser=parser, command=command, computes=computes)
     return parser
 
 
 def _add_train(commands: Any) -> None:
-    parser = _add(commands, "train", "Train a run, or go on with it.", _train)
+    parser = _add(commands, "train", "Train a run, or go on with it.", _train, computes=True)
     parser.add_argument("--preset", help="start from a named run (see --list-presets)")
     parser.add_argument("--list-presets", action="store_true", help="show the named runs and end")
     parser.add_argument(
@@ -124,6 +127,7 @@ def _add_evaluate(commands: Any) -> None:
         "evaluate",
         "Evaluate a checkpoint and write its predictions; with --watch each checkpoint as it appears.",
         _evaluate,
+        computes=True,
     )
     parser.add_argument("run", metavar="RUN", help="a run directory, or its name under <home>/runs")
     parser.add_argument(
@@ -171,7 +175,8 @@ def _add_actions(commands: Any) -> None:
     from labkit.commands import ACTIONS
 
     for action in ACTIONS:
-        action.add_arguments(_add(commands, action.name, action.help, _run_action(action)))
+        added = _add(commands, action.name, action.help, _run_action(action), computes=action.computes)
+        action.add_arguments(added)
 
 
 def _add_cluster(commands: Any) -> None:

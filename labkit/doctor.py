@@ -3,7 +3,6 @@
 import errno
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,20 +10,15 @@ from importlib import metadata
 from pathlib import Path
 
 from labkit import home
+from labkit.allocator import CHOICE, KEEPING, choose, preloaded_allocator
 from labkit.data.manifest import find_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 
-__all__ = ["KEEPING", "Finding", "bfloat16_instructions", "examine", "findings"]
+__all__ = ["Finding", "bfloat16_instructions", "examine", "findings"]
 
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
-# What makes glibc keep big buffers instead of giving them back: no mmap for them, no trimming, room ahead.
-KEEPING = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "100000000000",
-    "MALLOC_TOP_PAD_": "268435456",
-}
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
 PACKAGES = ("tensorflow", "keras", "numpy", "streamlit", "jupyterlab", "papermill")
 
@@ -137,21 +131,23 @@ def _threads() -> Iterator[Finding]:
 
 
 def _allocator() -> Finding:
-    if os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true"):
-        return Finding("ok", "allocator", "TensorFlow's own (TF_CPU_ALLOCATOR_USE_BFC)")
-    preloaded = re.search(r"jemalloc|tcmalloc|mimalloc", os.environ.get("LD_PRELOAD", ""))
-    if preloaded:
-        return Finding("ok", "allocator", f"{preloaded[0]} (LD_PRELOAD)")
+    other = preloaded_allocator(os.environ)
+    if other:
+        return Finding("ok", "allocator", other)
     if platform.libc_ver()[0] != "glibc":
         return Finding("ok", "allocator", "the system's own, which has no setting that labkit knows")
     missing = [name for name in KEEPING if name not in os.environ]
     if not missing:
         return Finding("ok", "allocator", "glibc, told to keep its memory (MALLOC_* are set)")
-    text = "glibc gives big buffers back after every operation"
-    if len(missing) < len(KEEPING):
-        text += f" (not set: {', '.join(missing)})"
     settings = " ".join(f"{name}={value}" for name, value in KEEPING.items())
-    return Finding("note", "allocator", text, f"up to 1.2 x faster steps with: export {settings}")
+    if len(missing) < len(KEEPING):
+        text = f"glibc, as MALLOC_* say (not set: {', '.join(missing)})"
+        return Finding("note", "allocator", text, f"for memory that is kept: export {settings}")
+    if choose(os.environ) == "default":
+        text = f"glibc gives big buffers back after every operation ({CHOICE}={os.environ[CHOICE]})"
+        return Finding("note", "allocator", text, f"unset {CHOICE}")
+    text = "glibc; labkit train, evaluate and profile start themselves anew, once, told to keep its memory"
+    return Finding("note", "allocator", text, f"for notebooks too: export {settings}")
 
 
 def _disk() -> Iterator[Finding]:

@@ -144,4 +144,4 @@ def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], caption:
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
-ACTION = Action("profile", "Say where the time of a training step goes.", _add_arguments, _run)
+ACTION = Action("profile", "Say where the time of a training step goes.", _add_arguments, _run, computes=True)
