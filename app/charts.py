@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
 from app.curves import Curve, Floats
+from labkit.analysis.curves import moving_average
 from labkit.metrics import Seam
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "downsample",
     "last_steps",
     "shares_figure",
-    "smooth",
 ]
 
 # Blue and orange first, so that the two lines of most charts don't rest on telling red from green. Each has a
@@ -55,20 +54,6 @@ def last_steps(curve: Curve, steps: int | None, end: float) -> Curve:
         return curve
     kept = curve.step > end - steps
     return Curve(curve.step[kept], curve.epoch[kept], curve.wall_time[kept], curve.y[kept])
-
-
-def smooth(y: Floats, weight: float) -> Floats:
-    """Return the exponential moving average of ``y``, bias-corrected as in Adam (Kingma & Ba 2015, §3).
-
-    ``weight`` is the share of the past, 0 ≤ weight < 1. NaN and ±Infinity neither count nor are lost:
-    they stay at their places.
-    """
-    if weight <= 0 or not len(y):
-        return y
-    finite = np.isfinite(y)
-    series = pd.Series(np.where(finite, y, np.nan))
-    averages = series.ewm(alpha=1 - weight, adjust=True, ignore_na=True).mean().to_numpy()
-    return np.where(finite, averages, y)
 
 
 def downsample(y: Floats, points: int = MAX_POINTS) -> NDArray[np.intp]:
@@ -168,7 +153,7 @@ def _add_line(figure: go.Figure, line: Line, x: Floats, percent: bool) -> None:
             showlegend=False,
             hovertemplate=hover,
         )
-    xs, ys = _drawn(x, smooth(line.curve.y, line.smoothing) if smoothed else line.curve.y)
+    xs, ys = _drawn(x, moving_average(line.curve.y, line.smoothing) if smoothed else line.curve.y)
     figure.add_scatter(
         x=xs,
         y=ys,

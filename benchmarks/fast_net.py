@@ -18,7 +18,7 @@ from benchmarks.common import at_least, make_parser, prepared_data, work_folder
 from benchmarks.processes import Turns
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
-from labkit.doctor import bfloat16_instructions
+from labkit.processor import bfloat16_instructions
 
 QUESTION = "Does training the fast net reach three quarters of the machine's matrix-product GFLOP/s?"
 GOAL = Goal("at least", 0.75)

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.common import MISSING_TORCH, at_least, make_parser, torch_is_installed
 from benchmarks.report import Figure, Report
-from labkit.doctor import bfloat16_instructions
+from labkit.processor import bfloat16_instructions
 from labkit.training.arithmetic import matrix_product
 
 QUESTION = "How many GFLOP/s does a large matrix product reach on this machine?"

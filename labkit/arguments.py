@@ -7,10 +7,12 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 from labkit.fields import FieldInfo, unknown_name_error
+from labkit.presets import preset_values
 
-__all__ = ["Parser", "add_field", "seconds", "typed", "whole_number"]
+__all__ = ["Parser", "add_field", "config_of", "seconds", "typed", "whole_number"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,3 +97,11 @@ def seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number of at least 0")
     return value
+
+
+def config_of(options: argparse.Namespace) -> Config:
+    """Return the configuration of a preset, where one is named, and of the flags that were given."""
+    fields = fields_by_name()
+    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+    preset = preset_values(options.preset) if options.preset else {}
+    return Config.from_flat({**preset, **given})

@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit import __version__
 from labkit.allocator import keep_memory
-from labkit.arguments import Parser, add_field, seconds, typed, whole_number
+from labkit.arguments import Parser, add_field, config_of, seconds, whole_number
 from labkit.cluster.endings import note_failure, note_step
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
@@ -102,7 +102,10 @@ def _add_data(commands: Any) -> None:
         actions, "prepare", "Download or read a data set, and write it as sharded TFRecords.", _prepare
     )
     prepare.add_argument(
-        "--dataset", choices=("cifar10", "shapes"), default="cifar10", help="(default: cifar10)"
+        "--dataset",
+        choices=("cifar10", "shapes", "shapes_multilabel"),
+        default="cifar10",
+        help="cifar10, or what labkit draws itself, with one label per image or several (default: cifar10)",
     )
     prepare.add_argument(
         "--data-dir", metavar="DIR", help="folder of prepared data sets (default: <home>/data)"
@@ -209,7 +212,7 @@ def _training(rest: Sequence[str], program: str) -> tuple[Config, bool]:
     options = _parser().parse_all(rest)
     if options.list_presets:
         raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
-    return _config_of(options), options.overwrite
+    return config_of(options), options.overwrite
 
 
 def _add_doctor(commands: Any) -> None:
@@ -235,7 +238,7 @@ def _train(options: argparse.Namespace) -> int:
         for name in PRESETS:
             print(f"{name}: {preset_summary(name)}")
         return 0
-    config = _config_of(options)
+    config = config_of(options)
     from labkit.cluster.tf_config import find_task
 
     task = find_task(config.distribution, os.environ)
@@ -277,21 +280,13 @@ def _train_as(task: Any, config: Config, overwrite: bool) -> int:
     return 0 if result.state == "finished" else 1
 
 
-def _config_of(options: argparse.Namespace) -> Config:
-    from labkit.presets import preset_values
-
-    fields = fields_by_name()
-    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    preset = preset_values(options.preset) if options.preset else {}
-    return Config.from_flat({**preset, **given})
-
-
 def _evaluate(options: argparse.Namespace) -> int:
     if options.watch:
         return _watch(options)
     if options.wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
     from labkit.commands.find_run import find_run
+    from labkit.metrics import figures_in_words
     from labkit.training.api import evaluate
 
     figures = evaluate(
@@ -303,16 +298,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         num_intra_threads=options.num_intra_threads,
         test_time_augmentation=options.test_time_augmentation,
     )
+    names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in figures else {}
     print(
         f"{figures['split']} of {figures['examples']:,} examples, step {figures['checkpoint_step']}: "
-        f"loss {figures['loss']:.4f}  top-1 {figures['accuracy']:.4f}  top-5 {figures['top5_accuracy']:.4f}"
+        f"{figures_in_words(figures, names)}"
     )
     if "tta_accuracy" in figures:
-        print(f"with test-time augmentation: top-1 {figures['tta_accuracy']:.4f}")
-    print(f"{'class':<12} {'count':>6} {'accuracy':>9} {'precision':>9}")
+        print(
+            f"with test-time augmentation: {names.get('accuracy', 'accuracy')} {figures['tta_accuracy']:.4f}"
+        )
+    columns = [key for key in figures["per_class"][0] if key not in ("name", "count")]
+    print(f"{'class':<12} {'count':>6}" + "".join(f" {key:>9}" for key in columns))
     for row in figures["per_class"]:
-        shown = ["-" if row[key] is None else f"{row[key]:.4f}" for key in ("accuracy", "precision")]
-        print(f"{row['name']:<12} {row['count']:>6} {shown[0]:>9} {shown[1]:>9}")
+        shown = ["-" if row[key] is None else f"{row[key]:.4f}" for key in columns]
+        print(f"{row['name']:<12} {row['count']:>6}" + "".join(f" {text:>9}" for text in shown))
     return 0
 
 

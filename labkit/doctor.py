@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from labkit import home
+from labkit import home, processor
 from labkit.allocator import CHOICE, KEEPING, choose, preloaded_allocator
 from labkit.data.manifest import find_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
+from labkit.processor import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 
-__all__ = ["Finding", "bfloat16_instructions", "examine", "findings"]
+__all__ = ["Finding", "examine", "findings"]
 
-BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
 PACKAGES = ("tensorflow", "keras", "numpy", "streamlit", "jupyterlab", "papermill")
@@ -79,21 +79,8 @@ def _versions() -> Finding:
     return Finding("ok", "versions", ", ".join(found))
 
 
-def cpu_flags() -> set[str] | None:
-    """Return what the processor says that it has; None where the system doesn't tell."""
-    try:
-        return set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return None
-
-
-def bfloat16_instructions() -> list[str]:
-    """Return which instruction sets for bfloat16 the processor has, as far as the system tells."""
-    return [name for name in BFLOAT16_INSTRUCTIONS if name in (cpu_flags() or ())]
-
-
 def _cpu() -> Finding:
-    flags = cpu_flags()
+    flags = processor.cpu_flags()
     if flags is None:
         return Finding(
             "note", "instructions", "unknown on this system", "none needed: TensorFlow finds them itself"
@@ -111,7 +98,7 @@ def _bfloat16() -> Finding:
         text = f"{', '.join(found)}: the CPU computes in bfloat16; try --precision mixed_bfloat16"
         return Finding("ok", "bfloat16", text)
     text = f"no {' or '.join(BFLOAT16_INSTRUCTIONS)}: emulated; --precision mixed_bfloat16 is refused"
-    if cpu_flags() is None:
+    if processor.cpu_flags() is None:
         text = "unknown on this system"
     return Finding("note", "bfloat16", text, "train in float32, or on a GPU")
 

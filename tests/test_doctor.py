@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from labkit import doctor
+from labkit import doctor, processor
 from labkit.allocator import CHOICE, KEEPING
 from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_manifest
 
@@ -94,7 +94,7 @@ def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
     ],
 )
 def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words, monkeypatch):
-    monkeypatch.setattr(doctor, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(processor, "cpu_flags", lambda: flags)
     (found,) = of("bfloat16")
     assert found.level == level
     assert words in found.text
@@ -102,7 +102,7 @@ def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words,
 
 @pytest.mark.parametrize(("flags", "width"), [({"avx2", "avx512f"}, "512"), ({"avx2"}, "256")])
 def test_the_width_of_vectors_is_said(flags, width, monkeypatch):
-    monkeypatch.setattr(doctor, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(processor, "cpu_flags", lambda: flags)
     assert f"vectors of {width} bits" in of("instructions")[0].text
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from labkit.metrics import MetricsReader, Seam, with_evaluations
@@ -74,10 +75,9 @@ def moving_average(value: Floats, weight: float) -> Floats:
     """
     if not 0 <= weight < 1:
         raise ValueError(f"weight is {weight}; allowed: 0 ≤ weight < 1")
-    averaged = np.array(value, np.float64)
-    total = mass = 0.0
-    for place in np.flatnonzero(np.isfinite(averaged)):
-        total = weight * total + (1 - weight) * averaged[place]
-        mass = weight * mass + (1 - weight)
-        averaged[place] = total / mass
-    return averaged
+    if weight == 0 or not len(value):
+        return value
+    finite = np.isfinite(value)
+    series = pd.Series(np.where(finite, value, np.nan))
+    averages = series.ewm(alpha=1 - weight, adjust=True, ignore_na=True).mean().to_numpy()
+    return np.where(finite, averages, value)

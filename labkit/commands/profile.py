@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.actions import Action
-from labkit.arguments import add_field, typed, whole_number
+from labkit.arguments import add_field, config_of, whole_number
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
-from labkit.presets import preset_values
 
 if TYPE_CHECKING:
     from labkit.training.profiling import Profile
@@ -46,7 +45,7 @@ def _run(options: argparse.Namespace) -> int:
     """Profile and print. Raises InputError for what can't be profiled, before anything is loaded."""
     if not 1 <= options.steps <= MAX_STEPS:
         raise InputError(f"--steps is {options.steps}; allowed: a whole number from 1 to {MAX_STEPS}")
-    config = _config_of(options)
+    config = config_of(options)
     _check_alone(config)
     from labkit.training.profiling import profile_training
 
@@ -56,13 +55,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.output:
         print(f"trace: {options.output}; see it with: tensorboard --logdir {options.output} (plugin: xprof)")
     return 0
-
-
-def _config_of(options: argparse.Namespace) -> Config:
-    fields = fields_by_name()
-    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    preset = preset_values(options.preset) if options.preset else {}
-    return Config.from_flat({**preset, **given})
 
 
 def _check_alone(config: Config) -> None:

@@ -5,12 +5,12 @@ One strategy for one process: TensorFlow fixes threads and logical devices at it
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import tensorflow as tf
 
 from labkit.config import DistributionConfig, ModelConfig
 from labkit.errors import InputError
+from labkit.processor import bfloat16_instructions
 from labkit.training.topology import ClusterTask
 
 __all__ = [
@@ -229,17 +229,8 @@ def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
         capability = found.get("compute_capability", (0, 0))
         good, needs = capability >= (8, 0), f"compute capability 8.0, this one has {capability}"
     else:
-        good, needs = bool(cpu_bfloat16_flags()), "avx512_bf16 or amx_bf16, which this CPU doesn't have"
+        good, needs = bool(bfloat16_instructions()), "avx512_bf16 or amx_bf16, which this CPU doesn't have"
     if not good:
         raise InputError(
             f"--precision is {config.precision!r}, which needs {needs}; allowed here: float32, float64"
         )
-
-
-def cpu_bfloat16_flags() -> list[str]:
-    """Return which instruction sets for bfloat16 the CPU names (Linux; empty elsewhere)."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return []
-    return [name for name in ("avx512_bf16", "amx_bf16") if name in flags]

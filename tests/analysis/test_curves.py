@@ -57,6 +57,23 @@ def test_moving_average_of_a_constant_is_the_constant():
     np.testing.assert_allclose(moving_average(np.full(50, 7.0), 0.9), 7.0)
 
 
+def test_smoothing_is_the_bias_corrected_average():
+    y, weight = np.random.default_rng(1).normal(size=50), 0.9
+    average, expected = 0.0, []
+    for place, value in enumerate(y, 1):
+        average = weight * average + (1 - weight) * value
+        expected.append(average / (1 - weight**place))
+    np.testing.assert_allclose(moving_average(y, weight), expected, rtol=1e-10)
+
+
+def test_smoothing_neither_loses_nor_spreads_values_that_are_not_finite():
+    y = np.array([1.0, math.nan, 1.0, math.inf, -math.inf, 1.0])
+    smoothed = moving_average(y, 0.9)
+    assert np.array_equal(np.isfinite(smoothed), np.isfinite(y))
+    np.testing.assert_allclose(smoothed[np.isfinite(y)], 1.0)
+    assert smoothed[3] == math.inf
+
+
 def test_no_smoothing_changes_nothing():
     values = np.array([3.0, 1.0, math.inf])
     np.testing.assert_array_equal(moving_average(values, 0), values)

@@ -16,7 +16,6 @@ from app.charts import (
     curve_figure,
     downsample,
     last_steps,
-    smooth,
 )
 from app.curves import Curve
 from labkit.metrics import Seam
@@ -63,24 +62,6 @@ def test_a_peak_beside_a_dip_keeps_both():
     y = np.zeros(300_000)
     y[150_000], y[150_001] = 1.0, -1.0
     assert np.isin([150_000, 150_001], downsample(y)).all()
-
-
-def test_smoothing_is_the_bias_corrected_average():
-    y, weight = np.random.default_rng(1).normal(size=50), 0.9
-    average, expected = 0.0, []
-    for place, value in enumerate(y, 1):
-        average = weight * average + (1 - weight) * value
-        expected.append(average / (1 - weight**place))
-    np.testing.assert_allclose(smooth(y, weight), expected, rtol=1e-10)
-    assert smooth(y, 0.0) is y
-
-
-def test_smoothing_neither_loses_nor_spreads_values_that_are_not_finite():
-    y = np.array([1.0, math.nan, 1.0, math.inf, -math.inf, 1.0])
-    smoothed = smooth(y, 0.9)
-    assert np.array_equal(np.isfinite(smoothed), np.isfinite(y))
-    np.testing.assert_allclose(smoothed[np.isfinite(y)], 1.0)
-    assert smoothed[3] == math.inf
 
 
 def test_values_that_are_not_finite_are_marked_counted_and_break_the_line():

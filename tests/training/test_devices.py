@@ -71,8 +71,8 @@ def test_float64_runs_anywhere():
 
 def test_bfloat16_where_the_cpu_has_it(monkeypatch):
     config = ModelConfig(precision="mixed_bfloat16")
-    monkeypatch.setattr(devices, "cpu_bfloat16_flags", lambda: ["avx512_bf16"])
+    monkeypatch.setattr(devices, "bfloat16_instructions", lambda: ["avx512_bf16"])
     check_precision(config, CPU)
-    monkeypatch.setattr(devices, "cpu_bfloat16_flags", list)
+    monkeypatch.setattr(devices, "bfloat16_instructions", list)
     with pytest.raises(InputError, match="mixed_bfloat16.*avx512_bf16 or amx_bf16.*float32"):
         check_precision(config, CPU)
