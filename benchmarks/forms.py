@@ -11,7 +11,7 @@ from benchmarks.allocators import ALLOCATORS, environment_with
 from benchmarks.processes import Turns
 from benchmarks.report import Figure, Goal
 
-__all__ = ["Form", "add_form_flags", "best_of", "ratio", "speeds_of", "start_turns", "take_turns"]
+__all__ = ["Form", "add_form_flags", "best_of", "figures", "start_turns", "take_turns"]
 
 
 class Form(NamedTuple):
@@ -86,15 +86,16 @@ def best_of(speeds: Speeds, side: str) -> Form | None:
     return max(forms, key=lambda form: statistics.median(speeds[form]), default=None)
 
 
-def ratio(speeds: Speeds, ours: str, theirs: str, goal: Goal | None) -> list[Figure]:
-    """Return, repeat by repeat, our best form over theirs; nothing where they weren't measured."""
-    mine, peer = best_of(speeds, ours), best_of(speeds, theirs)
-    if mine is None or peer is None:
-        return []
-    values = tuple(a / b for a, b in zip(speeds[mine], speeds[peer], strict=True))
-    return [Figure(f"{mine.name} over {peer.name}", "x", values, goal)]
+def figures(speeds: Speeds, ours: str, goals: Mapping[str, Goal | None]) -> list[Figure]:
+    """Return our best form over the best of each side, repeat by repeat; then every form's speed.
 
-
-def speeds_of(speeds: Speeds) -> list[Figure]:
-    """Return every form's speed."""
-    return [Figure(form.name, "images/s", tuple(values)) for form, values in speeds.items()]
+    ``goals`` by side; one that was not measured has no ratio.
+    """
+    mine = best_of(speeds, ours)
+    found = []
+    for side, goal in goals.items():
+        peer = best_of(speeds, side)
+        if mine is not None and peer is not None:
+            values = tuple(a / b for a, b in zip(speeds[mine], speeds[peer], strict=True))
+            found.append(Figure(f"{mine.name} over {peer.name}", "x", values, goal))
+    return found + [Figure(form.name, "images/s", tuple(values)) for form, values in speeds.items()]

@@ -22,8 +22,8 @@ from benchmarks.common import (
     work_folder,
     write_arrays,
 )
-from benchmarks.forms import Form, add_form_flags, ratio, speeds_of, start_turns, take_turns
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.forms import Form, add_form_flags, figures, start_turns, take_turns
+from benchmarks.report import Goal, Report
 from labkit.data.manifest import Manifest
 
 QUESTION = "Does labkit's predict step make at least as many images per second as PyTorch's inference_mode?"
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     with work_folder() as folder:
         speeds = measure(options, manifest, folder, left_out)
-    report.finish(figures(speeds), options.output)
+    report.finish(figures(speeds, LABKIT, GOALS), options.output)
 
 
 def measure(
@@ -80,12 +80,6 @@ def _sides(
             folded = "folded" if kind == "eager" else "frozen"
             sides.append((Form(FORMS[kind], folded, allocator), "torch_peer", [*flags, "--folded"]))
     return sides
-
-
-def figures(speeds: dict[Form, list[float]]) -> list[Figure]:
-    """Return the ratio to each kind of PyTorch's best form, repeat by repeat, then every form's speed."""
-    ratios = [figure for side, goal in GOALS.items() for figure in ratio(speeds, LABKIT, side, goal)]
-    return ratios + speeds_of(speeds)
 
 
 if __name__ == "__main__":

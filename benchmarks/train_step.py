@@ -22,9 +22,9 @@ from benchmarks.common import (
     work_folder,
     write_arrays,
 )
-from benchmarks.forms import Form, add_form_flags, ratio, speeds_of, start_turns, take_turns
+from benchmarks.forms import Form, add_form_flags, figures, start_turns, take_turns
 from benchmarks.processes import Training, train_flags, train_images_per_second
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.report import Goal, Report
 from labkit.data.manifest import Manifest
 
 QUESTION = "Is labkit's training step 1.6 times as fast as Keras 3's model.fit, and 1.25 times as PyTorch's?"
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     report = Report("train_step", QUESTION, vars(options) | chosen)
     with work_folder() as folder:
         speeds = measure(options, manifest, folder, left_out)
-    report.finish(figures(speeds), options.output)
+    report.finish(figures(speeds, LABKIT, GOALS), options.output)
 
 
 def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
@@ -123,12 +123,6 @@ def _peers(
             else:
                 found.append((Form(KERAS, name, allocator), "keras_fit", keras + execution[name]))
     return found
-
-
-def figures(speeds: dict[Form, list[float]]) -> list[Figure]:
-    """Return the ratio to each peer's best form, repeat by repeat, then every form's speed."""
-    ratios = [figure for side, goal in GOALS.items() for figure in ratio(speeds, LABKIT, side, goal)]
-    return ratios + speeds_of(speeds)
 
 
 if __name__ == "__main__":

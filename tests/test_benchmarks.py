@@ -19,6 +19,7 @@ from benchmarks import (
     common,
     fast_net,
     follow,
+    forms,
     inference,
     input_pipeline,
     machine_ceiling,
@@ -129,7 +130,7 @@ def test_the_ratio_is_between_the_best_forms_repeat_by_repeat():
         Form("model.fit", "xla", "default"): [250.0, 250.0],
         Form("PyTorch eager", "", "default"): [320.0, 300.0],
     }
-    keras, torch, *rest = train_step.figures(speeds)
+    keras, torch, *rest = forms.figures(speeds, train_step.LABKIT, train_step.GOALS)
     assert keras.name == "labkit train (keeping) over model.fit (xla, default)"
     assert (keras.repeats, keras.goal) == ((1.6, 1.2), Goal("at least", 1.6))
     assert torch.name == "labkit train (keeping) over PyTorch eager (default)"
@@ -145,7 +146,7 @@ def test_inference_is_compared_with_eager_and_compiled():
         Form("PyTorch eager", "folded", "default"): [750.0],
         Form("torch.compile", "frozen", "keeping"): [1000.0],
     }
-    eager, compiled, *_ = inference.figures(speeds)
+    eager, compiled, *_ = forms.figures(speeds, inference.LABKIT, inference.GOALS)
     assert eager.name == "labkit evaluate (default) over PyTorch eager (folded, default)"
     assert (eager.repeats, eager.met) == ((1.2,), True)
     assert (compiled.repeats, compiled.met) == ((0.9,), False)

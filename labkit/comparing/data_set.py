@@ -8,8 +8,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from labkit.comparing.processes import exit_code
 from labkit.config import Config
-from labkit.errors import InputError
 from labkit.training.resolution import ensure_data_set
 
 __all__ = ["main"]
@@ -17,12 +17,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Prepare the data set of a configuration, given as JSON. Returns the exit code."""
-    try:
-        ensure_data_set(Config.from_json(json.loads(arguments[0])))
-    except InputError as error:
-        print(f"labkit: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: ensure_data_set(Config.from_json(json.loads(arguments[0]))))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.comparing.measurements import update_measurements
+from labkit.comparing.processes import exit_code
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
-from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 from labkit.runs import RunDirectory
 from labkit.training.admission import recorded_config
@@ -89,14 +89,13 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Measure the model of a run, and keep what was found beside it. Returns the exit code."""
     run = RunDirectory(arguments[0])
-    try:
+
+    def work() -> None:
         config = recorded_config(run)
         manifest = load_manifest(data_directory(config), config.data.dataset)
         update_measurements(run, measure(config, manifest))
-    except InputError as error:
-        print(f"labkit: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.cluster import keeper
+from labkit.errors import InputError
 
-__all__ = ["Ended", "run_to_end"]
+__all__ = ["Ended", "exit_code", "run_to_end"]
 
 LOOK_SECONDS = 0.05
 # ru_maxrss is in kilobytes on Linux and in bytes on macOS (getrusage(2) of both).
@@ -86,3 +87,13 @@ def _handed_down() -> int:
         return 0
     found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(found[0]) * 1024 if found else 0
+
+
+def exit_code(work: Callable[[], None]) -> int:
+    """Do the work of a process that was started so, and return its exit code: 2 where it was refused."""
+    try:
+        work()
+    except InputError as error:
+        print(f"labkit: error: {error}", file=sys.stderr)
+        return 2
+    return 0
