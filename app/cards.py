@@ -53,28 +53,31 @@ def grid(predictions: Predictions, places: Iterable[int], top: int = 3) -> str:
 
 
 def _card(predictions: Predictions, place: int, top: int) -> str:
-    names = [html.escape(name) for name in predictions.classes]
-    true, predicted = int(predictions.labels[place]), int(predictions.predicted[place])
-    kind, mark = ("right", "✓") if true == predicted else ("wrong", "✗")
+    has, given = predictions.has[place], predictions.given[place]
+    true, predicted = (html.escape(predictions.names(classes)) for classes in (has, given))
+    kind, mark = ("wrong", "✗") if predictions.wrong[place] else ("right", "✓")
     shares = predictions.probabilities[place]
+    shown = [
+        number
+        for rank, number in enumerate(np.argsort(-shares, kind="stable"))
+        if rank < top or (predictions.multi_label and (has[number] or given[number]))
+    ]
     bars = "".join(
-        _bar(names[number], float(shares[number]), _bar_kind(number, true, predicted))
-        for number in np.argsort(-shares, kind="stable")[:top]
+        _bar(
+            html.escape(predictions.classes[number]),
+            float(shares[number]),
+            "right" if has[number] else "wrong" if given[number] else "",
+        )
+        for number in shown
     )
     number = int(predictions.index[place])
     return (
         f'<li class="lk-card {kind}"><img src="{data_uri(predictions.images[place])}" loading="lazy" '
-        f'alt="Test image {number}: {names[true]}, predicted {names[predicted]}">'
-        f'<div class="lk-text"><div class="lk-head"><span>{mark} {names[predicted]}</span>'
+        f'alt="Test image {number}: {true}, predicted {predicted}">'
+        f'<div class="lk-text"><div class="lk-head"><span>{mark} {predicted}</span>'
         f'<span style="opacity:.55">#{number}</span></div>'
-        f'<div class="lk-true">true: {names[true]}</div>{bars}</div></li>'
+        f'<div class="lk-true">true: {true}</div>{bars}</div></li>'
     )
-
-
-def _bar_kind(number: int, true: int, predicted: int) -> str:
-    if number == true:
-        return "right"
-    return "wrong" if number == predicted else ""
 
 
 def _bar(name: str, share: float, kind: str) -> str:

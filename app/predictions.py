@@ -56,11 +56,22 @@ def _read(run: RunDirectory) -> Predictions | None:
 def _summary(predictions: Predictions) -> None:
     summary = predictions.summary
     wrong = int(predictions.wrong.sum())
+    accuracy = f"{1 - wrong / len(predictions):.2%}" if len(predictions) else "–"
+    if predictions.multi_label:
+        of_loss = [
+            ("Exact match", accuracy),
+            ("Micro F1", _number(summary.get("f1_micro"), ".4f")),
+            ("Macro F1", _number(summary.get("f1_macro"), ".4f")),
+        ]
+    else:
+        of_loss = [
+            ("Accuracy", accuracy),
+            ("Top-5 accuracy", _number(summary.get("top5_accuracy"), ".2%")),
+        ]
     cells = [
         ("Test images", f"{len(predictions):,}"),
         ("Wrong", f"{wrong:,}"),
-        ("Accuracy", f"{1 - wrong / len(predictions):.2%}" if len(predictions) else "–"),
-        ("Top-5 accuracy", _number(summary.get("top5_accuracy"), ".2%")),
+        *of_loss,
         ("Loss", _number(summary.get("loss"), ".4f")),
         ("Checkpoint of step", _number(summary.get("checkpoint_step"), ",")),
     ]
@@ -112,6 +123,13 @@ def _grid(predictions: Predictions, true: int | None, predicted: int | None, wro
 
 
 def _confusion(predictions: Predictions, run: RunDirectory) -> None:
+    if predictions.confusion is None:
+        st.markdown("**Confusion**")
+        st.caption(
+            "Images have several labels, each predicted for itself: none is taken for another, so there is "
+            "no confusion matrix. An image is wrong where a label is missing or too many."
+        )
+        return
     st.markdown("**Confusion matrix** · click a cell to see its images")
     key = f"confusion-{run.path}"
 
@@ -144,6 +162,8 @@ def _per_class(predictions: Predictions) -> None:
             "class": "Class",
             "examples": st.column_config.NumberColumn("Examples", format="localized"),
             "accuracy": st.column_config.ProgressColumn("Accuracy", **share),  # type: ignore[arg-type]
+            "recall": st.column_config.ProgressColumn("Recall", **share),  # type: ignore[arg-type]
             "precision": st.column_config.ProgressColumn("Precision", **share),  # type: ignore[arg-type]
+            "f1": st.column_config.ProgressColumn("F1", **share),  # type: ignore[arg-type]
         },
     )

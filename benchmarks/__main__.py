@@ -19,14 +19,17 @@ SCRIPTS = (
     "startup",
     "follow",
     "scaling",
+    "transfer",
 )
+ONLY_WHEN_NAMED = ("transfer",)  # trains for minutes a repeat
 NEED_TORCH = ("inference",)  # can't measure without it; the others that have it for a peer leave it out
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Return 0 where every script ran, met or missed; 1 where one failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCRIPTS)} (default: all)")
+    words = f"of {', '.join(SCRIPTS)} (default: all but {', '.join(ONLY_WHEN_NAMED)})"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=words)
     parser.add_argument("--repeats", type=at_least(1), default=5, help="repeats of each (default: 5)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON results")
     parser.add_argument(
@@ -46,10 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def default_names(*, measured: bool) -> list[str]:
-    """Return all scripts; where they are to be ``measured``, without those that can't be here, and say so."""
+    """Return all scripts; where they are to be ``measured``, those that can be here and don't take long."""
     left_out = NEED_TORCH if measured and not torch_is_installed() else ()
     for name in left_out:
         print(f"without {name}: {MISSING_TORCH}", flush=True)
+    if measured:
+        left_out += ONLY_WHEN_NAMED
     return [name for name in SCRIPTS if name not in left_out]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from labkit.errors import InputError
 
 __all__ = [
+    "APPLICATIONS",
     "ARCHITECTURES",
     "KNOWN_MODELS",
     "Architecture",
@@ -120,8 +121,18 @@ ARCHITECTURES: dict[str, Architecture] = {
             {"basic": Depths(8, listed=(8,))},
             has_width_factor=True,
         ),
+        Architecture(
+            "keras_application",
+            "a network of keras.applications (--application), for images of 32x32 pixels or more",
+            "keras.io/api/applications",
+            {"basic": Depths(1, listed=(1,))},  # has no depth to choose
+        ),
     )
 }
+
+
+# Of keras.applications, those whose weights without the head labkit.training.imagenet knows.
+APPLICATIONS = ("MobileNetV2", "ResNet50V2", "DenseNet121")
 
 
 @dataclass(frozen=True)
@@ -155,6 +166,7 @@ KNOWN_MODELS = (
     KnownModel("vgg19", 0.9391, _CIFAR_MODELS),
     KnownModel("tutorial_cnn", 0.86, "the tutorial, on crops of 24x24 pixels"),
     KnownModel("fast"),
+    KnownModel("mobilenetv2"),
 )
 
 
@@ -206,11 +218,13 @@ _NAME = re.compile(
 
 
 def model_name(config: Any) -> str:
-    """Return a short name such as ``resnet20``, ``resnet164-v2-bottleneck``, ``wide_resnet16_4``, ``vgg11``.
+    """Return a short name: ``resnet20``, ``resnet164-v2-bottleneck``, ``wide_resnet16_4``, ``mobilenetv2``.
 
     Args:
         config: a ``ModelConfig``.
     """
+    if config.model == "keras_application":
+        return config.application.lower()
     architecture = ARCHITECTURES[config.model]
     depth = "" if architecture.has_one_depth else str(config.num_layers)
     width = f"_{config.width_factor!r}".removesuffix(".0") if architecture.has_width_factor else ""
@@ -227,6 +241,10 @@ def parse_model_name(name: str) -> dict[str, Any]:
     Raises InputError for a name that ``model_name`` never gives, with the nearest known one, and for a depth
     that the architecture doesn't have.
     """
+    for application in APPLICATIONS:
+        if name == application.lower():
+            own = {"model": "keras_application", "application": application, "num_layers": 1}
+            return own | {"width_factor": 1.0, "resnet_version": 1, "block": "basic"}
     found = _NAME.fullmatch(name)
     if found is None or found["model"] not in ARCHITECTURES:
         raise _unknown(name)
@@ -246,7 +264,7 @@ def parse_model_name(name: str) -> dict[str, Any]:
         resolved_depth(**values)
     except InputError as error:
         raise InputError(f"model {name!r}: {error}") from None
-    return values
+    return values | {"application": APPLICATIONS[0]}
 
 
 def _unknown(name: str) -> InputError:

@@ -121,6 +121,19 @@ def _add_data(commands: Any) -> None:
         metavar="N",
         help="examples held out of training (default: as prepared, else a tenth: 5000 of CIFAR-10)",
     )
+    prepare.add_argument(
+        "--classes",
+        metavar="NAMES",
+        help="only these, by name or number, comma-separated, in this order; with --data-dir (default: as "
+        "prepared, else all)",
+    )
+    prepare.add_argument(
+        "--train-examples",
+        type=whole_number(),
+        metavar="N",
+        help="only so many for training, of each class in proportion; with --data-dir (default: as prepared, "
+        "else all)",
+    )
     prepare.add_argument("--url", help="download from here instead of the published place")
 
 
@@ -285,9 +298,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         return _watch(options)
     if options.wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
-    from labkit.commands.find_run import find_run
     from labkit.metrics import figures_in_words
     from labkit.training.api import evaluate
+    from labkit.training.find_run import find_run
 
     figures = evaluate(
         str(find_run(options.run)),
@@ -348,6 +361,13 @@ def _prepare(options: argparse.Namespace) -> int:
     from labkit import home
     from labkit.data.prepare import prepare
 
+    if options.data_dir is None:
+        for flag, value in (("--classes", options.classes), ("--train-examples", options.train_examples)):
+            if value is not None:
+                raise InputError(
+                    f"{flag} is {value!r} without --data-dir: a part of a data set would take the place of "
+                    "the whole one; name a folder for it"
+                )
     shown: list[str] = []
 
     def show(line: str) -> None:
@@ -362,6 +382,8 @@ def _prepare(options: argparse.Namespace) -> int:
         validation_size=options.validation_size,
         url=options.url,
         progress=show,
+        classes=None if options.classes is None else [name.strip() for name in options.classes.split(",")],
+        train_examples=options.train_examples,
     )
     for message in result.messages:
         show(message)

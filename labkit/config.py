@@ -7,12 +7,13 @@ owners: a run can be described by a flat mapping of names to values.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from labkit.architectures import ARCHITECTURES, default_depth, resolved_depth
+from labkit.architectures import APPLICATIONS, ARCHITECTURES, default_depth, resolved_depth
 from labkit.errors import InputError
 from labkit.fields import FieldInfo, FieldOwner, fields_of, option, unknown_name_error
 
@@ -23,6 +24,7 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "RunConfig",
+    "TransferConfig",
     "fields_by_name",
 ]
 
@@ -33,8 +35,9 @@ class DataConfig(FieldOwner):
 
     dataset: str = option(
         "auto",
-        "auto takes CIFAR-10 if it is prepared, else downloads it, else the embedded shapes set",
-        choices=("auto", "cifar10", "shapes"),
+        "auto takes CIFAR-10 if it is prepared, else downloads it, else the embedded shapes set; "
+        "shapes_multilabel, embedded too, has several labels per image",
+        choices=("auto", "cifar10", "shapes", "shapes_multilabel"),
     )
     data_dir: str | None = option(
         None, "folder of prepared data sets (None: <home>/data; see labkit doctor)", identity=False
@@ -59,12 +62,41 @@ class DataConfig(FieldOwner):
         "training images left-right: random; alternating: each one every other epoch; none",
         choices=("random", "alternating", "none"),
     )
+    cutout_size: int = option(
+        0, "side, in pixels, of a square that is covered in each training image (0: none)", minimum=0
+    )
+    progressive_resizing: str | None = option(
+        None,
+        "smaller training images first: their side and up to which share of the run, such as 16:0.3,24:0.7 "
+        "(None: all as they are)",
+    )
     input_path: str = option(
         "auto",
         "memory: the whole split as one array; streaming: sharded files; auto: memory where it fits",
         choices=("auto", "memory", "streaming"),
     )
     shuffle_buffer_size: int = option(16384, "examples in the streaming path's shuffle buffer", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]
+        except ValueError:
+            shares = []
+        ascending = all(before < share <= 1 for before, share in itertools.pairwise(shares))
+        if not ascending or len(shares) != 1 + (self.progressive_resizing or "").count(":"):
+            raise InputError(
+                f"--progressive-resizing is {self.progressive_resizing!r}; allowed: a side in pixels, a "
+                "colon, a share of the run (ascending, up to 1), comma-separated, for example 16:0.3,24:0.7"
+            )
+
+    @property
+    def image_sizes(self) -> tuple[tuple[int, float], ...]:
+        """The parts of ``progressive_resizing``: (side in pixels, share of the run up to which it holds)."""
+        if self.progressive_resizing is None:
+            return ()
+        parts = [part.partition(":") for part in self.progressive_resizing.split(",")]
+        return tuple((int(size), float(share)) for size, _, share in parts)
 
 
 @dataclass(frozen=True)
@@ -75,7 +107,9 @@ class ModelConfig(FieldOwner):
     num_layers: int | None = option(
         None,
         "depth, for resnet 6n+2 with basic blocks, 9n+2 with bottleneck blocks (None: "
-        + ", ".join(f"{name} {default_depth(name, 'basic')}" for name in ARCHITECTURES)
+        + ", ".join(
+            f"{name} {default_depth(name, 'basic')}" for name in ARCHITECTURES if name != "keras_application"
+        )
         + ")",
         minimum=1,
     )
@@ -85,6 +119,11 @@ class ModelConfig(FieldOwner):
     activation: str = option("relu", "of the fast net; the others are as published", choices=("relu", "gelu"))
     whitening: bool = option(True, "the fast net's first convolution whitens the images and is frozen")
     dirac: bool = option(True, "the fast net's convolutions begin as the identity")
+    application: str = option(
+        APPLICATIONS[0],
+        "which one of keras.applications, with --model keras_application",
+        choices=APPLICATIONS,
+    )
     resnet_version: int = option(1, "1: activation after the sum; 2: before the convolutions", choices=(1, 2))
     block: str = option("basic", "residual block", choices=("basic", "bottleneck"))
     batch_norm_decay: float = option(
@@ -113,13 +152,16 @@ class ModelConfig(FieldOwner):
             block=self.block,
             width_factor=self.width_factor,
         )
-        if self.model != "fast":
-            for name in ("activation", "whitening", "dirac"):
+        for owner, names in {
+            "fast": ("activation", "whitening", "dirac"),
+            "keras_application": ("application",),
+        }.items():
+            for name in names if self.model != owner else ():
                 info = fields_by_name()[name]
                 if getattr(self, name) != info.default:
                     raise InputError(
                         f"{info.flag} is {getattr(self, name)!r}; allowed for {self.model}: {info.default!r} "
-                        "(fast has others)"
+                        f"({owner} has others)"
                     )
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
 
@@ -140,6 +182,13 @@ class ModelConfig(FieldOwner):
 class OptimizerConfig(FieldOwner):
     """How the weights move."""
 
+    optimizer: str = option(
+        "sgd",
+        "sgd: with momentum; muon: for the kernels of convolutions, with sgd for the rest",
+        choices=("sgd", "muon"),
+    )
+    muon_learning_rate: float = option(0.24, "of muon's kernels; the schedule is the others' one", minimum=0)
+    muon_momentum: float = option(0.6, "of muon's kernels", minimum=0, below=1)
     learning_rate: float = option(0.1, "initial value of the schedule, peak for one_cycle", minimum=0)
     learning_rate_schedule: str = option(
         "steps",
@@ -170,12 +219,73 @@ class OptimizerConfig(FieldOwner):
     lookahead_decay: float = option(
         0.95, "share of the slow average that a step keeps at the end of the run", minimum=0, below=1
     )
+    loss: str = option(
+        "softmax",
+        "cross-entropy; softmax: one label per image; sigmoid: several, each for itself",
+        choices=("softmax", "sigmoid"),
+    )
     label_smoothing: float = option(
-        0.0, "probability mass spread evenly over the classes", minimum=0, below=1
+        0.0,
+        "probability mass spread evenly over the classes (sigmoid: over yes and no of each label)",
+        minimum=0,
+        below=1,
     )
     gradient_clip_norm: float | None = option(
         None, "largest global norm of the gradient (None: no clipping)", minimum=1e-12
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimizer == "muon" and self.learning_rate == 0:
+            raise InputError("--learning-rate is 0.0; allowed with --optimizer muon: above 0")
+        for name in ("muon_learning_rate", "muon_momentum") if self.optimizer != "muon" else ():
+            info = fields_by_name()[name]
+            if getattr(self, name) != info.default:
+                raise InputError(
+                    f"{info.flag} is {getattr(self, name)!r}; allowed with --optimizer {self.optimizer}: "
+                    f"{info.default!r}"
+                )
+
+
+@dataclass(frozen=True)
+class TransferConfig(FieldOwner):
+    """What a run begins with, and what of it stays as it is."""
+
+    start_from: str | None = option(
+        None,
+        "initial weights, where name and shape fit: a run (its best checkpoint), a .keras file, or imagenet "
+        "for a network of keras.applications (None: random ones)",
+    )
+    freeze: str | None = option(
+        None,
+        "stages or layers that are not trained, statistics included: names or patterns, comma-separated, "
+        "such as stem,stage1 or stage*_norm* (None: everything is trained)",
+    )
+    unfreeze_every_steps: int = option(
+        0, "steps after which the uppermost frozen stage thaws, again and again (0: none does)", minimum=0
+    )
+    head_learning_rate_factor: float = option(
+        1.0, "of the learning rate, for the layer that gives the logits", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start_from == "":
+            raise InputError("--start-from is empty; name a run or a .keras file, or leave it out")
+        if self.freeze is not None and not all(self.freeze_patterns):
+            raise InputError(
+                f"--freeze is {self.freeze!r}; allowed: names or patterns, comma-separated, none empty"
+            )
+        if self.unfreeze_every_steps and self.freeze is None:
+            raise InputError(
+                f"--unfreeze-every-steps is {self.unfreeze_every_steps} without --freeze; nothing can thaw: "
+                "name what is frozen, for example --freeze 'stem,stage*'"
+            )
+
+    @property
+    def freeze_patterns(self) -> list[str]:
+        """The patterns of ``freeze``, one by one."""
+        return [] if self.freeze is None else [part.strip() for part in self.freeze.split(",")]
 
 
 @dataclass(frozen=True)
@@ -296,6 +406,7 @@ class Config:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    transfer: TransferConfig = dataclasses.field(default_factory=TransferConfig)
     distribution: DistributionConfig = dataclasses.field(default_factory=DistributionConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
 
@@ -354,9 +465,13 @@ class Config:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Inverse of ``to_json``. Raises InputError for unknown names and bad values."""
+        """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
+
+        A part or a value that is missing, since an older labkit wrote the text, has its default.
+        """
         owners = value.values()
-        if value.keys() != _OWNERS.keys() or not all(isinstance(owner, Mapping) for owner in owners):
+        known = bool(value) and value.keys() <= _OWNERS.keys()
+        if not known or not all(isinstance(owner, Mapping) for owner in owners):
             raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
         return cls.from_flat({name: item for owner in owners for name, item in owner.items()})
 
@@ -382,6 +497,7 @@ _OWNERS: dict[str, type] = {
     "data": DataConfig,
     "model": ModelConfig,
     "optimizer": OptimizerConfig,
+    "transfer": TransferConfig,
     "distribution": DistributionConfig,
     "run": RunConfig,
 }

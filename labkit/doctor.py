@@ -11,7 +11,7 @@ from pathlib import Path
 
 from labkit import home, processor
 from labkit.allocator import CHOICE, KEEPING, choose, preloaded_allocator
-from labkit.data.manifest import find_manifest, verify_shards
+from labkit.data.manifest import DATASETS, find_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 from labkit.processor import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
@@ -170,7 +170,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _data_sets() -> Iterator[Finding]:
-    for dataset in ("cifar10", "shapes"):
+    for dataset in DATASETS:
         prepare = f"labkit data prepare --dataset {dataset}"
         try:
             manifest = find_manifest(home.data_home(), dataset)

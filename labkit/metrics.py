@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from labkit.errors import InputError
@@ -24,8 +25,13 @@ __all__ = [
     "append_evaluation",
     "evaluations_path",
     "evaluations_that_count",
+    "figures_in_words",
+    "selection_figure",
     "with_evaluations",
 ]
+
+# Of an evaluation; which of them a row has depends on the loss (docs/run-directory.md).
+FIGURES = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
 
 SECONDS_FOR_THE_LOCK = 30.0  # a row takes milliseconds: whoever holds it longer was stopped
 
@@ -174,6 +180,22 @@ class MetricsReader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
+
+
+def figures_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the figures of an evaluation's row for people: ``loss 0.6931  accuracy 0.5000  …``.
+
+    ``names``: other names for some of them.
+    """
+    return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in FIGURES if key in row)
+
+
+def selection_figure(row: Mapping[str, Any]) -> float:
+    """Return what checkpoints are chosen by: accuracy, or micro-F1 where images have several labels.
+
+    With many labels not one image may be right in all of them, in any checkpoint.
+    """
+    return row.get("f1_micro", row["accuracy"])
 
 
 def evaluations_path(metrics_path: Path) -> Path:

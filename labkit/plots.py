@@ -4,6 +4,7 @@ Each function returns a ``matplotlib.figure.Figure`` that belongs to no window a
 saved from anywhere, and shows itself in a notebook when it is the last value of a cell.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,10 @@ def image_grid(
 
 
 def wrong_predictions(predictions: "Predictions", count: int = 16, *, columns: int = 8) -> "Figure":
-    """Draw the ``count`` most confident mistakes: true class, predicted class and its probability."""
+    """Draw the ``count`` most confident mistakes: true class, predicted class and its probability.
+
+    Of several labels per image all that are true and all that are predicted.
+    """
     places = predictions.select(wrong_only=True)[:count]
     if not len(places):
         return message("Not one prediction is wrong.")
@@ -97,14 +101,16 @@ def wrong_predictions(predictions: "Predictions", count: int = 16, *, columns: i
 
 
 def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: int = 8) -> "Figure":
-    """Draw the examples at ``places``, int [n], each titled with its true and its predicted class."""
+    """Draw the examples at ``places``, int [n], each titled with what it is and what it was taken for."""
     places = np.asarray(places)
     titles = []
     for place in places:
-        true = predictions.classes[predictions.labels[place]]
-        predicted = predictions.predicted[place]
-        share = predictions.probabilities[place, predicted]
-        titles.append(f"{true}\n→ {predictions.classes[predicted]} {share:.0%}")
+        true = predictions.names(predictions.has[place])
+        predicted = predictions.names(predictions.given[place])
+        if predictions.multi_label:
+            titles.append("\n→ ".join(textwrap.fill(names, 20) for names in (true, predicted)))
+        else:
+            titles.append(f"{true}\n→ {predicted} {predictions.probabilities[place].max():.0%}")
     figure = image_grid(predictions.images[places], titles, columns=columns)
     for axis, place in zip(figure.axes, places, strict=False):
         axis.title.set_color(MARK if predictions.wrong[place] else TEST)
@@ -192,15 +198,18 @@ def _draw_seams(axis: "Axes", curves: Curves) -> None:
 # ---- classes -------------------------------------------------------------------------------------------
 
 
-def confusion_matrix(confusion: ArrayLike, classes: Sequence[str]) -> "Figure":
+def confusion_matrix(confusion: ArrayLike | None, classes: Sequence[str]) -> "Figure":
     """Draw how often each class was taken for which.
 
     Args:
-        confusion: counts, int [true class, predicted class]; the shade is the share of the true class.
+        confusion: counts, int [true class, predicted class]; the shade is the share of the true class. None,
+            where images have several labels, gives a line that says so.
         classes: names.
 
     Raises ValueError where the matrix isn't square with one row per class.
     """
+    if confusion is None:
+        return message("Images have several labels, each predicted for itself: no confusion matrix.")
     counts = np.asarray(confusion)
     if counts.shape != (len(classes), len(classes)):
         raise ValueError(f"confusion has shape {counts.shape}; allowed: {(len(classes), len(classes))}")
@@ -233,22 +242,28 @@ def confusion_matrix(confusion: ArrayLike, classes: Sequence[str]) -> "Figure":
 
 
 def class_accuracy(predictions: "Predictions") -> "Figure":
-    """Draw the share of each class that is recognised, the best first, and the mean over all examples."""
-    rows = [row for row in predictions.per_class() if row["accuracy"] is not None]
-    rows.sort(key=lambda row: row["accuracy"])
-    names, shares = [row["class"] for row in rows], [row["accuracy"] for row in rows]
+    """Draw the share of each class that is recognised, the best first, and the mean over all examples.
+
+    Of several labels per image the recall of each, without a mean.
+    """
+    key, title = "accuracy", "Accuracy of each class"
+    if predictions.multi_label:
+        key, title = "recall", "Recall of each label"
+    rows = [row for row in predictions.per_class() if row[key] is not None]
+    rows.sort(key=lambda row: row[key])
+    names, shares = [row["class"] for row in rows], [row[key] for row in rows]
     with styled():
-        figure = new_figure(7, max(1.8, 0.28 * len(rows) + 0.8), "Accuracy of each class")
+        figure = new_figure(7, max(1.8, 0.28 * len(rows) + 0.8), title)
         axis = figure.subplots()
         bars = axis.barh(names, shares, color=TRAIN, height=0.7)
         axis.bar_label(bars, [f"{share:.1%}" for share in shares], padding=3, fontsize=8)
-        axis.set(xlim=(0, 1.1), xlabel="share recognised (recall)", title="Accuracy of each class")
+        axis.set(xlim=(0, 1.1), xlabel="share recognised (recall)", title=title)
         axis.set_xticks(np.linspace(0, 1, 6), [f"{share:.0%}" for share in np.linspace(0, 1, 6)])
         axis.tick_params(axis="y", length=0)
-        if len(predictions):
+        if len(predictions) and not predictions.multi_label:
             mean = 1 - float(predictions.wrong.mean())
             axis.axvline(mean, color=VALIDATION, linewidth=1.2)
-            axis.set_title(f"Accuracy of each class (line: all examples, {mean:.1%})")
+            axis.set_title(f"{title} (line: all examples, {mean:.1%})")
     return figure
 
 

@@ -129,6 +129,10 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def transfer_path(self) -> Path:
+        return self.path / "transfer.json"
+
+    @property
     def cluster_path(self) -> Path:
         return self.path / "cluster"
 

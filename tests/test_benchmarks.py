@@ -27,6 +27,7 @@ from benchmarks import (
     startup,
     telemetry,
     train_step,
+    transfer,
 )
 from benchmarks.allocators import ALLOCATORS, environment_with
 from benchmarks.common import ROOT, prepared_data, torch_is_installed
@@ -120,6 +121,12 @@ def test_every_script_is_run_by_the_summary():
 
 
 # ---- arithmetic of the scripts -------------------------------------------------------------------------
+
+
+def test_what_other_classes_gain_is_counted_seed_by_seed():
+    found = {transfer.SCRATCH: [50.0, 40.0], transfer.TUNED: [58.0, 44.0], transfer.GRADUAL: [49.0, 52.0]}
+    gains = [figure.repeats for figure in transfer.figures(found) if figure.goal is not None]
+    assert gains == [(8.0, 4.0), (-1.0, 12.0)]
 
 
 def test_the_ratio_is_between_the_best_forms_repeat_by_repeat():
@@ -418,7 +425,7 @@ def test_what_needs_pytorch_is_left_out_without_it(monkeypatch, tmp_path, capsys
     monkeypatch.setattr(summary, "torch_is_installed", lambda: False)
     monkeypatch.setattr(summary, "_run", lambda name, options: ran.append(name) or True)
     assert summary.main(["--output", str(tmp_path)]) == 0
-    assert set(ran) == set(summary.SCRIPTS) - {"inference"}
+    assert set(ran) == set(summary.SCRIPTS) - {"inference", *summary.ONLY_WHEN_NAMED}
     assert "without inference: PyTorch" in capsys.readouterr().out
     monkeypatch.setattr(inference, "torch_is_installed", lambda: False)
     with pytest.raises(SystemExit, match="make peers"):

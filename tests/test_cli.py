@@ -56,6 +56,8 @@ def test_every_field_is_a_flag(captured, monkeypatch):
     arguments, expected = [], {}
     other = {
         "dataset": "shapes",
+        "model": "fast",
+        "application": "MobileNetV2",
         "num_layers": 8,
         "resnet_version": 1,
         "block": "basic",
@@ -130,6 +132,9 @@ def test_none_clears_an_optional_field(captured):
         (["--data-format", "NCHW"], ["--data-format", "NCHW", "channels_first"]),
         (["--dataset", "cifar10"], ["cifar10", "labkit data prepare"]),
         (["--dataset", "cifar100"], ["cifar100", "cifar10"]),
+        (["--unfreeze-every-steps", "5"], ["--unfreeze-every-steps", "without --freeze"]),
+        (["--start-from", "nowhere"], ["--start-from", "no run at 'nowhere'", ".keras"]),
+        (["--start-from", "imagenet"], ["--model resnet", "--model keras_application"]),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("-") else "",
 )
@@ -144,6 +149,22 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(shapes_dir, tmp_path, 
         assert word in line
     assert not list(tmp_path.iterdir())
     assert tree(shapes_dir) == before
+
+
+def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(shapes_dir, tmp_path):
+    place = ["--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job")]
+    done = run("train", *place, "--num-layers", "8", "--freeze", "stem,stage9")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    for word in ("--freeze 'stage9'", "stem, stage1, stage2, stage3, logits"):
+        assert word in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_part_of_a_data_set_wants_a_folder_of_its_own():
+    done = run("data", "prepare", "--dataset", "shapes", "--classes", "0,1")
+    assert done.returncode == 2
+    assert "--classes is '0,1' without --data-dir" in done.stderr
 
 
 def test_data_that_is_not_prepared(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.config import fields_by_name
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader
+from labkit.metrics import MetricsReader, selection_figure
 from labkit.runs import RunDirectory
 
 __all__ = [
@@ -163,7 +163,7 @@ def _accuracies(reader: MetricsReader) -> dict[str, Any]:
     """Return the accuracies of the weights that the run chose."""
     tests, validations = reader.split("test"), reader.split("validation")
     # Without a test the first of the best, as the loop chooses.
-    chosen = tests[-1] if tests else max(validations, key=lambda row: row["accuracy"], default={})
+    chosen = tests[-1] if tests else max(validations, key=selection_figure, default={})
     validated = [row["accuracy"] for row in validations if row["step"] == chosen.get("step")]
     return {
         "test_accuracy": tests[-1]["accuracy"] if tests else None,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import InputError
 from labkit.runs import RunDirectory
+from labkit.scores import class_figures, indicators, right
 
 __all__ = ["Predictions", "load_predictions", "signature"]
 
@@ -23,8 +24,9 @@ Indices = NDArray[np.intp]
 class Predictions:
     """One evaluated split.
 
-    ``images`` uint8 [n, height, width, 3], ``labels`` int [n], ``probabilities`` float32 [n, classes],
-    ``index`` int64 [n] (place in the split), ``summary`` what the JSON beside them says, or empty.
+    ``images`` uint8 [n, height, width, 3], ``labels`` int [n], or [n, classes] of zeros and ones where an
+    image has several, ``probabilities`` float32 [n, classes], ``index`` int64 [n] (place in the split),
+    ``summary`` what the JSON beside them says, or empty.
     """
 
     images: NDArray[np.uint8]
@@ -37,27 +39,53 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image has any number of the classes rather than one."""
+        return self.labels.ndim == 2
+
     @cached_property
-    def predicted(self) -> NDArray[np.int64]:
-        """The most probable class of each example, ``int64 [n]``."""
-        return self.probabilities.argmax(axis=1)
+    def predicted(self) -> NDArray[Any]:
+        """The most probable class of each example, int64 [n]; or all over one half, bool [n, classes]."""
+        return self.probabilities > 0.5 if self.multi_label else self.probabilities.argmax(axis=1)
+
+    @cached_property
+    def has(self) -> NDArray[np.bool_]:
+        """Which classes each example has, bool [n, classes]."""
+        return indicators(self.labels, len(self.classes))
+
+    @cached_property
+    def given(self) -> NDArray[np.bool_]:
+        """Which classes each example is predicted to have, bool [n, classes]."""
+        return indicators(self.predicted, len(self.classes))
 
     @cached_property
     def wrong(self) -> NDArray[np.bool_]:
-        return self.predicted != self.labels
+        """Whether the prediction isn't the label; with several, whether one of them isn't right."""
+        return ~right(self.predicted, self.labels)
+
+    def names(self, classes: NDArray[np.bool_]) -> str:
+        """Return the names of the classes, one row of ``has`` or ``given``, for people."""
+        return ", ".join(self.classes[place] for place in np.flatnonzero(classes)) or "none"
 
     @cached_property
-    def confusion(self) -> NDArray[np.int64]:
-        """Counts ``int64 [true, predicted]``."""
+    def confusion(self) -> NDArray[np.int64] | None:
+        """Counts ``int64 [true, predicted]``; None with several labels, none of which stands for another."""
+        if self.multi_label:
+            return None
         counts = np.zeros((len(self.classes),) * 2, np.int64)
         np.add.at(counts, (self.labels, self.predicted), 1)
         return counts
 
     @cached_property
     def _wrong_first(self) -> Indices:
-        confidence = self.probabilities.max(axis=1)
         # Wrong ones by falling confidence, then right ones by rising confidence: what to look at first.
-        return np.lexsort((np.where(self.wrong, -confidence, confidence), ~self.wrong))
+        if self.multi_label:  # the label that is the farthest off decides
+            rank = -np.abs(self.probabilities - self.has).max(axis=1)
+        else:
+            confidence = self.probabilities.max(axis=1)
+            rank = np.where(self.wrong, -confidence, confidence)
+        return np.lexsort((rank, ~self.wrong))
 
     def select(
         self, true: int | None = None, predicted: int | None = None, wrong_only: bool = False
@@ -66,25 +94,17 @@ class Predictions:
         order = self._wrong_first
         kept = np.ones(len(order), bool)
         if true is not None:
-            kept &= self.labels[order] == true
+            kept &= self.has[order, true]
         if predicted is not None:
-            kept &= self.predicted[order] == predicted
+            kept &= self.given[order, predicted]
         if wrong_only:
             kept &= self.wrong[order]
         return order[kept]
 
     def per_class(self) -> list[dict[str, Any]]:
-        """Return name, examples, accuracy (recall) and precision of each class; None where undefined."""
-        right, true, predicted = self.confusion.diagonal(), self.confusion.sum(1), self.confusion.sum(0)
-        return [
-            {
-                "class": name,
-                "examples": int(true[place]),
-                "accuracy": float(right[place] / true[place]) if true[place] else None,
-                "precision": float(right[place] / predicted[place]) if predicted[place] else None,
-            }
-            for place, name in enumerate(self.classes)
-        ]
+        """Return ``class`` (its name), ``examples``, and the figures of ``labkit.scores.class_figures``."""
+        rows = class_figures(self.labels, self.predicted, self.classes)
+        return [{"class": row.pop("name"), "examples": row.pop("count"), **row} for row in rows]
 
 
 def signature(run: RunDirectory, split: str = "test") -> tuple[tuple[int, int], ...]:
@@ -125,7 +145,7 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
     for array in (*arrays.values(), index):
         array.setflags(write=False)
     images, labels, probabilities = arrays["images"], arrays["labels"], arrays["probabilities"]
-    count = len(labels) if labels.ndim == 1 else -1
+    count = len(labels) if labels.ndim in (1, 2) else -1
     good = (
         images.dtype == np.uint8
         and images.ndim == 4
@@ -134,7 +154,11 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
         and np.issubdtype(probabilities.dtype, np.floating)
         and np.issubdtype(labels.dtype, np.integer)
         and len(images) == len(probabilities) == len(index) == count
-        and (count == 0 or (labels.min() >= 0 and labels.max() < probabilities.shape[1]))
+        and (labels.ndim == 1 or labels.shape == probabilities.shape)
+        and (
+            labels.size == 0
+            or (labels.min() >= 0 and labels.max() < (probabilities.shape[1] if labels.ndim == 1 else 2))
+        )
     )
     if not good:
         shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())

@@ -3,8 +3,8 @@
 import argparse
 
 from labkit.actions import Action
-from labkit.commands.find_run import find_run
 from labkit.export.formats import FORMATS
+from labkit.training.find_run import find_run
 
 __all__ = ["ACTION"]
 

@@ -58,11 +58,16 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_alone(config: Config) -> None:
-    """Raise InputError for a run directory or a cluster."""
+    """Raise InputError for a run directory, initial weights or a cluster."""
     if config.run.job_dir is not None:
         raise InputError(
             f"--job-dir is {config.run.job_dir!r}, but labkit profile writes no run; leave it out, "
             "or name a folder for the trace with --output"
+        )
+    if config.transfer.start_from is not None:
+        raise InputError(
+            f"--start-from is {config.transfer.start_from!r}, but a step takes as long whatever the weights "
+            "are; leave it out"
         )
     from labkit.cluster.tf_config import find_task
 

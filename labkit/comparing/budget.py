@@ -10,7 +10,16 @@ from labkit.config import Config, fields_by_name
 __all__ = ["budget_differences", "budget_fingerprint", "budget_of", "shared_fields"]
 
 # What a model's name stands for, and what a comparison decides for each training.
-OF_A_RUN = ("model", "num_layers", "width_factor", "resnet_version", "block", "seed", "job_dir")
+OF_A_RUN = (
+    "model",
+    "application",
+    "num_layers",
+    "width_factor",
+    "resnet_version",
+    "block",
+    "seed",
+    "job_dir",
+)
 # A comparison trains in one process.
 OF_A_CLUSTER = (
     "sync",

@@ -17,7 +17,11 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Prepare the data set of a configuration, given as JSON. Returns the exit code."""
-    return exit_code(lambda: ensure_data_set(Config.from_json(json.loads(arguments[0]))))
+
+    def work() -> None:
+        ensure_data_set(Config.from_json(json.loads(arguments[0])))
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,10 @@ _MAX_UNPACKED = 2**30  # the published archives unpack to 186 MB
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images uint8 [n, 32, 32, 3], labels int32 [n] and class names; ``layout`` says how they were stored."""
+    """Images uint8 [n, 32, 32, 3], labels int32 and class names; ``layout`` says how they were stored.
+
+    Labels are [n], or [n, classes] of zeros and ones where an image has several.
+    """
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -43,6 +46,10 @@ class ImageData:
     test_labels: np.ndarray
     classes: tuple[str, ...]
     layout: str
+
+    @property
+    def multi_label(self) -> bool:
+        return self.train_labels.ndim == 2
 
 
 def read_archive(path: str | Path) -> ImageData:

@@ -16,7 +16,8 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Read a split into memory, checking every shard's size and checksum.
 
     Returns:
-        Images uint8 [n, height, width, channels] and labels int32 [n]; row i is the example of index i.
+        Images uint8 [n, height, width, channels] and labels int32 [n], or [n, num_classes] of zeros and ones
+        where images have several; row i is the example of index i.
 
     Raises:
         InputError: there is no such split, or a shard is missing or damaged (named).
@@ -24,7 +25,7 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     count = find_split(manifest, split).count
     paths = verified_paths(manifest, split)
     try:
-        images, labels, indices = read_records(paths, count, manifest.image_shape)
+        images, labels, indices = read_records(paths, count, manifest.image_shape, manifest.target_shape)
     except (tf.errors.OpError, ValueError) as error:
         files = [os.path.basename(path) for path in paths]
         raise damage_error(manifest, files, str(error).splitlines()[0]) from None

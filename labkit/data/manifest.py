@@ -18,8 +18,10 @@ from labkit.errors import InputError
 
 __all__ = [
     "DATASETS",
+    "DRAWN",
     "FORMAT_VERSION",
     "MANIFEST_NAME",
+    "MULTI_LABEL",
     "Manifest",
     "Shard",
     "Split",
@@ -31,7 +33,9 @@ __all__ = [
     "write_manifest",
 ]
 
-DATASETS = ("cifar10", "shapes")
+DRAWN = ("shapes", "shapes_multilabel")
+DATASETS = ("cifar10", *DRAWN)
+MULTI_LABEL = ("shapes_multilabel",)  # for decisions before a data set is prepared; then its manifest says it
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
@@ -70,7 +74,7 @@ class Manifest:
     """A prepared data set.
 
     Args:
-        dataset: its name, ``cifar10`` or ``shapes``.
+        dataset: its name, one of ``DATASETS``.
         directory: the folder with the shards; not part of the file, so a data set can be moved.
         classes: class names; a label is a position in them.
         image_shape: (height, width, channels) of every image.
@@ -79,8 +83,12 @@ class Manifest:
         source: ``kind`` (download, archive, folder, generated), ``location``, ``sha256``,
             ``matches_published`` (None where nothing is published to compare with).
         validation_size: examples held out of the training data.
-        seed: decides which examples are held out, and what ``shapes`` draws.
+        seed: decides which examples are held out, and what is drawn.
         format_version: of this file; a reader refuses versions that it does not know.
+        multi_label: whether an image has any number of the classes, rather than one; its target is then a
+            row of zeros and ones.
+        all_classes: of the source, where only some of them were chosen; None where all are there.
+        train_examples: how many were chosen of those not held out; None for all.
     """
 
     dataset: str
@@ -94,11 +102,19 @@ class Manifest:
     validation_size: int
     seed: int
     format_version: int = field(default=FORMAT_VERSION)
+    multi_label: bool = False
+    all_classes: tuple[str, ...] | None = None
+    train_examples: int | None = None
 
     @property
     def num_classes(self) -> int:
         """The number of classes."""
         return len(self.classes)
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of one image's target: () for one label, (num_classes,) for several."""
+        return (self.num_classes,) if self.multi_label else ()
 
     def count(self, split: str) -> int:
         """Return the number of examples of `split`; 0 where the data set has no such split."""
@@ -114,7 +130,7 @@ class Manifest:
 
         Where the data set lies and which layout it was read from do not count.
         """
-        content = {
+        content: dict[str, Any] = {
             "dataset": self.dataset,
             "classes": self.classes,
             "image_shape": self.image_shape,
@@ -127,6 +143,8 @@ class Manifest:
                 for name, split in self.splits.items()
             },
         }
+        if self.multi_label:  # absent otherwise: what was prepared before there were such sets stays valid
+            content["multi_label"] = True
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -162,6 +180,12 @@ class Manifest:
             raise ValueError("the location of its source is no text")
         for name in ("classes", "image_shape", "channel_mean", "channel_std"):
             content[name] = tuple(content[name])
+        if type(content.setdefault("multi_label", False)) is not bool:
+            raise ValueError("whether images have several labels is neither true nor false")
+        if content.setdefault("all_classes", None) is not None:
+            content["all_classes"] = tuple(content["all_classes"])
+        if type(content.setdefault("train_examples", None)) not in (int, type(None)):
+            raise ValueError("the number of its chosen training examples is no whole number")
         _check_statistics(content["image_shape"], content["channel_mean"], content["channel_std"])
         manifest = cls(directory=directory, splits=splits, **content)
         if manifest.checksum != recorded:

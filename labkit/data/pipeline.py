@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import Distortion, crop_and_flip, distortion_key, distortion_offsets, standardize
+from labkit.data.augment import Distortion, distort, distortion_key, standardize
 from labkit.data.hashing import mix64, mix64_tensor, permutation
 from labkit.data.inputs import INPUT_PATHS, WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import damage_error, find_split, load_split, verified_paths
@@ -80,8 +80,9 @@ def train_dataset(
         arrays: :func:`load_split`'s result for ``train``, so that it need not be read again (memory path).
 
     Returns:
-        (images float32 [b, height, width, channels], uint8 where they aren't standardised, labels int32 [b])
-        with b = global batch / replicas, static shapes; step by step, and within a step replica by replica.
+        (images float32 [b, height, width, channels], uint8 where they aren't standardised, labels int32 [b],
+        or [b, num_classes] of zeros and ones where images have several) with b = global batch / replicas,
+        static shapes; step by step, and within a step replica by replica.
 
     Raises:
         InputError: an argument is out of range, or the split is missing or damaged.
@@ -112,11 +113,10 @@ def train_dataset(
             images, labels, index = fetch(samples)
             if distortion:
                 epoch = (position + tf.range(replica_batch, dtype=tf.int64)) // window.examples
-                offsets = distortion_offsets(key, epoch, index, distortion)
-                images = crop_and_flip(images, *offsets, distortion)
+                images = distort(images, manifest, distortion, key=key, epoch=epoch, index=index)
             images = standardize(images, manifest) if standardized else images
             images = tf.ensure_shape(images, [replica_batch, *manifest.image_shape])
-            return images, tf.ensure_shape(labels, [replica_batch])
+            return images, tf.ensure_shape(labels, [replica_batch, *manifest.target_shape])
 
         batches = _replica_batches(window, read_epoch).map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)
         return batches.prefetch(tf.data.AUTOTUNE).with_options(_options())
@@ -218,7 +218,7 @@ def _streamed_epochs(
         buffer_seed = tf.bitcast(mix64_tensor(tf.constant(buffer_key, tf.uint64), epoch), tf.int64)
         return records.shuffle(shuffle_buffer_size, seed=buffer_seed, reshuffle_each_iteration=False)
 
-    return read_epoch, lambda serialized: parse_batch(serialized, manifest.image_shape)
+    return read_epoch, lambda serialized: parse_batch(serialized, manifest.image_shape, manifest.target_shape)
 
 
 def eval_dataset(
@@ -236,8 +236,9 @@ def eval_dataset(
         share: which replicas' slices to yield.
 
     Returns:
-        (images float32 [b, height, width, channels], labels int32 [b], index int64 [b], weight float32 [b])
-        with b = global batch / replicas; step by step, and within a step replica by replica.
+        (images float32 [b, height, width, channels], labels int32 as in `train_dataset`, index int64 [b],
+        weight float32 [b]) with b = global batch / replicas; step by step, and within a step replica by
+        replica.
 
     Raises:
         InputError: there is no such split, a shard is missing or damaged, the batch cannot be shared.
@@ -249,12 +250,13 @@ def eval_dataset(
         count = tf.size(serialized, out_type=tf.int64)
         places = replica * replica_batch + tf.range(replica_batch, dtype=tf.int64)
         images, labels, index = parse_batch(
-            tf.gather(serialized, tf.minimum(places, count - 1)), manifest.image_shape
+            tf.gather(serialized, tf.minimum(places, count - 1)), manifest.image_shape, manifest.target_shape
         )
         real = places < count
         images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
         index = tf.where(real, index, tf.constant(-1, tf.int64))
-        return images, tf.ensure_shape(labels, [replica_batch]), index, tf.cast(real, tf.float32)
+        labels = tf.ensure_shape(labels, [replica_batch, *manifest.target_shape])
+        return images, labels, index, tf.cast(real, tf.float32)
 
     replicas = tf.data.Dataset.range(share.first_replica, share.first_replica + share.num_local_replicas)
     with tf.device("/CPU:0"):

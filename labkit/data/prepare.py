@@ -5,7 +5,7 @@ loaded only when there is something to write.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from labkit.data.folder import (
 )
 from labkit.data.manifest import (
     DATASETS,
+    DRAWN,
     Manifest,
     Shard,
     Split,
@@ -31,8 +32,9 @@ from labkit.data.manifest import (
     verify_shards,
     write_manifest,
 )
+from labkit.data.part import class_names, with_classes, with_train_examples
 from labkit.data.request import Request, check_request
-from labkit.data.splitting import channel_statistics, stratified_validation_rows
+from labkit.data.splitting import channel_statistics, strata, stratified_validation_rows
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 
@@ -65,23 +67,30 @@ def prepare(
     timeout: float = sources.DEFAULT_TIMEOUT,
     attempts: int = sources.DEFAULT_ATTEMPTS,
     progress: Callable[[str], None] | None = None,
+    classes: Sequence[str] | None = None,
+    train_examples: int | None = None,
 ) -> PrepareResult:
     """Make sure that `dataset` is prepared under `data_dir`, doing only what is missing.
 
     Calls that run at the same time wait for each other. A second call verifies the shards and writes nothing.
 
     Args:
-        dataset: ``cifar10`` or ``shapes``.
+        dataset: one of ``DATASETS``.
         data_dir: the folder of data sets; made where it is missing.
         archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
-        validation_size: examples held out of the training data, as many of each class (±1); None keeps what
-            is prepared, and means a tenth of the training data otherwise.
+        validation_size: examples held out of the training data, as many of each class (±1), or of each set
+            of labels in proportion; None keeps what is prepared, and means a tenth of the training data
+            otherwise.
         url: where to download from instead of the published place.
-        seed: decides which examples are held out, and what ``shapes`` draws.
+        seed: decides which examples are held out, and what is drawn.
         examples_per_shard: the size of a shard file.
         timeout: seconds without an answer after which an attempt to download is given up.
         attempts: how often to try a download.
         progress: takes one line for each thing that takes time; silent where None.
+        classes: names, or numbers as text, of those that are kept, in the order that their labels get; None
+            keeps what is prepared, and means all otherwise.
+        train_examples: how many are kept of those that are not held out, of each class in proportion; None
+            keeps what is prepared, and means all otherwise.
 
     Raises:
         InputError: an argument is out of range, the source cannot be had or read, or `data_dir` cannot be
@@ -98,6 +107,8 @@ def prepare(
         attempts=attempts,
         examples_per_shard=examples_per_shard,
         announce=progress or (lambda line: None),
+        classes=tuple(classes) if classes is not None else None,
+        train_examples=train_examples,
     )
     with path_errors(request.data_dir, request.archive):
         check_request(request)
@@ -136,6 +147,15 @@ def _changes(request: Request, present: Manifest) -> list[str]:
         )
     if request.seed != present.seed:
         changes.append(f"preparing again: seed {request.seed} instead of {present.seed}")
+    if request.classes is not None:
+        names = class_names(request.classes, present.all_classes or present.classes)
+        if names != present.classes:
+            changes.append(
+                f"preparing again: classes {', '.join(names)} instead of {', '.join(present.classes)}"
+            )
+    if request.train_examples not in (None, present.train_examples):
+        before = "all" if present.train_examples is None else present.train_examples
+        changes.append(f"preparing again: {request.train_examples} training examples instead of {before}")
     if request.archive is not None and sources.source_sha256(request.archive) != present.source["sha256"]:
         changes.append(f"preparing again: {request.archive} is not what {present.source['location']} was")
     return changes
@@ -146,10 +166,18 @@ def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> P
     for message in messages:
         request.announce(message)
     data, source = _read_source(request, known)
-    size = request.validation_size
+    all_classes = data.classes
+    kept = request.classes or (known.classes if known and known.all_classes else None)
+    if kept:
+        data = with_classes(data, class_names(kept, all_classes))
+    size, train_examples = request.validation_size, request.train_examples
     if size is None:
-        size = known.validation_size if known else len(data.train_labels) // _DEFAULT_VALIDATION_SHARE
-    parts = _split(data, size, request.seed)
+        size = len(data.train_labels) // _DEFAULT_VALIDATION_SHARE
+        if known is not None and known.classes == data.classes:
+            size = known.validation_size
+    if train_examples is None and known is not None:
+        train_examples = known.train_examples
+    parts = _split(data, size, request.seed, train_examples)
     check_space(request.directory, _bytes_of(*(images for images, _ in parts.values())))
     with readable_errors(request.directory):
         retire_manifest(request.directory)
@@ -169,6 +197,9 @@ def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> P
             source=source,
             validation_size=size,
             seed=request.seed,
+            multi_label=data.multi_label,
+            all_classes=all_classes if data.classes != all_classes else None,
+            train_examples=train_examples,
         )
         write_manifest(manifest)
         clean(request.directory, manifest)
@@ -198,7 +229,9 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
         data, _ = _read_source(request, present)
     except InputError as error:
         raise InputError(f"{named} in {request.directory}, and the source cannot be read: {error}") from None
-    parts = _split(data, present.validation_size, present.seed)
+    if present.all_classes:
+        data = with_classes(data, present.classes)
+    parts = _split(data, present.validation_size, present.seed, present.train_examples)
     check_space(request.directory, sum(s.bytes for _, _, s in _shards(present) if s.file in damaged))
     import_tensorflow()
     from labkit.data.records import write_shard
@@ -229,13 +262,17 @@ def _shards(manifest: Manifest) -> list[tuple[str, int, Shard]]:
     return rows
 
 
-def _split(data: sources.ImageData, size: int, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _split(
+    data: sources.ImageData, size: int, seed: int, train_examples: int | None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Share the training data between training and validation; a function of its arguments."""
     total = len(data.train_labels)
     if size >= total:
         raise InputError(f"validation size {size} leaves nothing to train on; give less than {total}")
-    held_out = stratified_validation_rows(data.train_labels, len(data.classes), size, seed)
+    held_out = stratified_validation_rows(*strata(data.train_labels, len(data.classes)), size, seed)
     parts = {"train": (data.train_images[~held_out], data.train_labels[~held_out])}
+    if train_examples is not None:
+        parts["train"] = with_train_examples(*parts["train"], len(data.classes), train_examples, seed)
     if size:
         parts["validation"] = (data.train_images[held_out], data.train_labels[held_out])
     parts["test"] = (data.test_images, data.test_labels)
@@ -248,9 +285,9 @@ def _bytes_of(*images: np.ndarray) -> int:
 
 def _read_source(request: Request, known: Manifest | None) -> tuple[sources.ImageData, dict[str, Any]]:
     """Read what was asked for, else what `known` came from, else the download; say where from."""
-    if request.dataset == "shapes":
-        request.announce("drawing the shapes data set")
-        drawn = shapes.generate(request.seed)
+    if request.dataset in DRAWN:
+        request.announce(f"drawing the {request.dataset} data set")
+        drawn = shapes.generate(request.seed, multi_label=request.dataset == "shapes_multilabel")
         return drawn, shapes.describe(drawn)
     path, kind, location = _locate_cifar10(request, known.source if known else {})
     request.announce(f"reading {path}")

@@ -1,7 +1,8 @@
 """Sharded TFRecords: one ``tf.train.Example`` per image, written whole or not at all.
 
 Features of a record: ``image`` (height · width · channels bytes, uint8, row-major HWC), ``label``
-(int64) and ``index`` (int64, the example's row within its split).
+(int64; of several labels per image, a zero or a one for each class) and ``index`` (int64, the example's row
+within its split).
 """
 
 import hashlib
@@ -32,13 +33,13 @@ def write_shard(path: Path, images: np.ndarray, labels: np.ndarray, first_index:
     Args:
         path: the shard's final path.
         images: uint8 [n, height, width, channels].
-        labels: integers [n].
+        labels: integers [n], or [n, classes].
         first_index: the row of the first image within its split.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with tf.io.TFRecordWriter(os.fspath(temporary)) as writer:
         for offset, (image, label) in enumerate(zip(images, labels, strict=True)):
-            writer.write(_serialize(image, int(label), first_index + offset))
+            writer.write(_serialize(image, label, first_index + offset))
     with open(temporary, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
@@ -47,11 +48,11 @@ def write_shard(path: Path, images: np.ndarray, labels: np.ndarray, first_index:
     return Shard(file=path.name, count=len(images), sha256=digest, bytes=size)
 
 
-def _serialize(image: np.ndarray, label: int, index: int) -> bytes:
+def _serialize(image: np.ndarray, label: np.ndarray, index: int) -> bytes:
     features = tf.train.Features(
         feature={
             "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
-            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(label))),
             "index": tf.train.Feature(int64_list=tf.train.Int64List(value=[index])),
         }
     )
@@ -59,9 +60,15 @@ def _serialize(image: np.ndarray, label: int, index: int) -> bytes:
     return tf.train.Example(features=features).SerializeToString(deterministic=True)
 
 
-def parse_batch(serialized: tf.Tensor, image_shape: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Parse serialized records [n]: images uint8 [n, *image_shape], labels int32 [n], indices int64 [n]."""
-    parsed = tf.io.parse_example(serialized, FEATURES)
+def parse_batch(
+    serialized: tf.Tensor, image_shape: Sequence[int], target_shape: Sequence[int] = ()
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Parse serialized records [n].
+
+    Returns images uint8 [n, *image_shape], labels int32 [n, *target_shape], indices int64 [n].
+    """
+    features = FEATURES | {"label": tf.io.FixedLenFeature(target_shape, tf.int64)}
+    parsed = tf.io.parse_example(serialized, features)
     length = int(np.prod(image_shape))
     images = tf.io.decode_raw(parsed["image"], tf.uint8)
     images = tf.reshape(tf.ensure_shape(images, [None, length]), [-1, *image_shape])
@@ -69,7 +76,7 @@ def parse_batch(serialized: tf.Tensor, image_shape: Sequence[int]) -> tuple[tf.T
 
 
 def read_records(
-    paths: Sequence[str], count: int, image_shape: Sequence[int]
+    paths: Sequence[str], count: int, image_shape: Sequence[int], target_shape: Sequence[int] = ()
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read whole shards in order into arrays: images uint8, labels int32, indices int64.
 
@@ -78,12 +85,14 @@ def read_records(
         tf.errors.OpError: a file is missing, truncated or fails its record checksums.
     """
     images = np.empty((count, *image_shape), np.uint8)
-    labels = np.empty(count, np.int32)
+    labels = np.empty((count, *target_shape), np.int32)
     indices = np.empty(count, np.int64)
     filled = 0
     with tf.device("/CPU:0"):
         records = tf.data.TFRecordDataset(list(paths)).batch(_READ_BATCH)
-        parsed = records.map(lambda batch: parse_batch(batch, image_shape), num_parallel_calls=2).prefetch(1)
+        parsed = records.map(
+            lambda batch: parse_batch(batch, image_shape, target_shape), num_parallel_calls=2
+        ).prefetch(1)
         for batch_images, batch_labels, batch_indices in parsed.as_numpy_iterator():
             end = filled + len(batch_labels)
             if end > count:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.data.manifest import DATASETS
+from labkit.data.manifest import DATASETS, DRAWN
 from labkit.data.sources import check_url
 from labkit.errors import InputError
 
@@ -25,6 +25,8 @@ class Request:
     attempts: int
     examples_per_shard: int
     announce: Callable[[str], None]
+    classes: tuple[str, ...] | None = None
+    train_examples: int | None = None
 
     @property
     def directory(self) -> Path:
@@ -47,8 +49,10 @@ def check_request(request: Request) -> None:
         raise InputError(f"{request.examples_per_shard} examples per shard are too few; give 1 or more")
     if not request.timeout > 0:
         raise InputError(f"timeout {request.timeout} is no time; give a positive number of seconds")
-    if request.dataset == "shapes" and (request.archive is not None or request.url is not None):
-        raise InputError("data set 'shapes' is drawn, not read; leave --archive out or choose cifar10")
+    if request.dataset in DRAWN and (request.archive is not None or request.url is not None):
+        raise InputError(
+            f"data set {request.dataset!r} is drawn, not read; leave --archive out or choose cifar10"
+        )
     if request.url is not None:
         check_url(request.url)
     if request.archive is not None and not request.archive.exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 from labkit.data import prepare as preparing
 from labkit.data import sources
 from labkit.data.folder import path_errors
-from labkit.data.manifest import DATASETS, Manifest, find_manifest, load_manifest
+from labkit.data.manifest import DATASETS, DRAWN, Manifest, find_manifest, load_manifest
 from labkit.errors import InputError
 
 __all__ = ["CHOICES", "CONNECT_TIMEOUT", "resolve"]
@@ -27,12 +27,12 @@ def resolve(
 ) -> Manifest:
     """Return the data set to train on, and announce in one line which it is.
 
-    ``cifar10`` must be prepared. ``shapes`` is drawn where it is missing. ``auto`` takes CIFAR-10 if it is
+    ``cifar10`` must be prepared. What is drawn is drawn where it is missing. ``auto`` takes CIFAR-10 if it is
     prepared; otherwise it downloads CIFAR-10, and draws ``shapes`` where that fails. In a `data_dir` that the
     user named, ``auto`` takes what is prepared there and never anything else.
 
     Args:
-        dataset: ``auto``, ``cifar10`` or ``shapes``.
+        dataset: ``auto`` or one of ``DATASETS``.
         data_dir: the folder of data sets.
         data_dir_is_default: whether `data_dir` is labkit's own rather than one that the user named.
         prepare_missing: whether anything may be downloaded, drawn or written.
@@ -48,8 +48,8 @@ def resolve(
     with path_errors(data_dir):
         if dataset == "auto":
             return _resolve_auto(data_dir, data_dir_is_default, prepare_missing, timeout, announce)
-        if dataset == "shapes" and prepare_missing and find_manifest(data_dir, "shapes") is None:
-            return _announced(preparing.prepare("shapes", data_dir, progress=announce).manifest, announce)
+        if dataset in DRAWN and prepare_missing and find_manifest(data_dir, dataset) is None:
+            return _announced(preparing.prepare(dataset, data_dir, progress=announce).manifest, announce)
         return _announced(load_manifest(data_dir, dataset), announce)
 
 

@@ -1,16 +1,19 @@
-"""The embedded ``shapes`` set: ten classes of drawn 32×32 colour images in CIFAR-10's layout.
+"""The embedded sets ``shapes`` and ``shapes_multilabel``: drawn 32×32 colour images in CIFAR-10's layout.
 
 It stands in where there is neither a network nor an archive. Colours, place, size, rotation, background,
 clutter and noise are drawn afresh for every image, so single pixels say next to nothing about the class
 (softmax regression on the pixels stays under 60 % test accuracy) while a small convolutional network that
 sees edges and their arrangement passes 90 %.
 
+In ``shapes`` an image shows one of ten shapes. In ``shapes_multilabel`` it shows one to three different ones,
+smaller and each in a quarter of its own, and its labels are all of them.
+
 Everything that touches a pixel is an IEEE-exact operation (+, −, ×, ÷, square root, comparison) on float32,
 and sines come from float64 before they are rounded, so one seed gives the same bytes on every machine.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,7 @@ DEFAULT_SEED = 0
 _SIZE = 32
 _CHUNK = 250  # 250 × 1024 float32 values stay within a second-level cache
 _CLUTTER = 3
+_MOST_SHAPES = 3
 
 Array = np.ndarray
 
@@ -105,10 +109,12 @@ def generate(
     seed: int = DEFAULT_SEED,
     train_count: int = DEFAULT_TRAIN_COUNT,
     test_count: int = DEFAULT_TEST_COUNT,
+    *,
+    multi_label: bool = False,
 ) -> ImageData:
-    """Draw both splits; they share no random draw."""
-    train_images, train_labels = generate_split(seed, train_count, stream=0)
-    test_images, test_labels = generate_split(seed, test_count, stream=1)
+    """Draw both splits; they share no random draw. ``multi_label``: ``shapes_multilabel``."""
+    train_images, train_labels = generate_split(seed, train_count, 0, multi_label=multi_label)
+    test_images, test_labels = generate_split(seed, test_count, 1, multi_label=multi_label)
     return ImageData(train_images, train_labels, test_images, test_labels, CLASSES, layout="generated")
 
 
@@ -125,20 +131,25 @@ def describe(data: ImageData) -> dict[str, Any]:
     }
 
 
-def generate_split(seed: int, count: int, stream: int) -> tuple[Array, Array]:
+def generate_split(seed: int, count: int, stream: int, *, multi_label: bool = False) -> tuple[Array, Array]:
     """Draw `count` images, as many of each class as of any other (±1), in random order.
 
     Args:
         seed: any non-negative integer; the same seed gives the same bytes.
         count: the number of images.
         stream: keeps the draws of splits apart.
+        multi_label: as many images of one, two and three shapes (±1); which ones is drawn.
 
     Returns:
-        Images uint8 [count, 32, 32, 3] and labels int32 [count].
+        Images uint8 [count, 32, 32, 3] and labels int32 [count], or [count, 10] of zeros and ones.
     """
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, stream))))
     order = np.argsort(generator.random(count), kind="stable")
     labels = (order % len(CLASSES)).astype(np.int32)
+    if multi_label:
+        drawn = np.argsort(generator.random((count, len(CLASSES))), axis=1, kind="stable")
+        ranks = np.argsort(drawn, axis=1, kind="stable")
+        labels = (ranks <= (order % _MOST_SHAPES)[:, None]).astype(np.int32)
     images = np.empty((count, _SIZE, _SIZE, 3), np.uint8)
     for start in range(0, count, _CHUNK):
         chunk = labels[start : start + _CHUNK]
@@ -147,16 +158,19 @@ def generate_split(seed: int, count: int, stream: int) -> tuple[Array, Array]:
 
 
 def _draw(labels: Array, generator: np.random.Generator) -> Array:
-    """Draw one image per label: background, clutter behind and before the shape, noise."""
+    """Draw one image per label or row of labels: background, clutter behind and before the shapes, noise."""
     n = len(labels)
+    slots = 1 if labels.ndim == 1 else _MOST_SHAPES
     base = generator.random((n, 1, 1, 3), np.float32)
-    # A channel of the shape is 0.3 to 0.7 away from the background's (cyclically): visible, in any colour.
-    away = np.float32(0.3) + np.float32(0.4) * generator.random((n, 1, 1, 3), np.float32)
-    colour = (base + away) % np.float32(1)
+    # A channel of a shape is 0.3 to 0.7 away from the background's (cyclically): visible, in any colour.
+    away = np.float32(0.3) + np.float32(0.4) * generator.random((slots, n, 1, 1, 3), np.float32)
+    colours = (base + away) % np.float32(1)
     canvas = base + _gradient(n, generator)
     for _ in range(_CLUTTER - 1):
         canvas = _blend(canvas, generator.random((n, 1, 1, 3), np.float32), _clutter(n, generator))
-    canvas = _blend(canvas, colour, _shape(labels, generator))
+    shapes = [_shape(labels, generator)] if slots == 1 else _quartered_shapes(labels, generator)
+    for colour, shape in zip(colours, shapes, strict=True):
+        canvas = _blend(canvas, colour, shape)
     canvas = _blend(canvas, generator.random((n, 1, 1, 3), np.float32), _clutter(n, generator))
     # Four bytes summed: close to a normal distribution, and exact; its standard deviation is 148 steps.
     noise = generator.integers(0, 256, (n, _SIZE, _SIZE, 3, 4), np.uint8).sum(axis=-1, dtype=np.int32) - 510
@@ -180,24 +194,51 @@ def _uniform(generator: np.random.Generator, n: int, low: float, high: float) ->
 
 
 def _local_axes(
-    n: int, generator: np.random.Generator, low: float, high: float, radius: Array
+    n: int,
+    generator: np.random.Generator,
+    low: float,
+    high: float,
+    radius: Array,
+    corner: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """Coordinates [n, 32, 32] in a turned frame centred in [low, high]² pixels, in units of `radius`."""
+    """Coordinates [n, 32, 32] in a turned frame centred in [low, high]² pixels, in units of `radius`.
+
+    `corner`: where pixel 0 lies for this, columns and rows float32 [n]; None: in the image's corner.
+    """
     grid = np.arange(_SIZE, dtype=np.float32)
     dx = grid[None, None, :] - _uniform(generator, n, low, high)
     dy = grid[None, :, None] - _uniform(generator, n, low, high)
+    if corner is not None:
+        dx, dy = dx - corner[0][:, None, None], dy - corner[1][:, None, None]
     angle = 2 * np.pi * generator.random(n)
     cosine = np.cos(angle).astype(np.float32)[:, None, None] / radius
     sine = np.sin(angle).astype(np.float32)[:, None, None] / radius
     return dx * cosine + dy * sine, dy * cosine - dx * sine
 
 
-def _shape(labels: Array, generator: np.random.Generator) -> Array:
-    """Coverage [n, 32, 32] of each label's shape, anti-aliased over one pixel."""
+def _quartered_shapes(labels: Array, generator: np.random.Generator) -> Iterator[Array]:
+    """Yield the coverage of one shape of each image after the other, each in a quarter of its own."""
+    n, half = len(labels), _SIZE // 2
+    quarters = np.argsort(generator.random((n, 4)), axis=1, kind="stable")
+    columns, rows = ((half * part).astype(np.float32) for part in (quarters % 2, quarters // 2))
+    classes = np.argsort(-labels, axis=1, kind="stable")
+    for slot in range(_MOST_SHAPES):
+        shown = np.where(slot < labels.sum(axis=1), classes[:, slot], -1)
+        yield _shape(shown, generator, (5.0, 7.0), (6.5, 8.5), (columns[:, slot], rows[:, slot]))
+
+
+def _shape(
+    labels: Array,
+    generator: np.random.Generator,
+    radii: tuple[float, float] = (8.0, 12.5),
+    centre: tuple[float, float] = (12.0, 19.0),
+    corner: tuple[Array, Array] | None = None,
+) -> Array:
+    """Coverage [n, 32, 32] of each label's shape, anti-aliased over one pixel; none for a label of -1."""
     n = len(labels)
-    radius = _uniform(generator, n, 8.0, 12.5)
-    u, v = _local_axes(n, generator, 12.0, 19.0, radius)
-    distance = np.empty_like(u)
+    radius = _uniform(generator, n, *radii)
+    u, v = _local_axes(n, generator, *centre, radius, corner)
+    distance = np.ones_like(u)
     for label, outline in enumerate(_OUTLINES.values()):
         rows = np.flatnonzero(labels == label)
         distance[rows] = outline(u[rows], v[rows])

@@ -4,7 +4,18 @@ import math
 
 import numpy as np
 
-__all__ = ["channel_statistics", "stratified_validation_rows"]
+__all__ = ["channel_statistics", "strata", "stratified_validation_rows"]
+
+
+def strata(labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, int]:
+    """Return what examples are balanced by, int [n], and how many kinds of it there are.
+
+    The class of labels [n]; of [n, num_classes] each set of labels that occurs ("label powerset").
+    """
+    if labels.ndim == 1:
+        return labels, num_classes
+    sets, numbers = np.unique(labels, axis=0, return_inverse=True)
+    return numbers.reshape(-1), len(sets)
 
 
 def stratified_validation_rows(labels: np.ndarray, num_classes: int, size: int, seed: int) -> np.ndarray:

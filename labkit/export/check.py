@@ -16,7 +16,9 @@ from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.export import predict
 from labkit.export.formats import Format
+from labkit.scores import right
 from labkit.training.evaluate import evaluate_split
+from labkit.training.losses import SOFTMAX, Loss
 from labkit.training.steps import make_predict_step
 
 __all__ = ["TOLERANCE", "Comparison", "compare", "compare_outputs"]
@@ -50,17 +52,28 @@ class Comparison:
         return asdict(self) | {"tolerance": TOLERANCE, "passed": self.passed}
 
 
-def compare_outputs(exported: np.ndarray, own: np.ndarray, labels: np.ndarray) -> Comparison:
-    """Compare outputs [n, num_classes] for the same n images of ``labels`` [n]."""
+def compare_outputs(
+    exported: np.ndarray,
+    own: np.ndarray,
+    labels: np.ndarray,
+    *,
+    loss: Loss = SOFTMAX,
+    probabilities: bool = False,
+) -> Comparison:
+    """Compare outputs [n, num_classes] for the same n images of ``labels`` [n] or [n, num_classes].
+
+    ``loss``: of the run; ``probabilities``: whether the outputs are these rather than logits.
+    """
     exported, own = exported.astype(np.float64), own.astype(np.float64)
-    theirs, ours = exported.argmax(axis=1), own.argmax(axis=1)
+    # A probability of one half is a logit of zero; the largest of a row stays the largest.
+    theirs, ours = (loss.predictions(outputs - probabilities / 2) for outputs in (exported, own))
     return Comparison(
         examples=len(labels),
         max_difference=float(np.abs(exported - own).max()),
         scale=float(np.abs(own).max()),
-        equal_predictions=float((theirs == ours).mean()),
-        accuracy_exported=float((theirs == labels).mean()),
-        accuracy_run=float((ours == labels).mean()),
+        equal_predictions=float(right(theirs, ours).mean()),
+        accuracy_exported=float(right(theirs, labels).mean()),
+        accuracy_run=float(right(ours, labels).mean()),
     )
 
 
@@ -70,6 +83,7 @@ def compare(
     trained: keras.Model,
     manifest: Manifest,
     *,
+    loss: Loss = SOFTMAX,
     standardized_input: bool,
     probabilities: bool,
 ) -> Comparison:
@@ -83,13 +97,15 @@ def compare(
             make_predict_step(tf.distribute.get_strategy(), trained),
             manifest,
             "test",
+            loss=loss,
             global_batch_size=BATCH_SIZE,
         )
     own = evaluation.probabilities if probabilities else evaluation.logits
     images, _ = load_split(manifest, "test")
     if standardized_input:
         images = standardize(images, manifest).numpy()
-    return compare_outputs(predict_without_labkit(format, path, images), own, evaluation.labels)
+    outputs = predict_without_labkit(format, path, images)
+    return compare_outputs(outputs, own, evaluation.labels, loss=loss, probabilities=probabilities)
 
 
 def predict_without_labkit(format: Format, path: Path, images: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from labkit.metrics import MetricsReader, with_evaluations
 from labkit.training.api import chosen_step
 from labkit.training.checkpoint_evaluator import check_same_data
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
+from labkit.training.losses import LOSSES
 
 __all__ = ["make"]
 
@@ -31,8 +32,9 @@ def make(request: ExportRequest, announce: Callable[[str], None]) -> ExportResul
     state = store.state(step)
     check_same_data(request.run, state, request.manifest)
     ends = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}
+    loss = LOSSES[request.config.optimizer.loss]
     trained = trained_model(request.config, request.manifest, store, step)
-    model = standard_model(request.config.model, trained, request.manifest, **ends)
+    model = standard_model(request.config.model, trained, request.manifest, **ends, loss=loss.name)
     description = _describe(request, state)
     comparison = None
     with folder_beside(request.path) as folder:
@@ -42,7 +44,7 @@ def make(request: ExportRequest, announce: Callable[[str], None]) -> ExportResul
         if request.check:
             images = request.manifest.count("test")
             announce(f"comparing it with the run's network on {images:,} test images")
-            comparison = compare(request.format, made, trained, request.manifest, **ends)
+            comparison = compare(request.format, made, trained, request.manifest, **ends, loss=loss)
             description["check"] = comparison.to_json()
         result = ExportResult(request.path, step, description, comparison)
         if result.written:
@@ -74,6 +76,7 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
             "seed": state.seed,
             "replicas": state.num_replicas,
             "precision": request.config.model.precision,
+            "loss": request.config.optimizer.loss,
             "test_accuracy": _test_accuracy(request, state.step),
         },
         "data": {"dataset": manifest.dataset, "checksum": manifest.checksum},

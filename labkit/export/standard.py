@@ -1,6 +1,6 @@
 """A trained network made of Keras's own layers, for where there is no labkit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -30,20 +30,31 @@ class StandardToolbox(Toolbox):
     def whitening(self, x):
         """Plain convolution in place of the one that is made from the training images."""
         layer = keras.layers.Conv2D(
-            2 * 2 * 2 * self.channels(x), 2, data_format=self.data_format, dtype=self.dtype, name="whitening"
+            2 * 2 * 2 * self.channels(x),
+            2,
+            data_format=self.data_format,
+            dtype=self.dtype,
+            name=self._name("whitening"),
         )
         return layer(x)
 
-    def norm(self, x, *, scale: bool = True):
+    def norm_layer(
+        self,
+        *,
+        name: str | None,
+        scale: bool = True,
+        epsilon: float | None = None,
+        data_format: str | None = None,
+    ) -> keras.Layer:
         """Keras's batch normalization; without ``scale`` it has no factor at all."""
-        layer = keras.layers.BatchNormalization(
-            axis=-1 if self.data_format == "channels_last" else 1,
+        return keras.layers.BatchNormalization(
+            axis=-1 if (data_format or self.data_format) == "channels_last" else 1,
             momentum=self._batch_norm["decay"],
-            epsilon=self._batch_norm["epsilon"],
+            epsilon=self._batch_norm["epsilon"] if epsilon is None else epsilon,
             scale=scale,
             dtype=self.dtype,
+            name=name,
         )
-        return layer(x)
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
         """The formula of ``LocalResponseNormalization`` in Keras's operations, channels last."""
@@ -60,6 +71,7 @@ def standard_model(
     *,
     standardized_input: bool = False,
     probabilities: bool = False,
+    loss: str = "softmax",
 ) -> keras.Model:
     """Return ``trained`` in Keras's own layers: channels last, float32.
 
@@ -69,7 +81,8 @@ def standard_model(
         manifest: of the data that it was trained on.
         standardized_input: whether images come as ``standardize`` makes them; else they are pixels from 0 to
             255, of any dtype that Keras casts to float32.
-        probabilities: whether the outputs are the softmax of the logits.
+        probabilities: whether the outputs are the softmax of the logits, or the sigmoid of each.
+        loss: that the network was trained with, ``softmax`` or ``sigmoid``: which of the two it is.
 
     Raises RuntimeError where the architecture has something that plain Keras doesn't know, or where the two
     networks differ: neither happens with those in ``labkit.architectures``.
@@ -90,7 +103,7 @@ def standard_model(
     network, values = BUILDERS[config.model]
     x = network(toolbox, x, **values(config), num_classes=manifest.num_classes)
     if probabilities:
-        x = keras.layers.Softmax(name="probabilities")(x)
+        x = keras.layers.Activation(loss, name="probabilities")(x)
     model = keras.Model(images, x, name=model_name(config).replace("-", "_"))
     foreign = sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
     if foreign:
@@ -99,7 +112,8 @@ def standard_model(
             "StandardToolbox must replace them"
         )
     copy_weights(trained, model)
-    _check_equal(trained, model, manifest, standardized_input, probabilities)
+    function = keras.activations.get(loss if probabilities else "linear")
+    _check_equal(trained, model, manifest, standardized_input, function)
     return model
 
 
@@ -143,16 +157,13 @@ def _check_equal(
     model: keras.Model,
     manifest: Manifest,
     standardized_input: bool,
-    probabilities: bool,
+    function: Callable[[Any], Any],
 ) -> None:
-    """Raise RuntimeError unless both networks answer alike for random images."""
+    """Raise RuntimeError unless ``model`` answers as ``function`` of ``trained`` for random images."""
     shape = (PROBE_IMAGES, *manifest.image_shape)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     images = standardize(pixels, manifest)
-    expected = trained(images, training=False)
-    if probabilities:
-        expected = keras.ops.softmax(expected)
-    expected = np.asarray(expected)
+    expected = np.asarray(function(trained(images, training=False)))
     found = np.asarray(model(images if standardized_input else pixels, training=False))
     if not np.abs(found - expected).max() <= PROBE_TOLERANCE * np.abs(expected).max():
         raise RuntimeError(f"{model.name} in Keras's own layers answers otherwise than labkit's")

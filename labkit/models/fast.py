@@ -41,9 +41,11 @@ def fast_net(
     def norm_activate(x):
         return activate(toolbox.norm(x, scale=False))
 
-    x = activate(toolbox.whitening(images)) if whitening else norm_activate(toolbox.conv(images, 24, 3))
-    for width in STAGE_WIDTHS:
+    with toolbox.part("stem"):
+        x = activate(toolbox.whitening(images)) if whitening else norm_activate(toolbox.conv(images, 24, 3))
+    for stage, width in enumerate(STAGE_WIDTHS, start=1):
         filters = max(16, round(width * width_factor / 16) * 16)
-        x = norm_activate(toolbox.max_pool(toolbox.conv(x, filters, 3, dirac=dirac), 2))
-        x = norm_activate(toolbox.conv(x, filters, 3, dirac=dirac))
+        with toolbox.part(f"stage{stage}"):
+            x = norm_activate(toolbox.max_pool(toolbox.conv(x, filters, 3, dirac=dirac), 2))
+            x = norm_activate(toolbox.conv(x, filters, 3, dirac=dirac))
     return toolbox.logits(toolbox.global_max(x), num_classes, use_bias=False, scale=LOGIT_SCALE)

@@ -2,7 +2,8 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,14 +16,19 @@ _RECORDING = threading.local()
 
 
 @contextlib.contextmanager
-def recorded_batch_statistics() -> Iterator[list[tuple["BatchNormalization", tf.Tensor, tf.Tensor]]]:
-    """Collect (layer, mean, variance) of every batch normalization called in training within the block."""
-    outer = getattr(_RECORDING, "statistics", None)
-    _RECORDING.statistics = []
+def recorded_batch_statistics(
+    frozen: Collection["BatchNormalization"] = (),
+) -> Iterator[list[tuple["BatchNormalization", tf.Tensor, tf.Tensor]]]:
+    """Collect (layer, mean, variance) of every batch normalization called in training within the block.
+
+    Those in ``frozen`` normalize by their moving averages there, as in inference, and have nothing to record.
+    """
+    outer: tuple[Any, Any] = getattr(_RECORDING, "statistics", None), getattr(_RECORDING, "frozen", ())
+    _RECORDING.statistics, _RECORDING.frozen = [], frozenset(map(id, frozen))
     try:
         yield _RECORDING.statistics
     finally:
-        _RECORDING.statistics = outer
+        _RECORDING.statistics, _RECORDING.frozen = outer
 
 
 @keras.saving.register_keras_serializable(package="labkit")
@@ -81,7 +87,7 @@ class BatchNormalization(keras.layers.Layer):
 
     def call(self, inputs, training=False):
         is_double = self.compute_dtype == "float64"  # has no fused kernel
-        if not training:
+        if not training or id(self) in getattr(_RECORDING, "frozen", ()):
             if is_double:
                 moving = map(tf.convert_to_tensor, (self.moving_mean, self.moving_variance))
                 return self._affine(inputs, *moving)

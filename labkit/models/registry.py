@@ -8,6 +8,7 @@ import keras
 from labkit.architectures import model_name
 from labkit.config import ModelConfig
 from labkit.models.fast import fast_net
+from labkit.models.keras_application import keras_application
 from labkit.models.resnet import resnet
 from labkit.models.senet import se_resnet
 from labkit.models.toolbox import Toolbox
@@ -41,6 +42,7 @@ BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, 
             "activation": config.activation,
         },
     ),
+    "keras_application": (keras_application, lambda config: {"application": config.application}),
 }
 
 

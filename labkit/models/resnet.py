@@ -43,20 +43,23 @@ def resnet(
     blocks_per_stage = (num_layers - 2) // (9 if bottleneck else 6)
     residual_block = _block_v1 if version == 1 else _block_v2
 
-    x = toolbox.conv(images, STAGE_WIDTHS[0], 3)
-    if version == 1:
-        x = toolbox.norm_relu(x)
-    for stage, width in enumerate(STAGE_WIDTHS):
+    with toolbox.part("stem"):
+        x = toolbox.conv(images, STAGE_WIDTHS[0], 3)
+        if version == 1:
+            x = toolbox.norm_relu(x)
+    for stage, width in enumerate(STAGE_WIDTHS, start=1):
         for index in range(blocks_per_stage):
-            stride = 2 if stage > 0 and index == 0 else 1
-            residual, shortcut = residual_block(toolbox, x, width, stride, bottleneck)
-            if recalibrate is not None:
-                residual = recalibrate(toolbox, residual)
+            stride = 2 if stage > 1 and index == 0 else 1
+            with toolbox.part(f"stage{stage}_block{index + 1}"):
+                residual, shortcut = residual_block(toolbox, x, width, stride, bottleneck)
+                if recalibrate is not None:
+                    residual = recalibrate(toolbox, residual)
             x = toolbox.add(residual, shortcut)
             if version == 1:
                 x = toolbox.relu(x)
     if version == 2:
-        x = toolbox.norm_relu(x)
+        with toolbox.part(f"stage{len(STAGE_WIDTHS)}"):
+            x = toolbox.norm_relu(x)
     return toolbox.logits(toolbox.global_average(x), num_classes)
 
 

@@ -1,5 +1,8 @@
 """Layers with everything decided that an architecture should not have to know."""
 
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,7 +17,8 @@ class Toolbox:
     """Make and apply layers with one layout, precision, normalization and seed.
 
     Each method applies a new layer to a Keras tensor. Every layer with random initial weights gets a
-    seed of its own, derived from ``seed`` and the order of construction.
+    seed of its own, derived from ``seed`` and the order of construction; and a name that says where in the
+    network it is, such as ``stage2_block1_conv2`` (see ``part``).
 
     Args:
         data_format: ``channels_last`` or ``channels_first``.
@@ -37,13 +41,36 @@ class Toolbox:
         self.dtype = dtype
         self._seed = seed
         self._layers_with_weights = 0
+        self._part: str | None = None
+        self._named: Counter[str] = Counter()
         self._batch_norm: dict[str, Any] = {
             "decay": batch_norm_decay,
             "epsilon": batch_norm_epsilon,
             "synchronized": sync_batch_norm,
         }
 
-    def _next_seed(self) -> int:
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Name the layers with weights that are made within: ``<name>_conv1``, ``<name>_norm1`` and so on.
+
+        ``name``: the stage, with what it has inside behind an underscore (``labkit.models.stages``).
+        """
+        outer, self._part = self._part, name
+        try:
+            yield
+        finally:
+            self._part = outer
+
+    def _name(self, kind: str) -> str | None:
+        """Return the next name for a layer of this kind; None outside of all parts, where Keras finds one."""
+        if self._part is None:
+            return None
+        stem = f"{self._part}_{kind}"
+        self._named[stem] += 1
+        return f"{stem}{self._named[stem]}"
+
+    def next_seed(self) -> int:
+        """Return the seed of the next layer with random initial weights."""
         self._layers_with_weights += 1
         return (self._seed * 1_000_003 + self._layers_with_weights) % 2**31
 
@@ -56,7 +83,7 @@ class Toolbox:
 
         ``dirac``: as many filters as there are input channels begin as the identity.
         """
-        initializer = keras.initializers.HeNormal(self._next_seed())
+        initializer = keras.initializers.HeNormal(self.next_seed())
         layer = keras.layers.Conv2D(
             filters,
             kernel_size,
@@ -66,6 +93,7 @@ class Toolbox:
             data_format=self.data_format,
             kernel_initializer=Dirac(initializer) if dirac else initializer,
             dtype=self.dtype,
+            name=self._name("conv"),
         )
         return layer(x)
 
@@ -76,15 +104,16 @@ class Toolbox:
             kernel_size,
             padding="same",
             data_format=self.data_format,
-            kernel_initializer=keras.initializers.TruncatedNormal(0.0, stddev, self._next_seed()),
+            kernel_initializer=keras.initializers.TruncatedNormal(0.0, stddev, self.next_seed()),
             bias_initializer=keras.initializers.Constant(bias),
             dtype=self.dtype,
+            name=self._name("conv"),
         )
         return layer(x)
 
     def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
         """Dense layer on [batch, features]; without ``stddev`` He initialization, else as ``biased_conv``."""
-        seed = self._next_seed()
+        seed = self.next_seed()
         layer = keras.layers.Dense(
             units,
             kernel_initializer=(
@@ -94,6 +123,7 @@ class Toolbox:
             ),
             bias_initializer=keras.initializers.Constant(bias),
             dtype=self.dtype,
+            name=self._name("dense"),
         )
         return layer(x)
 
@@ -103,18 +133,33 @@ class Toolbox:
             2 * 2 * 2 * self.channels(x),
             2,
             data_format=self.data_format,
-            kernel_initializer=keras.initializers.HeNormal(self._next_seed()),
+            kernel_initializer=keras.initializers.HeNormal(self.next_seed()),
             dtype=self.dtype,
-            name="whitening",
+            name=self._name("whitening"),
         )
         return layer(x)
 
     def norm(self, x, *, scale: bool = True):
         """Batch normalization; ``scale``: whether its factor is trained."""
-        layer = BatchNormalization(
-            data_format=self.data_format, dtype=self.dtype, scale=scale, **self._batch_norm
+        return self.norm_layer(name=self._name("norm"), scale=scale)(x)
+
+    def norm_layer(
+        self,
+        *,
+        name: str | None,
+        scale: bool = True,
+        epsilon: float | None = None,
+        data_format: str | None = None,
+    ) -> keras.Layer:
+        """Return a batch normalization; None stands for the toolbox's own value."""
+        own = {} if epsilon is None else {"epsilon": epsilon}
+        return BatchNormalization(
+            data_format=data_format or self.data_format,
+            dtype=self.dtype,
+            scale=scale,
+            name=name,
+            **(self._batch_norm | own),
         )
-        return layer(x)
 
     def relu(self, x):
         """Rectified linear unit."""
@@ -195,7 +240,7 @@ class Toolbox:
 
         ``scale``: a constant factor of the logits. ``stddev``: as in ``dense``, else Glorot initialization.
         """
-        seed = self._next_seed()
+        seed = self.next_seed()
         initializer = (
             keras.initializers.GlorotUniform(seed)
             if stddev is None

@@ -30,12 +30,15 @@ def tutorial_cnn(toolbox: Toolbox, images, *, num_classes: int) -> keras.KerasTe
         images: float [batch, height, width, channels], or channels first where the toolbox says so.
         num_classes: of the logits.
     """
-    x = toolbox.relu(toolbox.biased_conv(images, **CONVOLUTION, bias=0.0))
+    with toolbox.part("stage1"):
+        x = toolbox.relu(toolbox.biased_conv(images, **CONVOLUTION, bias=0.0))
     x = toolbox.local_response_norm(toolbox.max_pool(x, **POOL), **NORMALIZATION)
-    x = toolbox.relu(toolbox.biased_conv(x, **CONVOLUTION, bias=0.1))
+    with toolbox.part("stage2"):
+        x = toolbox.relu(toolbox.biased_conv(x, **CONVOLUTION, bias=0.1))
     # Normalization and pool stand the other way round here.
     x = toolbox.max_pool(toolbox.local_response_norm(x, **NORMALIZATION), **POOL)
     x = toolbox.flatten(x)
-    x = toolbox.relu(toolbox.dense(x, 384, **DENSE))
-    x = toolbox.relu(toolbox.dense(x, 192, **DENSE))
+    with toolbox.part("stage3"):
+        x = toolbox.relu(toolbox.dense(x, 384, **DENSE))
+        x = toolbox.relu(toolbox.dense(x, 192, **DENSE))
     return toolbox.logits(x, num_classes, **LOGITS)

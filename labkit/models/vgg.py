@@ -34,8 +34,10 @@ def vgg(toolbox: Toolbox, images, *, num_layers: int, num_classes: int) -> keras
         num_classes: of the logits.
     """
     x = images
-    for width, convolutions in zip(STAGE_WIDTHS, CONVOLUTIONS[num_layers], strict=True):
-        for _ in range(convolutions):
-            x = toolbox.norm_relu(toolbox.conv(x, width, 3))
+    stages = zip(STAGE_WIDTHS, CONVOLUTIONS[num_layers], strict=True)
+    for stage, (width, convolutions) in enumerate(stages, start=1):
+        with toolbox.part(f"stage{stage}"):
+            for _ in range(convolutions):
+                x = toolbox.norm_relu(toolbox.conv(x, width, 3))
         x = toolbox.max_pool(x, 2, padding="same")
     return toolbox.logits(toolbox.global_average(x), num_classes)

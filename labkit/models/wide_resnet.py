@@ -29,12 +29,15 @@ def wide_resnet(
     """
     blocks_per_stage = (num_layers - 4) // 6
 
-    x = toolbox.conv(images, STEM_WIDTH, 3)
-    for stage, width in enumerate(STAGE_WIDTHS):
+    with toolbox.part("stem"):
+        x = toolbox.conv(images, STEM_WIDTH, 3)
+    for stage, width in enumerate(STAGE_WIDTHS, start=1):
         for index in range(blocks_per_stage):
-            stride = 2 if stage > 0 and index == 0 else 1
-            x = _block(toolbox, x, round(width * width_factor), stride)
-    x = toolbox.norm_relu(x)
+            stride = 2 if stage > 1 and index == 0 else 1
+            with toolbox.part(f"stage{stage}_block{index + 1}"):
+                x = _block(toolbox, x, round(width * width_factor), stride)
+    with toolbox.part(f"stage{len(STAGE_WIDTHS)}"):
+        x = toolbox.norm_relu(x)
     return toolbox.logits(toolbox.global_average(x), num_classes)
 
 

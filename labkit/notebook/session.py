@@ -78,13 +78,14 @@ def prepare(parameters: Parameters) -> Prepared:
     # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     from labkit.data.resolve import resolve
-    from labkit.training.resolution import with_recorded_choices
+    from labkit.training.resolution import check_targets, with_recorded_choices
     from labkit.training.session import prepare_devices
 
     plan = (
         prepare_devices(config) if parameters.cluster is None else _plan_cluster(config, parameters.cluster)
     )
     config = with_recorded_choices(config, parameters.overwrite)
+    check_targets(config)
     ours = config.data.data_dir is None
     note = ""
 

@@ -142,6 +142,7 @@ def discard(run: RunDirectory) -> None:
         run.status_path,
         run.environment_path,
         run.log_path,
+        run.transfer_path,
         run.config_path,
     ):
         path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader, append_evaluation
+from labkit.metrics import MetricsReader, append_evaluation, selection_figure
 from labkit.notices import import_tensorflow
 from labkit.runs import RunDirectory
 from labkit.training.admission import check_cluster, check_place, check_writable, recorded_config
@@ -133,7 +133,7 @@ def _already_finished(run: RunDirectory) -> TrainResult:
     step = status.step if status else 0
     validations = reader.split("validation")
     # The first of the best, as the loop chooses.
-    chosen = max(validations, key=lambda row: row["accuracy"])["step"] if validations else step
+    chosen = max(validations, key=selection_figure)["step"] if validations else step
     tests = {row["step"]: row for row in reader.split("test")}
     how = run.read_environment().get("description", "unknown devices")
     message = f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}"

@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ import tensorflow as tf
 __all__ = ["ceiling", "matrix_product", "training_flops"]
 
 
-def training_flops(model: keras.Model) -> int:
+def training_flops(model: keras.Model, frozen: Collection[str] = ()) -> int:
     """Return the floating-point operations of a training step for one image: convolutions and dense layers.
 
     A multiply-add counts as two operations. Each layer has its multiply-adds once forward; once more for the
@@ -22,6 +22,7 @@ def training_flops(model: keras.Model) -> int:
 
     Args:
         model: functional, of layers that are called once and have one output each, in either layout.
+        frozen: names of layers that aren't trained.
     """
     total = 0
     has_gradient: dict[int, bool] = {}
@@ -31,10 +32,12 @@ def training_flops(model: keras.Model) -> int:
             continue
         inputs = operation.input if isinstance(operation.input, list) else [operation.input]
         before = any(has_gradient[id(tensor)] for tensor in inputs)
-        has_gradient[id(operation.output)] = before or bool(getattr(operation, "trainable_weights", []))
+        is_held = operation.name in frozen
+        has_own = bool(getattr(operation, "trainable_weights", [])) and not is_held
+        has_gradient[id(operation.output)] = before or has_own
         kernel = getattr(operation, "kernel", None)
         if kernel is not None:
-            total += 2 * _multiply_adds(operation) * (1 + bool(kernel.trainable) + before)
+            total += 2 * _multiply_adds(operation) * (1 + (kernel.trainable and not is_held) + before)
     return total
 
 

@@ -28,6 +28,7 @@ class WorkerStuck(RuntimeError):
 
 @dataclass
 class _UnderWay:
+    number: int  # from 0
     batch: tuple[Any, Any]
     learning_rate: float
     waited: float
@@ -105,7 +106,7 @@ class AsynchronousEngine:
                     raise
                 # The worker died between its report and the copying of its figures: the coordinator counts
                 # the step as done and gives it to nobody. ``settle`` sees that its update was made twice.
-                self._schedule(item.batch, item.learning_rate, item.waited)
+                self._schedule(item.number, item.batch, item.learning_rate, item.waited)
             else:
                 return self._collected(item, figures, seconds)
 
@@ -113,13 +114,13 @@ class AsynchronousEngine:
         started = time.perf_counter()
         batch = next(self._batches)
         waited = time.perf_counter() - started
-        self._schedule(batch, self._learning_rate(self._started), waited)
+        self._schedule(self._started, batch, self._learning_rate(self._started), waited)
         self._started += 1
 
-    def _schedule(self, batch: tuple[Any, Any], learning_rate: float, waited: float) -> None:
+    def _schedule(self, number: int, batch: tuple[Any, Any], learning_rate: float, waited: float) -> None:
         arguments = (*batch, tf.constant(learning_rate, tf.float32), self._go)
-        result = self._coordinator.schedule(self._session.train_step, args=arguments)
-        self._under_way.append(_UnderWay(batch, learning_rate, waited, result))
+        result = self._coordinator.schedule(self._session.train_step_at(number), args=arguments)
+        self._under_way.append(_UnderWay(number, batch, learning_rate, waited, result))
 
     def _next_ready(self) -> _UnderWay:
         waiting_since = time.monotonic()
@@ -138,7 +139,7 @@ class AsynchronousEngine:
                 waiting_since = time.monotonic()
 
     def _collected(self, item: _UnderWay, figures: Any, seconds: Any) -> StepResult:
-        loss, accuracy, _ = figures.tolist()
+        *values, _ = figures.tolist()
         worked, exchanged = seconds.tolist()
         now = time.perf_counter()
         # The time since as many steps ago as there are workers: steps of several workers end in bursts.
@@ -146,8 +147,8 @@ class AsynchronousEngine:
         self._ends = [*self._ends[1:], now]
         self._completed += 1
         return StepResult(
-            self._completed, loss, accuracy, item.learning_rate, max(since, 1e-9), min(item.waited, since),
-            exchanged, _worker_of(item.result), worked,
+            self._completed, self._session.loss.named(values), item.learning_rate, max(since, 1e-9),
+            min(item.waited, since), exchanged, _worker_of(item.result), worked,
         )  # fmt: skip
 
     def settle(self) -> int:

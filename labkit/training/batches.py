@@ -48,4 +48,4 @@ def distortion_of(data: DataConfig) -> Distortion | None:
     """Return how training images are distorted, None where they aren't."""
     if not data.use_distortion_for_training:
         return None
-    return Distortion(data.crop_padding, data.crop_padding_mode, data.flip)
+    return Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)

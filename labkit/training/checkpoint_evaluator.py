@@ -75,6 +75,7 @@ class CheckpointEvaluator:
             self._session.predict_step,
             self._manifest,
             self._split,
+            loss=self._session.loss,
             global_batch_size=self._config.data.eval_batch_size,
             views_step=self._session.views_step,
             on_batch=self._on_batch,

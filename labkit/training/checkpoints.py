@@ -26,7 +26,8 @@ _NAME = re.compile(r"step-(\d{8,})")
 class CheckpointState:
     """What the loop needs beside the variables.
 
-    ``best_step`` and ``best_accuracy`` (0 to 1): the best validation so far; None before the first.
+    ``best_step`` and ``best_accuracy`` (0 to 1): the best validation so far, by
+    ``labkit.metrics.selection_figure``; None before the first.
     """
 
     step: int

@@ -18,15 +18,15 @@ __all__ = ["StepResult", "SynchronousEngine"]
 class StepResult:
     """One completed training step.
 
-    ``step`` counts from 1 in order of their ends (asynchronous steps may begin in another order). ``seconds``
-    of wall time that the step accounts for, of which ``waited`` for the input. ``worker`` made it:
+    ``step`` counts from 1 in order of their ends (asynchronous steps may begin in another order). ``figures``
+    of its batch, by the keys of a metrics row: ``loss``, ``accuracy``, and what the loss adds. ``seconds`` of
+    wall time that the step accounts for, of which ``waited`` for the input. ``worker`` made it:
     ``worker_seconds`` from its batch to its end, of which ``exchanged`` between devices or processes (NaN
     where that isn't measured).
     """
 
     step: int
-    loss: float
-    accuracy: float
+    figures: dict[str, float]
     learning_rate: float
     seconds: float
     waited: float
@@ -88,21 +88,20 @@ class SynchronousEngine:
             self._on_first_batch(self._session.strategy.experimental_local_results(images)[0], self._step)
             self._on_first_batch = None
         learning_rate = self._learning_rate(self._step)
-        figures, seconds = self._session.train_step(
+        figures, seconds = self._session.train_step_at(self._step)(
             images,
             labels,
             tf.constant(learning_rate, tf.float32),
             tf.constant(float(self._stopping()), tf.float32),
         )
-        loss, accuracy, stops = figures.numpy().tolist()
+        *values, stops = figures.numpy().tolist()
         self._all_stop = stops > 0
         self._step += 1
         elapsed = time.perf_counter() - started
         exchanged = float(seconds.numpy()[1])
         return StepResult(
             self._step,
-            loss,
-            accuracy,
+            self._session.loss.named(values),
             learning_rate,
             elapsed,
             waited,

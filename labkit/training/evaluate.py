@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import InputShare, eval_dataset
+from labkit.training.losses import SOFTMAX, Loss
 
 __all__ = ["Evaluation", "evaluate_split", "gathered"]
 
@@ -19,8 +20,9 @@ __all__ = ["Evaluation", "evaluate_split", "gathered"]
 class Evaluation:
     """Logits of every example of a split, in the split's order, and the figures that follow.
 
-    ``logits`` float32 [n, num_classes]; ``labels`` int32 [n]; ``index`` int64 [n], the examples' numbers
-    within the split; ``seconds`` of wall time. ``augmented`` is the same with test-time augmentation.
+    ``logits`` float32 [n, num_classes]; ``labels`` int32 [n], or [n, num_classes] of zeros and ones where an
+    image has several; ``index`` int64 [n], the examples' numbers within the split; ``seconds`` of wall time.
+    ``augmented`` is the same with test-time augmentation; ``loss_function`` what the model was trained with.
     """
 
     split: str
@@ -29,6 +31,7 @@ class Evaluation:
     index: np.ndarray
     seconds: float
     augmented: "Evaluation | None" = None
+    loss_function: Loss = SOFTMAX
 
     @property
     def examples(self) -> int:
@@ -36,36 +39,32 @@ class Evaluation:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Softmax of the logits, float64 [n, num_classes]."""
-        return np.exp(self._log_probabilities())
-
-    def _log_probabilities(self) -> np.ndarray:
-        logits = self.logits.astype(np.float64)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-
-    @property
-    def loss(self) -> float:
-        """Mean cross-entropy in nats, without label smoothing and weight decay."""
-        return float(-self._log_probabilities()[np.arange(self.examples), self.labels].mean())
+        """Softmax or sigmoid of the logits, float64 [n, num_classes]."""
+        return self.loss_function.probabilities(self.logits)
 
     @property
     def predictions(self) -> np.ndarray:
-        """The class of the largest logit, int64 [n]."""
-        return self.logits.argmax(axis=1)
+        """The class of the largest logit, int64 [n]; of several all over one half, bool [n, num_classes]."""
+        return self.loss_function.predictions(self.logits)
+
+    @functools.cached_property
+    def figures(self) -> dict[str, float]:
+        """``loss``, without label smoothing and weight decay, ``accuracy``, what else belongs to the loss."""
+        return self.loss_function.scores(self.labels, self.logits)
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy in nats."""
+        return self.figures["loss"]
 
     @property
     def accuracy(self) -> float:
-        return float((self.predictions == self.labels).mean())
+        return self.figures["accuracy"]
 
-    @property
-    def top5_accuracy(self) -> float:
-        """Share of examples whose label is among the five largest logits (ties: the lower class first)."""
-        best = np.argsort(-self.logits, axis=1, kind="stable")[:, :5]
-        return float((best == self.labels[:, None]).any(axis=1).mean())
-
-    def confusion(self) -> np.ndarray:
-        """Return counts, int64 [true class, predicted class]."""
+    def confusion(self) -> np.ndarray | None:
+        """Return counts, int64 [true class, predicted class]; None where images have several labels."""
+        if self.loss_function.multi_label:
+            return None
         num_classes = self.logits.shape[1]
         cells = self.labels.astype(np.int64) * num_classes + self.predictions
         return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
@@ -81,9 +80,7 @@ class Evaluation:
             }
         return augmented | {
             "split": self.split,
-            "loss": self.loss,
-            "accuracy": self.accuracy,
-            "top5_accuracy": self.top5_accuracy,
+            **self.figures,
             "examples": self.examples,
             "seconds": self.seconds,
         }
@@ -95,6 +92,7 @@ def evaluate_split(
     manifest: Manifest,
     split: str,
     *,
+    loss: Loss = SOFTMAX,
     global_batch_size: int,
     views_step=None,
     on_batch=lambda: None,
@@ -108,14 +106,18 @@ def evaluate_split(
         predict_step: from ``make_predict_step``.
         manifest: the prepared data set.
         split: ``train``, ``validation`` or ``test``.
+        loss: that the model was trained with.
         global_batch_size: examples a step; any size, the last batch is padded and the padding left out.
         views_step: the same with test-time augmentation; the split is gone through once more with it.
         on_batch: called after each batch.
         num_workers, worker_number: where several processes evaluate together, how many and which this is.
             Every one of them returns the evaluation of the whole split.
 
-    Raises RuntimeError where an example came more or less than once.
+    Raises RuntimeError where an example came more or less than once, ValueError where the loss is for other
+    targets than the data set has.
     """
+    if loss.multi_label != manifest.multi_label:
+        raise ValueError(f"{loss.name!r} isn't for {manifest.dataset}: target shape {manifest.target_shape}")
     if views_step is not None:
         plain, augmented = (
             evaluate_split(
@@ -123,6 +125,7 @@ def evaluate_split(
                 step,
                 manifest,
                 split,
+                loss=loss,
                 global_batch_size=global_batch_size,
                 on_batch=on_batch,
                 num_workers=num_workers,
@@ -149,19 +152,20 @@ def evaluate_split(
         on_batch()
     rows = _gathered(strategy, [np.concatenate(parts) for parts in collected], num_workers)
     rows = rows[rows[:, -1] > 0]
-    logits = rows[:, :-3].astype(np.float32)
-    labels, index = rows[:, -3].astype(np.int32), rows[:, -2].astype(np.int64)
+    logits = rows[:, : manifest.num_classes].astype(np.float32)
+    labels = rows[:, manifest.num_classes : -2].astype(np.int32).reshape(-1, *manifest.target_shape)
+    index = rows[:, -2].astype(np.int64)
     order = np.argsort(index, kind="stable")
     if not np.array_equal(index[order], np.arange(manifest.count(split))):
         raise RuntimeError(f"the {split} split was not evaluated once per example: {len(index)} results")
-    return Evaluation(split, logits[order], labels[order], index[order], time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return Evaluation(split, logits[order], labels[order], index[order], seconds, loss_function=loss)
 
 
 def _as_rows(logits: np.ndarray, labels: np.ndarray, index: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return all results of a batch as one array, float64 [batch, num_classes + 3]: exact for every one."""
-    return np.concatenate(
-        [logits, labels[:, None], index[:, None], weight[:, None]], axis=1, dtype=np.float64
-    )
+    """Return all results of a batch as one array, float64 [batch, columns]: exact for every one."""
+    columns = [values.reshape(len(index), -1) for values in (logits, labels, index, weight)]
+    return np.concatenate(columns, axis=1, dtype=np.float64)
 
 
 def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_workers: int) -> np.ndarray:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader, append_evaluation, evaluations_path, evaluations_that_count
+from labkit.metrics import (
+    MetricsReader,
+    append_evaluation,
+    evaluations_path,
+    evaluations_that_count,
+    figures_in_words,
+)
 from labkit.notices import import_tensorflow
 from labkit.runs import RunDirectory
 from labkit.training.api import evaluation_inputs
@@ -222,8 +228,7 @@ class Follower:
             self.evaluated += 1
             self._evaluator.write_event(row)
             self._announce(
-                f"{self._split} at step {step}: loss {row['loss']:.4f}  accuracy {row['accuracy']:.4f}  "
-                f"top5_accuracy {row['top5_accuracy']:.4f}  "
+                f"{self._split} at step {step}: {figures_in_words(row)}  "
                 f"({row['examples']:,} examples in {row['seconds']:.1f} s)"
             )
 

@@ -1,5 +1,7 @@
 """Weights that are drawn towards an average of their past."""
 
+from collections.abc import Collection
+
 import keras
 import tensorflow as tf
 
@@ -34,7 +36,10 @@ class Lookahead(tf.Module):
         self._decay = config.lookahead_decay**self._every
         norms = [layer for layer in model.layers if isinstance(layer, BatchNormalization)]
         averages = [average for layer in norms for average in (layer.moving_mean, layer.moving_variance)]
-        self._variables = [variable.value for variable in [*model.trainable_variables, *averages]]
+        drawn = [*model.trainable_variables, *averages]
+        self._variables = [variable.value for variable in drawn]
+        owners = {id(weight): layer.name for layer in model.layers for weight in layer.weights}
+        self._owners = [owners[id(variable)] for variable in drawn]
         self.slow = []
         for index, variable in enumerate(self._variables):
             with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
@@ -45,17 +50,22 @@ class Lookahead(tf.Module):
         for variable, slow in zip(self._variables, self.slow, strict=True):
             slow.assign(variable)
 
-    def after(self, strategy: tf.distribute.Strategy, number: tf.Tensor) -> None:
+    def after(
+        self, strategy: tf.distribute.Strategy, number: tf.Tensor, frozen: Collection[str] = ()
+    ) -> None:
         """Let weights and slow copies meet where step ``number``, int64 from 1, is one for it.
 
-        In cross-replica context, inside a ``tf.function``, behind the update of that step.
+        In cross-replica context, inside a ``tf.function``, behind the update of that step. The weights of
+        layers whose names are in ``frozen`` stay as they are, to the bit.
         """
         is_last = tf.equal(number, self._total)
         progress = tf.cast(number, tf.float32) / self._total
         keep = tf.where(is_last, 1.0, self._decay * progress**3)
 
         def meet() -> None:
-            for variable, slow in zip(self._variables, self.slow, strict=True):
+            for variable, slow, owner in zip(self._variables, self.slow, self._owners, strict=True):
+                if owner in frozen:
+                    continue
                 strategy.extended.update(variable, _meet, args=(slow, keep), group=False)
 
         tf.cond(is_last | tf.equal(number % self._every, 0), meet, lambda: None)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.metrics import figures_in_words, selection_figure
 from labkit.peers import PeerLost
 from labkit.runs import RunDirectory
 from labkit.training.asynchronous import AsynchronousEngine
@@ -162,7 +163,7 @@ class TrainLoop:
         )
         decay = self.config.model.batch_norm_decay
         initial_share = decay**self.total_steps
-        if initial_share > 0.05:
+        if initial_share > 0.05 and self.config.transfer.start_from is None:
             say(
                 f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will "
                 f"be initial values still after {self.total_steps} steps, and validation and test accuracy "
@@ -172,8 +173,12 @@ class TrainLoop:
             say(
                 f"note: gradients of {self.plan.asynchronous_workers} asynchronous workers are some updates "
                 "old; where the loss stays near that of guessing, "
-                f"{math.log(self.manifest.num_classes):.2f}, lower --learning-rate or --momentum"
+                f"{self.session.loss.chance(self.manifest.num_classes):.2f}, "
+                "lower --learning-rate or --momentum"
             )
+        if self.session.freezing:
+            count = self.session.trained_parameters(self.progress.step)
+            say(f"{self.session.freezing.describe(self.total_steps)}; {count:,} weights are trained now")
         if resumed:
             say(f"going on from step {self.progress.step} of {self.total_steps}")
 
@@ -202,6 +207,7 @@ class TrainLoop:
                     if workers:
                         workers.begin()
                     continue
+                self._announce_thaw(pace)
                 row = self._record(self.engine.next_step(hold or self._limit()), pace, workers)
                 if not math.isfinite(row["loss"]):
                     return self._diverged(f"loss is {row['loss']} at step {row['step']}")
@@ -213,6 +219,17 @@ class TrainLoop:
             if workers:
                 workers.close()
         return None
+
+    def _announce_thaw(self, pace: Pace) -> None:
+        """Say which stage the next step is the first to train; a step that trains other weights compiles."""
+        stage = self.session.freezing.thaws_at(self.progress.step)
+        if stage is None:
+            return
+        pace.leave_out_next()
+        self.telemetry.compiling(f"{stage} thaws")
+        if self.writes:
+            count = self.session.trained_parameters(self.progress.step)
+            self.console.line(f"{stage} thaws after step {self.progress.step}: {count:,} weights are trained")
 
     def _limit(self) -> int:
         """Return the step up to which steps may be started: all must end before what is due after it."""
@@ -243,8 +260,7 @@ class TrainLoop:
             "split": "train",
             "step": result.step,
             "epoch": result.step / self.steps_per_epoch,
-            "loss": result.loss,
-            "accuracy": result.accuracy,
+            **result.figures,
             "learning_rate": result.learning_rate,
             "examples_per_second": rate,
             "replica_examples_per_second": rate / (self.plan.asynchronous_workers or self.plan.num_replicas),
@@ -311,10 +327,10 @@ class TrainLoop:
         """Evaluate the validation split. Returns whether it is the best so far."""
         evaluation = self._evaluate("validation")
         self._record_evaluation(evaluation, self.progress.step)
-        best = self.progress.best_accuracy
-        if best is not None and evaluation.accuracy <= best:
+        best, found = self.progress.best_accuracy, selection_figure(evaluation.figures)
+        if best is not None and found <= best:
             return False
-        self.progress.best_step, self.progress.best_accuracy = self.progress.step, evaluation.accuracy
+        self.progress.best_step, self.progress.best_accuracy = self.progress.step, found
         return True
 
     def _evaluate(self, split: str) -> Evaluation:
@@ -323,6 +339,7 @@ class TrainLoop:
             self.session.predict_step,
             self.manifest,
             split,
+            loss=self.session.loss,
             global_batch_size=self.config.data.eval_batch_size,
             views_step=self.session.views_step if split == "test" else None,
             num_workers=self.plan.num_workers,
@@ -340,8 +357,7 @@ class TrainLoop:
         if not self.writes:
             return row
         self.console.line(
-            f"{evaluation.split} at step {step}: loss {evaluation.loss:.4f}  "
-            f"accuracy {evaluation.accuracy:.4f}  top5_accuracy {evaluation.top5_accuracy:.4f}  "
+            f"{evaluation.split} at step {step}: {figures_in_words(evaluation.figures)}  "
             f"({evaluation.examples:,} examples in {format_duration(evaluation.seconds)})"
         )
         if evaluation.augmented is not None:

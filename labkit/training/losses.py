@@ -1,20 +1,147 @@
-"""The loss of one example."""
+"""Losses, and what belongs to each: its targets, its figures, how logits become probabilities."""
 
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
 import tensorflow as tf
 
-__all__ = ["softmax_cross_entropy"]
+from labkit import scores
+
+__all__ = ["LOSSES", "SIGMOID", "SOFTMAX", "Loss", "sigmoid_cross_entropy", "softmax_cross_entropy"]
 
 
-def softmax_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
-    """Return the cross-entropy of each example, in nats, float32 [batch].
+def softmax_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
+    """Return the cross-entropy of each example, in nats, [batch] of the logits' dtype.
 
     Args:
-        labels: int [batch].
-        logits: float32 [batch, num_classes].
+        targets: labels, int [batch]; or the probability of each class, float [batch, num_classes], rows of
+            sum 1: one-hot, or soft.
+        logits: float [batch, num_classes].
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al., 2016, section 7).
+
+    Raises ValueError where targets and logits don't fit together.
     """
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    targets, logits = tf.convert_to_tensor(targets), tf.convert_to_tensor(logits)
+    labels = targets.dtype.is_integer and targets.shape.rank == 1
+    soft = targets.dtype.is_floating and targets.shape.rank == 2
+    allowed = "int [batch] or float [batch, num_classes]"
+    _check_fit("softmax_cross_entropy", labels or soft, allowed, targets, logits)
+    if labels:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int32), logits)
+    else:
+        losses = tf.nn.softmax_cross_entropy_with_logits(tf.cast(targets, logits.dtype), logits)
     if label_smoothing:
         uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
         losses = (1.0 - label_smoothing) * losses + label_smoothing * uniform
     return losses
+
+
+def sigmoid_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
+    """Return the binary cross-entropy of each example, in nats, [batch] of the logits' dtype.
+
+    It is the sum over the classes: minus the log-likelihood of all of an image's labels. The gradient of a
+    logit is then p - t as with softmax, and a learning rate that fits there fits here. (Keras's
+    ``BinaryCrossentropy`` and PyTorch's ``BCEWithLogitsLoss`` take the mean, and want a larger one.)
+
+    Args:
+        targets: whether each class is there, [batch, num_classes]: zeros and ones of any dtype, or
+            probabilities.
+        logits: float [batch, num_classes].
+        label_smoothing: moves each target towards one half: t becomes (1 - smoothing) t + smoothing / 2.
+
+    Raises ValueError where targets and logits don't fit together.
+    """
+    targets, logits = tf.convert_to_tensor(targets), tf.convert_to_tensor(logits)
+    _check_fit("sigmoid_cross_entropy", targets.shape.rank == 2, "[batch, num_classes]", targets, logits)
+    targets = tf.cast(targets, logits.dtype)
+    if label_smoothing:
+        targets = (1.0 - label_smoothing) * targets + label_smoothing / 2
+    return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(targets, logits), axis=-1)
+
+
+def _check_fit(name: str, fits: bool, allowed: str, targets: tf.Tensor, logits: tf.Tensor) -> None:
+    """Raise ValueError unless ``fits``, logits are float [batch, num_classes], and the shapes go together."""
+    fits = fits and logits.dtype.is_floating and logits.shape.rank == 2
+    if not (fits and targets.shape.is_compatible_with(logits.shape[: targets.shape.rank])):
+        given = (f"{what.dtype.name} {list(what.shape)}" for what in (targets, logits))
+        raise ValueError(
+            "{}: targets are {}, logits {}; allowed: targets {}, logits float [batch, num_classes]".format(
+                name, *given, allowed
+            )
+        )
+
+
+def _top1(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    if targets.shape.rank == 2:
+        targets = tf.argmax(targets, axis=-1, output_type=tf.int32)
+    return tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.cast(targets, tf.int32))
+
+
+def _labels_right(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Return which labels are predicted right, bool [batch, num_classes]: a logit of 0 is one half."""
+    return tf.equal(logits > 0, tf.cast(targets, logits.dtype) > 0.5)
+
+
+def _exact_match(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(_labels_right(targets, logits), axis=-1)
+
+
+def _binary_accuracy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.cast(_labels_right(targets, logits), logits.dtype), axis=-1)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss with all that belongs to it.
+
+    Args:
+        name: as ``--loss`` takes it; what Keras calls the function from logits to probabilities, too.
+        multi_label: whether it is for any number of labels per image, targets [batch, num_classes], rather
+            than for one of them, [batch].
+        per_example: (targets, logits, label_smoothing) to the loss of each example, [batch].
+        step_figures: what a training step tells beside the loss, by name: (targets, logits) to the figure of
+            each example, [batch], from 0 to 1. ``accuracy`` is the first.
+        scores: (labels [n] or [n, num_classes], logits [n, num_classes]), NumPy arrays, to the figures of a
+            split: ``loss``, without label smoothing, ``accuracy``, and what else is customary.
+        probabilities: logits to probabilities float64, NumPy arrays [n, num_classes].
+        predictions: logits to what is predicted, NumPy arrays: classes int [n], or bool [n, num_classes].
+        chance: the number of classes to the loss of a model that has learned nothing.
+    """
+
+    name: str
+    multi_label: bool
+    per_example: Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor]
+    step_figures: Mapping[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]
+    scores: Callable[[np.ndarray, np.ndarray], dict[str, float]]
+    probabilities: Callable[[np.ndarray], np.ndarray]
+    predictions: Callable[[np.ndarray], np.ndarray]
+    chance: Callable[[int], float]
+
+    def named(self, values: Iterable[float]) -> dict[str, float]:
+        """Return the loss and the step's figures, given in this order, by the keys of a metrics row."""
+        return dict(zip(("loss", *self.step_figures), values, strict=True))
+
+
+SOFTMAX = Loss(
+    name="softmax",
+    multi_label=False,
+    per_example=softmax_cross_entropy,
+    step_figures={"accuracy": _top1},
+    scores=scores.single_label_scores,
+    probabilities=scores.softmax,
+    predictions=lambda logits: logits.argmax(axis=1),
+    chance=math.log,
+)
+SIGMOID = Loss(
+    name="sigmoid",
+    multi_label=True,
+    per_example=sigmoid_cross_entropy,
+    step_figures={"accuracy": _exact_match, "binary_accuracy": _binary_accuracy},
+    scores=scores.multi_label_scores,
+    probabilities=scores.sigmoid,
+    predictions=lambda logits: logits > 0,
+    chance=lambda num_classes: num_classes * math.log(2),
+)
+LOSSES = {loss.name: loss for loss in (SOFTMAX, SIGMOID)}

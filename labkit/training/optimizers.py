@@ -1,10 +1,14 @@
 """SGD with momentum over the variables of any ``tf.distribute`` strategy."""
 
+from collections.abc import Sequence
+
 import keras
 import tensorflow as tf
 
 from labkit.config import OptimizerConfig
 from labkit.models.layers import BatchNormalization
+from labkit.models.stages import HEAD
+from labkit.training.muon import is_moved_by_muon, move
 
 __all__ = ["SGD"]
 
@@ -18,26 +22,36 @@ class SGD(tf.Module):
         v = m v + g;  w = w - r v                       (Nesterov: w = w - r (g + m v))
 
     A bias of a normalization has its own r, ``norm_bias_learning_rate_factor`` times the others' (Jordan,
-    2024, arXiv:2404.00498, section 3.4). The learning rate is not part of the velocity, as in TensorFlow's
-    ``MomentumOptimizer`` of 2017. Clipping comes first and sees the gradient of the data alone. Make it
-    inside ``strategy.scope()``, before a checkpoint is restored.
+    2024, arXiv:2404.00498, section 3.4), and so has the head, ``head_factor`` times. The learning rate is not
+    part of the velocity, as in TensorFlow's ``MomentumOptimizer`` of 2017. Clipping comes first and sees the
+    gradient of the data alone. Make it inside ``strategy.scope()``, before a checkpoint is restored.
 
     Args:
         model: its trainable variables are updated.
         config: momentum, decay and clipping.
+        head_factor: of the learning rate, for the layer that gives the logits.
     """
 
-    def __init__(self, model: keras.Model, config: OptimizerConfig) -> None:
+    def __init__(self, model: keras.Model, config: OptimizerConfig, head_factor: float = 1.0) -> None:
         super().__init__(name="sgd")
         self._config = config
         self._variables = [variable.value for variable in model.trainable_variables]
+        self._by_muon = [
+            config.optimizer == "muon" and is_moved_by_muon(variable.shape)
+            for variable in model.trainable_variables
+        ]
         self._decay = [
             config.weight_decay if config.decay_norm_and_bias or len(variable.shape) > 1 else 0.0
             for variable in model.trainable_variables
         ]
         offsets = {id(layer.beta) for layer in model.layers if isinstance(layer, BatchNormalization)}
+        head = {id(weight) for layer in model.layers if layer.name == HEAD for weight in layer.weights}
         self._factors = [
-            config.norm_bias_learning_rate_factor if id(variable) in offsets else 1.0
+            config.norm_bias_learning_rate_factor
+            if id(variable) in offsets
+            else head_factor
+            if id(variable) in head
+            else 1.0
             for variable in model.trainable_variables
         ]
         self.velocities = []
@@ -48,25 +62,28 @@ class SGD(tf.Module):
                 velocity = tf.Variable(zeros, trainable=False, name=f"velocity_{index}")
             self.velocities.append(velocity)
 
-    def apply(self, strategy, gradients, learning_rate: tf.Tensor) -> list:
+    def apply(
+        self, strategy, gradients, learning_rate: tf.Tensor, places: Sequence[int] | None = None
+    ) -> list:
         """Update the weights, in cross-replica context, inside a ``tf.function``. Returns the operations.
 
         Args:
             strategy: the strategy that owns the variables.
-            gradients: already summed over the replicas, one for each trainable variable.
+            gradients: already summed over the replicas, one for each trainable variable that is updated.
             learning_rate: float32 scalar.
+            places: which of the trainable variables are; nothing happens to the others, or to their
+                velocities (None: all).
         """
         scale = self._clip_factor(strategy, gradients)
+        places = range(len(self._variables)) if places is None else places
         return [
             strategy.extended.update(
-                variable,
+                self._variables[place],
                 self._update,
-                args=(velocity, gradient, learning_rate, scale, decay, factor),
+                args=(self.velocities[place], gradient, learning_rate, scale, place),
                 group=False,
             )
-            for variable, velocity, gradient, decay, factor in zip(
-                self._variables, self.velocities, gradients, self._decay, self._factors, strict=True
-            )
+            for place, gradient in zip(places, gradients, strict=True)
         ]
 
     def _clip_factor(self, strategy, gradients) -> tf.Tensor | None:
@@ -78,12 +95,16 @@ class SGD(tf.Module):
             tf.linalg.global_norm(local), self._config.gradient_clip_norm
         )
 
-    def _update(self, variable, velocity, gradient, learning_rate, scale, decay: float, factor: float):
+    def _update(self, variable, velocity, gradient, learning_rate, scale, place: int):
+        decay, factor = self._decay[place], self._factors[place]
         learning_rate = tf.cast(learning_rate, variable.dtype)
-        if factor != 1.0:
-            learning_rate *= factor
         if scale is not None:
             gradient = gradient * scale
+        if self._by_muon[place]:
+            factor *= self._config.muon_learning_rate / self._config.learning_rate
+            return move(variable, velocity, gradient, factor * learning_rate, self._config.muon_momentum)
+        if factor != 1.0:
+            learning_rate *= factor
         if decay and self._config.weight_decay_mode == "l2":
             gradient = gradient + decay * variable
         elif decay:

@@ -9,6 +9,7 @@ import numpy as np
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.runs import RunDirectory, write_json_atomic
+from labkit.scores import class_figures
 from labkit.training.evaluate import Evaluation
 
 __all__ = ["write_predictions"]
@@ -19,8 +20,9 @@ def write_predictions(
 ) -> dict[str, Any]:
     """Write ``predictions/<split>.npz`` and ``.json``, each whole or not at all; return the JSON's content.
 
-    The archive holds images uint8 [n, height, width, channels], labels int32 [n], probabilities float32
-    [n, num_classes] and index int64 [n]; the JSON file the figures of ``per_class`` and the confusion.
+    The archive holds images uint8 [n, height, width, channels], labels int32 [n], or [n, num_classes] where
+    an image has several, probabilities float32 [n, num_classes] and index int64 [n]; the JSON file the
+    figures of ``per_class`` and the confusion, null for several labels.
     """
     run.predictions_path.mkdir(exist_ok=True)
     images, _ = load_split(manifest, evaluation.split)
@@ -37,28 +39,17 @@ def write_predictions(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(archive.getbuffer())
     os.replace(temporary, path)
+    confusion = evaluation.confusion()
     figures: dict[str, Any] = evaluation.metrics() | {
         "checkpoint_step": checkpoint_step,
         "classes": list(manifest.classes),
         "per_class": per_class(evaluation, manifest.classes),
-        "confusion": evaluation.confusion().tolist(),
+        "confusion": None if confusion is None else confusion.tolist(),
     }
     write_json_atomic(run.predictions_path / f"{evaluation.split}.json", figures)
     return figures
 
 
 def per_class(evaluation: Evaluation, classes: tuple[str, ...]) -> list[dict[str, float | int | str | None]]:
-    """Return name, count, accuracy (recall) and precision of each class; None where nothing was counted."""
-    confusion = evaluation.confusion()
-    right = confusion.diagonal()
-    return [
-        {
-            "name": name,
-            "count": int(of_class),
-            "accuracy": float(hits / of_class) if of_class else None,
-            "precision": float(hits / predicted) if predicted else None,
-        }
-        for name, hits, of_class, predicted in zip(
-            classes, right, confusion.sum(axis=1), confusion.sum(axis=0), strict=True
-        )
-    ]
+    """Return the figures of each class: see ``labkit.scores.class_figures``."""
+    return class_figures(evaluation.labels, evaluation.predictions, classes)

@@ -146,7 +146,7 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
         seconds_per_step=seconds / steps,
         waited_per_step=waited / steps,
         cpu_seconds_per_step=cpu / steps,
-        flops_per_step=training_flops(session.model) * config.data.train_batch_size,
+        flops_per_step=training_flops(session.model, session.freezing.at(0)) * config.data.train_batch_size,
         ceiling_gflops=ceiling(config.model.precision, **sizes) * (len(plan.devices) if on_gpu else 1),
         times=None if on_gpu else step_times(read_trace(folder)),
     )

@@ -51,6 +51,7 @@ def describe_environment(
             "directory": str(manifest.directory),
             "checksum": manifest.checksum,
             "classes": list(manifest.classes),
+            "image_shape": list(manifest.image_shape),
             "counts": {name: manifest.count(name) for name in manifest.splits},
             "source": manifest.source,
             "chosen_because": data_note,

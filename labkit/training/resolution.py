@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit import home
-from labkit.config import Config
+from labkit.config import Config, DataConfig
 from labkit.data.inputs import choose_input_path
-from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
+from labkit.data.manifest import MULTI_LABEL, Manifest, find_manifest, load_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 from labkit.runs import RunDirectory
@@ -23,11 +23,13 @@ from labkit.training.admission import (
     recorded_config,
     run_directory,
 )
+from labkit.training.start_from import find_place
 
 __all__ = [
     "DATA_CHOICE",
     "admit_to_cluster",
     "admitted",
+    "check_targets",
     "data_directory",
     "ensure_data_set",
     "launchers_choice",
@@ -58,7 +60,7 @@ def prepared_data_set(
     """Return the manifest and the line that says which data set it is; None where it must be made first.
 
     A data directory that the user names must hold what is asked for; the default one is filled as
-    ``dataset`` allows.
+    ``dataset`` allows. Raises InputError where it doesn't, or where the loss isn't for such data.
     """
     dataset = config.data.dataset
     for name in ("cifar10", "shapes") if dataset == "auto" else (dataset,):
@@ -66,7 +68,9 @@ def prepared_data_set(
         if name == "shapes" and dataset == "auto" and config.data.data_dir is None and may_download:
             break  # auto tries the download first
         if manifest is not None:
+            check_targets(config, manifest)
             return manifest, f"data set: {name} in {manifest.directory}"
+    check_targets(config)
     if dataset == "cifar10":
         load_manifest(data_dir, dataset)
     if config.data.data_dir is not None:
@@ -76,6 +80,39 @@ def prepared_data_set(
             f"prepare it with: labkit data prepare --data-dir {data_dir}{option}"
         )
     return None, ""
+
+
+def check_targets(config: Config, manifest: Manifest | None = None) -> None:
+    """Raise InputError where the loss is for other targets than the data set has.
+
+    ``manifest`` None: the data set isn't prepared yet, its name tells; ``auto`` takes none of several labels.
+    """
+    dataset = manifest.dataset if manifest else config.data.dataset
+    multi_label = manifest.multi_label if manifest else dataset in MULTI_LABEL
+    if multi_label and config.optimizer.loss == "softmax":
+        raise InputError(
+            f"--loss is 'softmax', for one label per image; those of --dataset {dataset} have several: "
+            "add --loss sigmoid"
+        )
+    if not multi_label and config.optimizer.loss == "sigmoid":
+        raise InputError(
+            f"--loss is 'sigmoid', for several labels per image; those of --dataset {dataset} have one: "
+            f"leave --loss out, or name a data set of several: --dataset {MULTI_LABEL[0]}"
+        )
+
+
+def check_distortion(data: DataConfig, manifest: Manifest) -> None:
+    """Raise InputError where images of this size can't be distorted so."""
+    side = min(manifest.image_shape[:2])
+    limits = [("--cutout-size", data.cutout_size, side)]
+    if data.crop_padding_mode == "reflect":  # there are so many pixels to mirror
+        limits.append(("--crop-padding", data.crop_padding, side - 1))
+    limits += [("--progressive-resizing", size, side - 1) for size, _ in data.image_sizes]
+    for flag, value, limit in limits:
+        if value > limit:
+            raise InputError(
+                f"{flag} has {value} pixels; allowed with images of {side} x {side}: at most {limit}"
+            )
 
 
 def admitted(
@@ -91,6 +128,7 @@ def admitted(
             f"--train-batch-size is {config.data.train_batch_size}; allowed: at most {examples}, "
             f"the training examples of {manifest.dataset} in {manifest.directory}"
         )
+    check_distortion(config.data, manifest)
     # The run's name comes from what was asked for: what a machine makes of it must not change the name.
     run = run_directory(config, manifest.dataset, cluster)
     config = config.replace(
@@ -99,6 +137,8 @@ def admitted(
     config = with_recorded_choices(config, overwrite)
     config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
     admission = admit(config, manifest.dataset, overwrite=overwrite)
+    if admission.found == "new" and config.transfer.start_from is not None:
+        find_place(config.transfer.start_from, config.model)
     if admission.found != "finished":
         damaged = verify_shards(manifest)
         if damaged:

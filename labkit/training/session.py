@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,13 @@ from labkit.training.devices import (
     configure_tensorflow,
     make_strategy,
 )
+from labkit.training.freezing import Freezing, trained_parameters
 from labkit.training.lookahead import Lookahead
+from labkit.training.losses import LOSSES, Loss
 from labkit.training.optimizers import SGD
+from labkit.training.resizing import check_image_sizes, image_size_at
 from labkit.training.steps import make_predict_step, make_train_step
+from labkit.training.transfer import Transfer
 
 __all__ = ["Session", "make_session", "prepare_devices"]
 
@@ -35,6 +40,8 @@ ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as airbench takes
 class Session:
     """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps.
 
+    ``freezing`` says which layers a step trains; ``train_step_for`` compiles, once for each, a step that
+    leaves the named layers out, for images of one size.
     ``evaluation_strategy`` is the one that ``predict_step`` runs under; ``views_step`` predicts with
     test-time augmentation, None without.
     """
@@ -48,14 +55,38 @@ class Session:
     optimizer: SGD
     step: tf.Variable
     lookahead: Lookahead | None
-    train_step: Any
+    freezing: Freezing
+    train_step_for: Callable[..., Any]
     predict_step: Any
     views_step: Any
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that is trained with, and what belongs to it."""
+        return LOSSES[self.config.optimizer.loss]
+
+    def train_step_at(self, number: int) -> Any:
+        """Return the compiled step (``make_train_step``) number ``number``, from 0."""
+        size = image_size_at(number, self.config.data.image_sizes, self.config.run.train_steps)
+        return self.train_step_for(self.freezing.at(number), size)
+
+    @property
+    def train_step(self) -> Any:
+        """The compiled first step: the only one where nothing thaws and no image is resized."""
+        return self.train_step_at(0)
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return all of the state that training goes on from."""
         averages = {} if self.lookahead is None else {"lookahead": self.lookahead}
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **averages)
+
+    def begin(self, transfer: Transfer | None = None) -> None:
+        """Make everything ready for the first step of a new run, whose weights ``transfer`` decides on."""
+        self.adapt_to_data()
+        if transfer is not None:
+            transfer.load(self.model)
+        if self.lookahead is not None:
+            self.lookahead.reset()
 
     def adapt_to_data(self) -> None:
         """Let layers that are made from training images see some: those of a whitening convolution."""
@@ -75,6 +106,10 @@ class Session:
     def num_parameters(self) -> int:
         """Return the number of trainable weights."""
         return sum(math.prod(weight.shape) for weight in self.model.trainable_weights)
+
+    def trained_parameters(self, number: int) -> int:
+        """Return the number of weights that step ``number``, from 0, trains."""
+        return trained_parameters(self.model, self.freezing.at(number))
 
     def weights_are_finite(self) -> bool:
         """Return whether no weight or moving average is NaN or infinite."""
@@ -114,24 +149,29 @@ def make_session(
             data_format=data_format,
             seed=config.run.seed,
         )
-        optimizer = SGD(model, config.optimizer)
+        check_image_sizes(config.data.image_sizes, model)
+        freezing = Freezing(model, config.transfer)
+        optimizer = SGD(model, config.optimizer, config.transfer.head_learning_rate_factor)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         lookahead = None
         if config.optimizer.lookahead_every_steps:
             lookahead = Lookahead(model, config.optimizer, config.run.train_steps)
     remote = plan.asynchronous_workers > 0
-    train_step = make_train_step(
+    make_step = functools.partial(
+        make_train_step,
         strategy,
         model,
         optimizer,
         step,
         global_batch_size=config.data.train_batch_size,
+        loss=LOSSES[config.optimizer.loss],
         label_smoothing=config.optimizer.label_smoothing,
         standardize=functools.partial(standardize, manifest=manifest) if remote else tf.identity,
         lookahead=lookahead,
         remote_variables=remote,
         deterministic=config.run.deterministic,
     )
+    train_step_for = functools.cache(lambda frozen, size: make_step(frozen=frozen, image_size=size))
     # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.
     evaluating = tf.distribute.get_strategy() if plan.asynchronous_workers else strategy
     predict_step = make_predict_step(evaluating, model)
@@ -147,7 +187,8 @@ def make_session(
         optimizer,
         step,
         lookahead,
-        train_step,
+        freezing,
+        train_step_for,
         predict_step,
         views_step,
     )

@@ -19,9 +19,10 @@ from labkit.training.loop import TrainLoop
 from labkit.training.membership import Membership
 from labkit.training.provenance import describe_environment
 from labkit.training.result import TrainResult
-from labkit.training.session import make_session
+from labkit.training.session import Session, make_session
 from labkit.training.signals import StopRequest, stop_on_signals
 from labkit.training.topology import ClusterTask
+from labkit.training.transfer import Transfer, prepare_transfer
 
 __all__ = ["train_in_cluster", "train_run"]
 
@@ -48,8 +49,10 @@ def train_run(
         asked_for: the data set as the user named it, ``auto`` perhaps.
 
     Raises InputError, before the run is changed, where another process writes it, its checkpoints belong to
-    other data, or the newest can't be restored.
+    other data, or the newest can't be restored; and before anything is written, where the network has not
+    what is to be frozen, or nothing of what it is to start from.
     """
+    session, transfer = _make(config, manifest, plan, run, overwrite=overwrite)
     run.create()
     lock, launcher = RunLock(run), RunLock(run, ".launcher")
     if not (launcher.acquire() and lock.acquire()):
@@ -61,7 +64,7 @@ def train_run(
         if overwrite:
             discard(run)
         with stop_on_signals() as stop:
-            return _train(config, manifest, plan, run, stop, data_note=data_note, asked_for=asked_for)
+            return _train(session, transfer, run, stop, data_note=data_note, asked_for=asked_for)
     finally:
         lock.release()
         launcher.release()
@@ -98,7 +101,8 @@ def train_in_cluster(
                 result = TrainResult("interrupted", run, 0, message, signal_number=stop.signal_number)
             else:
                 notes = {"data_note": data_note, "asked_for": asked_for}
-                result = _train(config, manifest, plan, run, stop, strategy, membership, **notes)
+                session, transfer = _make(config, manifest, plan, run, strategy)
+                result = _train(session, transfer, run, stop, membership, **notes)
     except Exception as error:
         # Without a goodbye: the others are to notice that this task is gone.
         lost = membership.explain(error)
@@ -136,29 +140,43 @@ def _agreement(config: Config, manifest: Manifest, plan: DevicePlan) -> str:
     )
 
 
-def _train(
+def _make(
     config: Config,
     manifest: Manifest,
     plan: DevicePlan,
     run: RunDirectory,
-    stop: StopRequest,
     strategy: Any = None,
+    *,
+    overwrite: bool = False,
+) -> tuple[Session, Transfer | None]:
+    """Build what trains the run, and read what it is to start from, unless it goes on from a checkpoint."""
+    store = CheckpointStore(run.checkpoints_path)
+    begins = overwrite or _checked_state(store, run, manifest) is None
+    session = make_session(config, manifest, plan, strategy)
+    return session, prepare_transfer(config, manifest, session.model) if begins else None
+
+
+def _train(
+    session: Session,
+    transfer: Transfer | None,
+    run: RunDirectory,
+    stop: StopRequest,
     membership: Membership | None = None,
     *,
     data_note: str,
     asked_for: str,
 ) -> TrainResult:
     """Restore what is there, and train; the chief also writes down what is trained, and where."""
+    config, manifest, plan = session.config, session.manifest, session.plan
     writes = membership is None or membership.task.is_chief
     store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
     state = _checked_state(store, run, manifest)
-    session = make_session(config, manifest, plan, strategy)
     # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
     check_disk_space(run.path, session.num_parameters() * 8 * (config.run.keep_checkpoints + 2))
     if state is not None:
         store.restore(session.checkpoint(), state.step)
     else:
-        session.adapt_to_data()
+        session.begin(transfer)
     if writes:
         store.remove_unfinished()
         _remove_unfinished_files(run)
@@ -168,9 +186,25 @@ def _train(
             write_json_atomic(run.config_path, config.to_json())
             environment = describe_environment(config, manifest, plan, data_note, asked_for)
             write_json_atomic(run.environment_path, environment)
+        if transfer and state is None and writes:
+            # From here on the run goes on without what it started from.
+            write_json_atomic(run.transfer_path, transfer.to_json())
+            store.save(session.checkpoint(), _first_state(session))
+            for line in transfer.lines():
+                console.line(line)
         return TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
     finally:
         console.close()
+
+
+def _first_state(session: Session) -> CheckpointState:
+    """Return the state before the first step."""
+    return CheckpointState(
+        step=0,
+        seed=session.config.run.seed,
+        data_checksum=session.manifest.checksum,
+        num_replicas=session.plan.num_replicas,
+    )
 
 
 def _remove_unfinished_files(run: RunDirectory) -> None:

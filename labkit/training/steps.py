@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from labkit.models.layers import recorded_batch_statistics
 from labkit.training.bundles import delivered, fetched
+from labkit.training.freezing import Frozen, frozen_layers, frozen_norms, trained_places
 from labkit.training.lookahead import Lookahead
-from labkit.training.losses import softmax_cross_entropy
+from labkit.training.losses import SOFTMAX, Loss
 from labkit.training.optimizers import SGD
+from labkit.training.resizing import shrunk, with_image_size
 from labkit.training.views import averaged_over_views
 
 __all__ = ["make_predict_step", "make_train_step"]
@@ -26,38 +28,50 @@ def make_train_step(
     step: tf.Variable,
     *,
     global_batch_size: int,
+    loss: Loss = SOFTMAX,
     label_smoothing: float,
     standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     lookahead: Lookahead | None = None,
     remote_variables: bool = False,
     deterministic: bool = False,
+    frozen: Frozen = frozenset(),
+    image_size: int | None = None,
 ) -> Callable[[Any, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Return ``train_step(images, labels, learning_rate, stop)``.
 
     ``images`` and ``labels`` are what the distributed data set yields; ``learning_rate`` a float32 scalar;
-    ``stop`` a float32 scalar, 1 where this process was asked to stop. The step returns float [3]: loss and
-    accuracy of the global batch and how many replicas were asked to stop, equal in every process; and
-    float64 [2], seconds: how long a worker took from its batch to the last update of a remote variable (0
-    where they are local), and for how long this process's first replica exchanged values with other devices
-    or processes and did nothing else, waiting for the slowest included. (Synchronized batch normalization
-    exchanges in the middle of the network; that counts as computing.)
+    ``stop`` a float32 scalar, 1 where this process was asked to stop. The step returns float [n + 2] (with
+    softmax [3]): loss and the n ``step_figures`` of the global batch, such as accuracy, and how many replicas
+    were asked to stop, equal in every process; and float64 [2], seconds: how long a worker took from its
+    batch to the last update of a remote variable (0 where they are local), and for how long this process's
+    first replica exchanged values with other devices or processes and did nothing else, waiting for the
+    slowest included. (Synchronized batch normalization exchanges in the middle of the network; that counts
+    as computing.)
 
     ``step`` grows by one a call; it is the run's only counter (Keras's ``iterations`` loses updates under
     several writers).
 
     Args:
+        loss: of each example, and the figures that belong to it.
         standardize: makes of the images what the model takes, on the device that trains.
         lookahead: averages the weights behind the updates; not with remote variables.
         remote_variables: whether the variables are on parameter servers: they are read once at the start,
             and the update is made where they are.
         deterministic: whether TensorFlow's operations are held to give the same bits each time. It refuses to
             look at the clock then, and both times are NaN.
+        frozen: names of layers that stay as they are: no gradient, no decay, no velocity, no statistics. What
+            only their gradients would need isn't computed.
+        image_size: side of the images that the network is shown; None: as they come.
     """
+    network = model if image_size is None else with_image_size(model, image_size)
+    places = trained_places(model, frozen)
+    trained = [model.trainable_variables[place] for place in places]
+    held_norms = frozen_norms(model, frozen)
     exchanges = remote_variables or strategy.num_replicas_in_sync > 1
     timed = exchanges and not deterministic
 
     def update(strategy, gradients, statistics, learning_rate, norm_layers):
-        variables = [variable.value for variable in model.trainable_variables]
+        variables = [variable.value for variable in trained]
         averages = [
             average.value for layer in norm_layers for average in (layer.moving_mean, layer.moving_variance)
         ]
@@ -71,26 +85,28 @@ def make_train_step(
         exchanged_at = tf.constant(0.0, tf.float64)
         if timed and not remote_variables:
             exchanged_at = _time_after([strategy.experimental_local_results(value)[0] for value in reduced])
-        updates = optimizer.apply(strategy, reduced, learning_rate)
+        updates = optimizer.apply(strategy, reduced, learning_rate, places)
         _update_moving_averages(strategy, averages, statistics, [layer.decay for layer in norm_layers])
         return _time_after(updates) if timed and remote_variables else exchanged_at
 
     def replica_step(images, labels, learning_rate, stop):
         started_at = _time_after([images, labels]) if timed else tf.constant(0.0, tf.float64)
         with contextlib.ExitStack() as scope:
-            weights, read_at = [variable.value for variable in model.trainable_variables], started_at
+            weights, read_at = [variable.value for variable in trained], started_at
             if remote_variables:
-                weights, read_at = _read_once(model, scope)
-            tape = scope.enter_context(tf.GradientTape())
-            if remote_variables:
-                tape.watch(weights)  # copies: no variables that a tape knows by itself
-            recorded = scope.enter_context(recorded_batch_statistics())
-            logits = model(standardize(images), training=True)
-            losses = softmax_cross_entropy(labels, logits, label_smoothing)
+                held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
+                weights, read_at = _read_once(trained, held, scope)
+            # Told what to watch, the tape doesn't look at what only frozen weights have computed.
+            tape = scope.enter_context(tf.GradientTape(watch_accessed_variables=False))
+            tape.watch(weights)
+            recorded = scope.enter_context(recorded_batch_statistics(held_norms))
+            shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
+            logits = network(shown, training=True)
+            losses = loss.per_example(labels, logits, label_smoothing)
             # The one place where the loss is scaled: a sum over all replicas of per-example losses over
             # the global batch size is the mean over the global batch, however it is sliced.
-            loss = tf.reduce_sum(losses) / global_batch_size
-        gradients = tape.gradient(loss, weights)
+            mean_loss = tf.reduce_sum(losses) / global_batch_size
+        gradients = tape.gradient(mean_loss, weights)
         computed_at = _time_after(gradients) if timed else started_at
         exchanged_at = tf.distribute.get_replica_context().merge_call(
             functools.partial(update, norm_layers=[layer for layer, _, _ in recorded]),
@@ -100,21 +116,24 @@ def make_train_step(
                 "learning_rate": learning_rate,
             },
         )
-        correct = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.cast(labels, tf.int32))
-        accuracy = tf.reduce_sum(tf.cast(correct, loss.dtype)) / global_batch_size
+        dtype = mean_loss.dtype
+        figures = [
+            tf.reduce_sum(tf.cast(figure(labels, logits), dtype)) / global_batch_size
+            for figure in loss.step_figures.values()
+        ]
         exchanged = (read_at - started_at) + (exchanged_at - computed_at) if timed else started_at
         worked = exchanged_at - started_at if remote_variables else tf.zeros_like(started_at)
         times = tf.stack([worked, exchanged])
         if exchanges and deterministic:
             times = tf.fill([2], tf.constant(math.nan, tf.float64))
-        return tf.stack([loss, accuracy, tf.cast(stop, loss.dtype)]), times
+        return tf.stack([mean_loss, *figures, tf.cast(stop, dtype)]), times
 
     @tf.function(reduce_retracing=True)
     def train_step(images, labels, learning_rate, stop):
         figures, seconds = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
         number = step.assign_add(1, read_value=True)
         if lookahead:
-            lookahead.after(strategy, number)
+            lookahead.after(strategy, number, frozen)
         figures = strategy.reduce(tf.distribute.ReduceOp.SUM, figures, axis=None)
         return figures, strategy.experimental_local_results(seconds)[0]
 
@@ -127,15 +146,17 @@ def _time_after(tensors) -> tf.Tensor:
         return tf.timestamp()
 
 
-def _read_once(model: keras.Model, scope: contextlib.ExitStack) -> tuple[list[tf.Tensor], tf.Tensor]:
+def _read_once(
+    trained: list[keras.Variable], held: list[keras.Variable], scope: contextlib.ExitStack
+) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Let the model use one copy of its remote variables within ``scope``.
 
-    Returns the copies of the trainable ones, and the time at which all were there.
+    Returns the copies of the ``trained`` ones, and the time at which all were there, ``held`` ones included.
     """
-    variables = model.trainable_variables
+    variables = [*trained, *held]
     values = fetched([variable.value for variable in variables])
     scope.enter_context(keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))))
-    return values, _time_after(values)
+    return values[: len(trained)], _time_after(values)
 
 
 def _update_moving_averages(strategy, averages, statistics, decays) -> None:

@@ -84,6 +84,10 @@ class Pace:
         self._lap_seconds += seconds
         self._lap_waited += waited
 
+    def leave_out_next(self) -> None:
+        """Leave the next step out, too: it compiles."""
+        self._compiled = False
+
     def average_examples_per_second(self) -> float | None:
         return self._steps * self.global_batch_size / self._seconds if self._seconds else None
 
@@ -165,6 +169,10 @@ class Telemetry:
         if time.time() - self._status_written >= SECONDS_BETWEEN_STATUSES:
             self._write(message=message)
 
+    def compiling(self, message: str) -> None:
+        """Say that the next step may take as long as the first one."""
+        self._write(message=message, stalled_after_seconds=SECONDS_TO_START)
+
     def state(self, state: str, message: str = "") -> None:
         """Write a new state at once."""
         ended = {} if state in ("starting", "running") else {"eta_seconds": None}
@@ -191,6 +199,9 @@ class SilentTelemetry:
         pass
 
     def beat(self, message: str) -> None:
+        pass
+
+    def compiling(self, message: str) -> None:
         pass
 
     def state(self, state: str, message: str = "") -> None:

@@ -4,9 +4,10 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.cluster.local import free_ports
-from labkit.config import Config
+from labkit.config import Config, TransferConfig
 from labkit.models.registry import build_model
 from labkit.training.cluster_strategies import make_parameter_server_strategy, placed_variables
+from labkit.training.freezing import Freezing
 from labkit.training.listening import listen_on
 from labkit.training.optimizers import SGD
 from labkit.training.steps import make_train_step
@@ -109,4 +110,20 @@ for placement in ("round_robin", "greedy"):
     assert any(
         (weight.numpy() != old).any() for weight, old in zip(model.trainable_weights, before, strict=True)
     )
+
+# With frozen layers, too, a step is that of one process; nothing of theirs moves.
+frozen = Freezing(model, TransferConfig(freeze="stem,stage1,stage2_*_norm*")).at(0)
+local_model.set_weights(model.get_weights())
+for ours, theirs in zip(local_optimizer.velocities, optimizer.velocities, strict=True):
+    ours.assign(theirs.numpy())
+before = {weight.path: weight.numpy() for weight in model.weights}
+make_step(local, local_model, local_optimizer, local_step, frozen=frozen)(prepare(pixels), labels, *scalars)
+remote = {"remote_variables": True, "standardize": prepare, "frozen": frozen}
+train_step = make_step(strategy, model, optimizer, step, **remote)
+coordinator.schedule(train_step, args=(pixels, labels, *scalars)).fetch()
+for ours, theirs in zip(values(model, optimizer), values(local_model, local_optimizer), strict=True):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+moved = {path.split("/")[0] for path, weight in zip(before, model.weights, strict=True)
+         if (weight.numpy() != before[path]).any()}  # fmt: skip
+assert moved == {path.split("/")[0] for path in before} - frozen, moved
 print("all held", flush=True)

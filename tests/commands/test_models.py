@@ -34,6 +34,7 @@ def test_the_list_as_json(two_known, capsys):
     assert (second["accuracy"], second["accuracy_source"]) == (None, None)
     assert second["config"] == {
         "model": "wide_resnet", "num_layers": 10, "width_factor": 0.5, "resnet_version": 1, "block": "basic",
+        "application": "MobileNetV2",
     }  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """The distortion: against a NumPy reference, a function of its arguments alone, uniform and independent."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,10 +10,13 @@ from labkit.data.augment import (
     PADDING,
     Distortion,
     crop_and_flip,
+    cut_out,
+    distort,
     distortion_key,
     distortion_offsets,
     standardize,
 )
+from labkit.data.loading import load_split
 
 
 def _draw(seed, epoch, index):
@@ -117,8 +122,6 @@ def test_draws_of_neighbours_and_of_epochs_are_independent():
 
 
 def test_standardized_images_have_mean_0_and_deviation_1_over_the_split(prepared):
-    from labkit.data.loading import load_split
-
     images, _ = load_split(prepared, "train")
     result = standardize(images, prepared).numpy()
     assert result.dtype == np.float32
@@ -126,3 +129,45 @@ def test_standardized_images_have_mean_0_and_deviation_1_over_the_split(prepared
     np.testing.assert_allclose(result.std((0, 1, 2)), 1, atol=1e-4)
     reference = (images / 255 - np.array(prepared.channel_mean)) / np.array(prepared.channel_std)
     np.testing.assert_allclose(result, reference, atol=1e-5)
+
+
+def covered_squares(images: np.ndarray, size: int) -> list[tuple[int, int]]:
+    """Return where each image is black; all of it, and nothing else, is one square."""
+    found = []
+    for image in images:
+        rows, columns = np.nonzero((image == 0).all(-1))
+        top, left = rows.min(), columns.min()
+        assert len(rows) == size**2
+        assert (rows.max(), columns.max()) == (top + size - 1, left + size - 1)
+        found.append((int(top), int(left)))
+    return found
+
+
+def test_cutout_covers_one_square_at_every_place_equally_often():
+    count, size = 2000, 5
+    images = tf.fill([count, 8, 9, 3], tf.constant(7, tf.uint8))
+    index, black = tf.range(count, dtype=tf.int64), np.zeros(3, np.uint8)
+    places = []
+    for epoch in range(2):
+        epochs = tf.fill([count], tf.constant(epoch, tf.int64))
+        places.append(
+            covered_squares(cut_out(images, distortion_key(3), epochs, index, size, black).numpy(), size)
+        )
+    counts = Counter(places[0] + places[1])
+    assert set(counts) == {(top, left) for top in range(4) for left in range(5)}
+    assert min(counts.values()) > 0.7 * 2 * count / 20
+    same = sum(a == b for a, b in zip(*places, strict=True)) / count
+    assert same == pytest.approx(1 / 20, abs=0.02), "two epochs of an image depend on each other"
+
+
+def test_cutout_takes_the_mean_color_after_cropping(prepared):
+    images = tf.constant(load_split(prepared, "train")[0][:50])
+    index = tf.range(50, dtype=tf.int64)
+    draws = {"key": distortion_key(0), "epoch": tf.zeros_like(index), "index": index}
+    plain = distort(images, prepared, Distortion(), **draws).numpy()
+    covered = distort(images, prepared, Distortion(cutout_size=6), **draws).numpy()
+    mean = np.round(255 * np.asarray(prepared.channel_mean))
+    for before, after in zip(plain, covered, strict=True):
+        changed = (before != after).any(-1)
+        assert 0 < changed.sum() <= 36
+        assert (after[changed] == mean).all()

@@ -255,7 +255,7 @@ def test_a_damaged_manifest_is_replaced(tmp_path, archive, prepared):
 
 def test_shapes_are_drawn_and_repaired(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        shapes, "generate", lambda seed: shapes_generate(seed, train_count=200, test_count=50)
+        shapes, "generate", lambda seed, **kind: shapes_generate(seed, train_count=200, test_count=50, **kind)
     )
     manifest = prepare("shapes", tmp_path / "data").manifest
     assert [manifest.count(name) for name in ("train", "validation", "test")] == [180, 20, 50]

@@ -19,7 +19,9 @@ generate = shapes.generate
 @pytest.fixture(autouse=True)
 def small_shapes(monkeypatch):
     """Draw few shapes."""
-    monkeypatch.setattr(shapes, "generate", lambda seed: generate(seed, train_count=100, test_count=20))
+    monkeypatch.setattr(
+        shapes, "generate", lambda seed, **kind: generate(seed, train_count=100, test_count=20, **kind)
+    )
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from labkit.export.check import compare_outputs
+from labkit.training.losses import SIGMOID
 
 OWN = np.array([[-8, 1, 2], [4, 1, 0], [0, 1, 3]], np.float32)
 LABELS = np.array([2, 0, 1], np.int32)
@@ -23,3 +24,14 @@ def test_the_tolerance_is_relative_to_the_largest_output(difference, passed):
     own = OWN.astype(np.float64)
     exported = own + np.array([[0, 0, 0], [difference, 0, 0], [0, 0, 0]])
     assert compare_outputs(exported, own, LABELS).passed == passed
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_several_labels_are_right_together(probabilities):
+    own = np.array([[2, -1], [1, 3], [-2, -3.0]])
+    exported = own + np.array([[0, 0], [0, 0], [0, 4.0]])
+    labels = np.array([[1, 0], [1, 0], [0, 0]])
+    outputs = [SIGMOID.probabilities(logits) if probabilities else logits for logits in (exported, own)]
+    found = compare_outputs(*outputs, labels, loss=SIGMOID, probabilities=probabilities)
+    assert found.equal_predictions == pytest.approx(2 / 3)
+    assert (found.accuracy_exported, found.accuracy_run) == (pytest.approx(1 / 3), pytest.approx(2 / 3))

@@ -33,6 +33,7 @@ CASES = [
     "vgg11",
     "tutorial_cnn",
     "fast_0.25",
+    "mobilenetv2",
 ]
 HAS_ONNX = all(importlib.util.find_spec(module) for module in FORMATS["onnx"].needs)
 # What the other formats might not have: zero channels, local response normalization, GELU.
@@ -156,6 +157,8 @@ def test_standardized_images_and_probabilities(shapes):
     chances = standard_model(config, model, shapes, probabilities=True)(PIXELS)
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(chances, expected, atol=1e-6)
+    each = standard_model(config, model, shapes, probabilities=True, loss="sigmoid")(PIXELS)
+    np.testing.assert_allclose(each, 1 / (1 + np.exp(-logits)), atol=1e-6)
 
 
 def test_the_first_layer_standardizes_as_the_input_pipeline_does(shapes):
@@ -173,7 +176,7 @@ def test_the_exported_network_is_float32_whatever_the_run_was(fields, shapes):
 
 
 def test_a_layer_that_keras_does_not_know_is_refused(monkeypatch, shapes):
-    monkeypatch.setattr(StandardToolbox, "norm", Toolbox.norm)
+    monkeypatch.setattr(StandardToolbox, "norm_layer", Toolbox.norm_layer)
     with pytest.raises(RuntimeError, match="plain Keras knows no .*BatchNormalization"):
         exported("resnet8", shapes)
 

@@ -22,6 +22,8 @@ NAMES = {
     "tutorial_cnn": {"model": "tutorial_cnn"},
     "fast": {"model": "fast"},
     "fast_0.5": {"model": "fast", "width_factor": 0.5},
+    "mobilenetv2": {"model": "keras_application"},
+    "densenet121": {"model": "keras_application", "application": "DenseNet121"},
 }  # fmt: skip
 
 
@@ -31,8 +33,9 @@ def test_names_and_back(name):
     assert model_name(config) == name
     assert ModelConfig(**parse_model_name(name)) == config
     # A name says all of it, whatever the configuration that it is put into was before.
-    before = Config.from_flat({"num_layers": 164, "resnet_version": 2, "block": "bottleneck"})
-    assert before.replace(parse_model_name(name)).model == config
+    for other in ("resnet164-v2-bottleneck", "resnet50v2"):
+        before = Config.from_flat(parse_model_name(other))
+        assert before.replace(parse_model_name(name)).model == config
 
 
 def test_every_known_model_has_a_name_that_is_read_and_a_source_for_its_accuracy():

@@ -82,7 +82,8 @@ def relative_error(found, expected) -> float:
 
 def test_every_architecture_has_a_builder_and_a_case():
     assert BUILDERS.keys() == ARCHITECTURES.keys()
-    assert {CASES[name].get("model", "resnet") for name in ONE_OF_EACH} == BUILDERS.keys()
+    own = BUILDERS.keys() - {"keras_application"}  # compared with Keras's, in a module of its own
+    assert {CASES[name].get("model", "resnet") for name in ONE_OF_EACH} == own
     assert [model_name(ModelConfig(**fields)) for fields in CASES.values()] == list(CASES)
 
 

@@ -228,7 +228,8 @@ def copy_weights(model: keras.Model, network: nn.Module) -> None:
             module.load_state_dict(state)
 
 
-def _order(layer: keras.Layer) -> tuple[bool, int]:
-    """Keras numbers layers as they are made: ``conv2d``, ``conv2d_1``; those with a name are unique here."""
-    number = re.search(r"_(\d+)$", layer.name)
-    return layer.name == "logits", int(number[1]) if number else 0
+def _order(layer: keras.Layer) -> tuple[bool, bool, tuple[str | int, ...]]:
+    """Names say where a layer is, such as ``stage10_block2_conv1``: the stem first, the logits last."""
+    parts = re.split(r"(\d+)", layer.name)
+    place = tuple(int(part) if part.isdecimal() else part for part in parts)
+    return layer.name == "logits", not layer.name.startswith("stem"), place

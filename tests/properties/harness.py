@@ -29,9 +29,10 @@ TIME_LIMIT = 240  # seconds for one process; far above what any needs
 
 
 def train_command(job_dir: Path, **fields: object) -> list[str]:
-    """Return the command line of a training of ``SMALL`` with other values for ``fields``."""
+    """Return the command line of a training of ``SMALL`` with other ``fields``; None: not given."""
     command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(job_dir)]
-    for name, value in (SMALL | fields).items():
+    values = {name: value for name, value in (SMALL | fields).items() if value is not None}
+    for name, value in values.items():
         command += ["--" + name.replace("_", "-"), str(value)]
     return command
 

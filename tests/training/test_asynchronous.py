@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from labkit.training.asynchronous import AsynchronousEngine
+from labkit.training.losses import SOFTMAX
 
 LOST = tf.errors.UnavailableError(None, None, "Connection reset by peer")
 
@@ -45,7 +46,10 @@ def make_engine(monkeypatch):
             lambda strategy: SimpleNamespace(schedule=schedule),
         )
         session = SimpleNamespace(
-            strategy=None, train_step=None, plan=SimpleNamespace(asynchronous_workers=1)
+            strategy=None,
+            train_step_at=lambda number: None,
+            loss=SOFTMAX,
+            plan=SimpleNamespace(asynchronous_workers=1),
         )
         engine = AsynchronousEngine(
             session, iter((n, n) for n in range(100)), lambda step: 0.1 * step, step=0,
@@ -60,9 +64,9 @@ def test_figures_lost_with_their_worker_have_their_step_made_again(make_engine):
     engine, scheduled = make_engine(lost=LOST)
     results = [engine.next_step(limit=6) for _ in range(6)]
     assert [result.step for result in results] == [1, 2, 3, 4, 5, 6]
-    assert sorted(result.loss for result in results) == [0, 1, 2, 3, 4, 5], "a batch was lost"
+    assert sorted(result.figures["loss"] for result in results) == [0, 1, 2, 3, 4, 5], "a batch was lost"
     assert sorted(scheduled) == [0, 1, 1, 2, 3, 4, 5]
-    assert all(result.learning_rate == pytest.approx(0.1 * result.loss) for result in results)
+    assert all(result.learning_rate == pytest.approx(0.1 * result.figures["loss"]) for result in results)
 
 
 def test_a_step_that_failed_by_itself_is_not_made_again(make_engine):

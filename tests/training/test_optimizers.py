@@ -92,6 +92,34 @@ def test_updates_follow_the_formulas(fields):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_the_head_has_a_learning_rate_of_its_own_and_what_is_left_out_stays():
+    layers = [keras.layers.Dense(2, name="dense"), keras.layers.Dense(2, name="logits")]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    config = OptimizerConfig(weight_decay=0.25, momentum=0.5)
+    optimizer = SGD(model, config, head_factor=4.0)
+    before = [weight.numpy() for weight in model.trainable_variables]
+    places = [1, 2, 3]  # all but the first kernel
+
+    @tf.function
+    def step():
+        def update(strategy):
+            ones = [tf.ones(model.trainable_variables[place].shape) for place in places]
+            optimizer.apply(strategy, ones, tf.constant(0.5), places)
+
+        tf.distribute.get_replica_context().merge_call(update)
+
+    step()
+    step()
+    for place, (weight, old) in enumerate(zip(model.trainable_variables, before, strict=True)):
+        velocity, rate = 0.0, 0.5 * (4.0 if "logits" in weight.path else 1.0)
+        expected = old.astype(np.float64)
+        for _ in range(2 if place in places else 0):
+            velocity = 0.5 * velocity + 1.0 + 0.25 * expected
+            expected = expected - rate * velocity
+        np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)
+    assert not optimizer.velocities[0].numpy().any()
+
+
 def test_offsets_of_batch_normalization_have_a_learning_rate_of_their_own():
     model = keras.Sequential([keras.Input((4, 4, 3)), BatchNormalization(), keras.layers.Conv2D(2, 1)])
     optimizer = SGD(model, OptimizerConfig(weight_decay=0.0, norm_bias_learning_rate_factor=8.0))

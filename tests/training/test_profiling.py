@@ -10,6 +10,7 @@ from labkit.config import Config, ModelConfig
 from labkit.models.registry import build_model
 from labkit.training import arithmetic, trace
 from labkit.training.arithmetic import ceiling, matrix_product, training_flops
+from labkit.training.freezing import Freezing
 from labkit.training.optimizers import SGD
 from labkit.training.steps import make_train_step
 from labkit.training.trace import kind_of, step_times
@@ -161,6 +162,24 @@ def test_the_newest_trace_of_a_folder_is_read(tmp_path):
 BATCH = 4
 
 
+def concrete_step(model, config, **options):
+    step = make_train_step(
+        tf.distribute.get_strategy(),
+        model,
+        SGD(model, config.optimizer),
+        tf.Variable(0, dtype=tf.int64),
+        global_batch_size=BATCH,
+        label_smoothing=0.0,
+        **options,
+    )
+    return step.get_concrete_function(
+        tf.TensorSpec([BATCH, 32, 32, 3]),
+        tf.TensorSpec([BATCH], tf.int32),
+        tf.TensorSpec([]),
+        tf.TensorSpec([]),
+    )
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -173,22 +192,17 @@ BATCH = 4
 )
 def test_the_arithmetic_of_a_step_is_that_of_its_graph(fields):
     model = build_model(ModelConfig(**fields), num_classes=10, image_shape=(32, 32, 3))
-    config = Config()
-    step = make_train_step(
-        tf.distribute.get_strategy(),
-        model,
-        SGD(model, config.optimizer),
-        tf.Variable(0, dtype=tf.int64),
-        global_batch_size=BATCH,
-        label_smoothing=0.0,
-    )
-    graph = step.get_concrete_function(
-        tf.TensorSpec([BATCH, 32, 32, 3]),
-        tf.TensorSpec([BATCH], tf.int32),
-        tf.TensorSpec([]),
-        tf.TensorSpec([]),
-    ).graph
+    graph = concrete_step(model, Config()).graph
     assert training_flops(model) * BATCH == sum(map(graph_flops, reached(graph)))
+
+
+def test_what_only_frozen_weights_would_need_is_not_computed():
+    model = build_model(ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3))
+    config = Config.from_flat({"freeze": "stem,stage1,stage2"})
+    frozen = Freezing(model, config.transfer).at(0)
+    graph = concrete_step(model, config, frozen=frozen).graph
+    assert training_flops(model, frozen) * BATCH == sum(map(graph_flops, reached(graph)))
+    assert training_flops(model, frozen) < 0.6 * training_flops(model)
 
 
 def reached(graph) -> set[tf.Operation]:

@@ -1,0 +1,165 @@
+"""Does a network that knows other classes learn new ones from few images better than one that knows nothing?
+
+ResNet-20 is trained on the first half of the classes, and then on few images of the other half: starting
+from those weights, all at once or with frozen stages that thaw from the head downwards, and from scratch by
+the same recipe and number of steps. Every repeat has its own seed, which decides the few images, too; all are
+tested on every test image of the new classes, with the weights of the last step. CIFAR-10 where it is at
+hand, else `shapes`.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, ROOT, at_least, cifar10_archive, work_folder
+from benchmarks.report import Figure, Goal, Report
+from labkit import home
+from labkit.cluster.flags import train_arguments
+from labkit.config import Config
+from labkit.data.manifest import Manifest, find_manifest
+from labkit.data.prepare import prepare
+from labkit.metrics import MetricsReader
+from labkit.runs import RunDirectory
+
+QUESTION = (
+    "Is a network fine-tuned on few images of new classes better than one trained on them from scratch?"
+)
+GOAL = Goal("at least", 5.0)  # points of accuracy: far beyond what another seed makes of it
+RECIPE: dict[str, Any] = {
+    "model": "resnet",
+    "eval_batch_size": 500,
+    "learning_rate_schedule": "one_cycle",
+    "nesterov": True,
+    "weight_decay": 5e-4,
+    "decay_norm_and_bias": False,
+    "batch_norm_decay": 0.9,
+    "validate_every_steps": 0,
+    "num_gpus": 0,
+}
+SCRATCH, TUNED, GRADUAL = "from scratch", "fine-tuned", "fine-tuned, thawing stage by stage"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What parts are prepared from: the data set's name, its classes, the archive that it is read from."""
+
+    dataset: str
+    classes: tuple[str, ...]
+    archive: Path | None
+
+    def part(self, data_dir: Path, classes: tuple[str, ...], **choice: Any) -> Manifest:
+        return prepare(self.dataset, data_dir, archive=self.archive, classes=classes, **choice).manifest
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--repeats", type=at_least(1), default=3, help="seeds, from 0")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON result")
+    parser.add_argument(
+        "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
+    )
+    parser.add_argument("--num-layers", type=at_least(8), default=20, help="depth of the ResNet")
+    parser.add_argument("--examples-per-class", type=at_least(1), default=50, help="of the new classes")
+    parser.add_argument("--steps", type=at_least(1), default=500, help="of 128 on the first classes")
+    parser.add_argument("--few-steps", type=at_least(4), default=150, help="of 50 on the new classes")
+    parser.add_argument("--learning-rate", type=float, default=0.2, help="on the first classes")
+    parser.add_argument("--few-learning-rate", type=float, default=0.05, help="on the new classes")
+    parser.add_argument("--head-factor", type=float, default=4.0, help="of the rate, for the new head")
+    options = parser.parse_args(arguments)
+    report = Report("transfer", QUESTION, vars(options))
+    found: dict[str, list[float]] = {SCRATCH: [], TUNED: [], GRADUAL: []}
+    with work_folder() as folder:
+        source = find_source(options.data_dir, folder)
+        half = len(source.classes) // 2
+        known, new = source.classes[:half], source.classes[half:]
+        report.configuration |= {"dataset": source.dataset, "known": known, "new": new}
+        before = source.part(folder / "known", known)
+        for seed in range(options.repeats):
+            few = source.part(
+                folder / f"few-{seed}",
+                new,
+                train_examples=options.examples_per_class * len(new),
+                validation_size=0,
+                seed=seed,
+            )
+            for way, accuracy in measure(options, folder / str(seed), before, few, seed).items():
+                found[way].append(accuracy)
+                print(f"seed {seed}, {way}: {accuracy:.2f} %", flush=True)
+    for way, values in found.items():
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        print(f"{way}: {statistics.mean(values):.2f}{spread} % of the test images of {', '.join(new)}")
+    report.finish(figures(found), options.output)
+
+
+def find_source(data_dir: Path, folder: Path) -> Source:
+    """Return CIFAR-10 where its archive is known, or can be told from how it was prepared; else `shapes`."""
+    prepared = find_manifest(data_dir, "cifar10")
+    archive = cifar10_archive()
+    if archive is None and prepared is not None and prepared.source["kind"] in ("archive", "folder"):
+        archive = Path(prepared.source["location"])
+    if archive is None or not archive.exists():
+        drawn = find_manifest(data_dir, "shapes") or prepare("shapes", folder / "shapes").manifest
+        return Source("shapes", drawn.all_classes or drawn.classes, None)
+    if prepared is None:
+        prepared = prepare("cifar10", folder / "cifar10", archive=archive).manifest
+    return Source("cifar10", prepared.all_classes or prepared.classes, archive)
+
+
+def measure(
+    options: argparse.Namespace, folder: Path, before: Manifest, few: Manifest, seed: int
+) -> dict[str, float]:
+    """Return the test accuracy, in per cent, of each way to learn the new classes."""
+    folder.mkdir()
+    first = {"train_steps": options.steps, "train_batch_size": 128, "learning_rate": options.learning_rate}
+    pretrained = folder / "known"
+    train(options, before, seed, pretrained, first | {"evaluate_test": False})
+    then = {
+        "train_steps": options.few_steps,
+        "train_batch_size": min(50, few.count("train")),
+        "learning_rate": options.few_learning_rate,
+    }
+    start = {"start_from": str(pretrained), "head_learning_rate_factor": options.head_factor}
+    thawing = {"freeze": "stem,stage*", "unfreeze_every_steps": options.few_steps // 5}
+    ways: dict[str, dict[str, Any]] = {SCRATCH: {}, TUNED: start, GRADUAL: start | thawing}
+    return {
+        way: 100 * train(options, few, seed, folder / way.replace(" ", "-"), then | values)
+        for way, values in ways.items()
+    }
+
+
+def train(
+    options: argparse.Namespace, manifest: Manifest, seed: int, run: Path, values: Mapping[str, Any]
+) -> float:
+    """Train by `labkit train` in a process of its own; return the test accuracy, NaN where there is none."""
+    place = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "job_dir": str(run)}
+    config = Config.from_flat({**RECIPE, "num_layers": options.num_layers, "seed": seed, **place, **values})
+    command = [sys.executable, "-m", "labkit.cli", *train_arguments(config)]
+    log = run.with_suffix(".txt")
+    with open(log, "w") as output:
+        code = subprocess.call(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+    if code:
+        raise SystemExit(f"{' '.join(command)} ended with {code}:\n{log.read_text()[-2000:]}")
+    reader = MetricsReader(RunDirectory(run).metrics_path)
+    reader.poll()
+    tests = reader.split("test")
+    return tests[-1]["accuracy"] if tests else float("nan")
+
+
+def figures(found: Mapping[str, list[float]]) -> list[Figure]:
+    """Return each way's accuracy, and what starting from other classes gains, seed by seed."""
+    rows = [Figure(f"test accuracy, {way}", "%", tuple(values)) for way, values in found.items()]
+    for way in (TUNED, GRADUAL):
+        gains = tuple(ours - theirs for ours, theirs in zip(found[way], found[SCRATCH], strict=True))
+        rows.append(Figure(f"{way}: points over training from scratch", "points", gains, GOAL))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Networks of ``keras.applications``, for the sake of ImageNet's weights.
+
+The convolutions are Keras's own; batch normalization is labkit's, which the training step can synchronize,
+freeze and average over the replicas. Layers are named ``stage<n>_<Keras's name>``, where n is how often the
+image has been halved.
+"""
+
+import math
+from typing import Any
+
+import keras
+
+from labkit.errors import InputError
+from labkit.models.toolbox import Toolbox
+
+__all__ = ["bare_application", "keras_application", "stage_name"]
+
+SMALLEST = 32  # what keras.applications takes for these networks
+# Of ImageNet's images, for pixels from 0 to 1: keras.applications.imagenet_utils, mode "torch".
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+TAKES_STANDARDIZED = ("DenseNet121",)  # the others take pixels from -1 to 1: mode "tf"
+
+
+def keras_application(toolbox: Toolbox, images, *, application: str, num_classes: int) -> keras.KerasTensor:
+    """Return the logits, float32 [batch, num_classes], of a network of ``keras.applications``.
+
+    It gets standardized images, of whatever data set, as if they were standardized ones of ImageNet.
+
+    Args:
+        toolbox: makes the layers, with precision, normalization and seed decided. The network itself is
+            channels last; epsilons are its own.
+        images: float [batch, height, width, 3], or channels first where the toolbox says so.
+        application: its name there, one of ``labkit.architectures.APPLICATIONS``.
+        num_classes: of the logits.
+
+    Raises InputError for images that are too small, or don't have three channels.
+    """
+    x = images
+    if toolbox.data_format == "channels_first":
+        x = keras.layers.Permute((2, 3, 1))(x)
+    image_shape = x.shape[1:]
+    if min(image_shape[:2]) < SMALLEST or image_shape[2] != 3:
+        raise InputError(
+            f"--model keras_application takes images of {SMALLEST}x{SMALLEST} pixels or more and 3 channels, "
+            f"not {'x'.join(map(str, image_shape))}; name another --model"
+        )
+    if application not in TAKES_STANDARDIZED:
+        x = keras.layers.Rescaling(
+            [2 * std for std in IMAGENET_STD], [2 * mean - 1 for mean in IMAGENET_MEAN], dtype=toolbox.dtype
+        )(x)
+    network = bare_application(application, image_shape)
+    # What Keras's clone_model does, but for the layers being ours, side by side with the rest.
+    x = network._run_through_graph(
+        [x],
+        operation_fn=lambda layer: _remade(toolbox, layer, image_shape),
+        call_fn=lambda layer, *tensors, mask=None: layer(*tensors),
+    )
+    x = keras.tree.flatten(x)[0]
+    x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=toolbox.dtype)(x)
+    return toolbox.logits(x, num_classes)
+
+
+def bare_application(application: str, image_shape: tuple[int, int, int]) -> keras.Model:
+    """Return Keras's own network without its head, with random weights."""
+    make = getattr(keras.applications, application)
+    return make(include_top=False, weights=None, input_shape=image_shape)
+
+
+def stage_name(layer: keras.Layer, image_shape: tuple[int, int, int]) -> str:
+    """Return labkit's name of a layer of ``bare_application``."""
+    halvings = round(math.log2(image_shape[0] / layer.output.shape[1]))
+    return f"stage{halvings}_{layer.name}"
+
+
+def _remade(toolbox: Toolbox, layer: keras.Layer, image_shape: tuple[int, int, int]) -> keras.Layer:
+    """Return a new layer like ``layer``, in the toolbox's precision, with its normalization and seeds."""
+    name = stage_name(layer, image_shape)
+    if isinstance(layer, keras.layers.BatchNormalization):
+        return toolbox.norm_layer(name=name, epsilon=layer.epsilon, data_format="channels_last")
+    values: dict[str, Any] = {**layer.get_config(), "name": name, "dtype": toolbox.dtype}
+    for key, value in values.items():
+        if key.endswith("_initializer") and "seed" in value.get("config", {}):
+            values[key] = {**value, "config": {**value["config"], "seed": toolbox.next_seed()}}
+    return type(layer).from_config(values)

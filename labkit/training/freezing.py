@@ -1,0 +1,129 @@
+"""Which layers are trained at which step: frozen by stage or pattern, thawed from the head downwards."""
+
+import fnmatch
+import math
+from collections.abc import Sequence
+
+import keras
+
+from labkit.config import TransferConfig
+from labkit.errors import InputError
+from labkit.models.layers import BatchNormalization
+from labkit.models.stages import layers_with_weights, stages
+
+__all__ = [
+    "Freezing",
+    "Frozen",
+    "frozen_layers",
+    "frozen_norms",
+    "trained_parameters",
+    "trained_places",
+]
+
+Frozen = frozenset[str]
+
+
+class Freezing:
+    """The frozen layers of a network as a function of the step, so that a run that goes on finds the same.
+
+    ``--freeze`` names stages or layers, as patterns. With ``--unfreeze-every-steps N`` the frozen stage next
+    to the head thaws after N steps, the one below it after 2 N, and so on (Howard & Ruder, "Universal
+    Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146, section 3.3).
+
+    Args:
+        model: its layers are named by stage (``labkit.models.stages``).
+        config: ``freeze`` and ``unfreeze_every_steps``.
+
+    Raises InputError for a pattern that fits nothing, and where nothing would be left to train.
+    """
+
+    def __init__(self, model: keras.Model, config: TransferConfig) -> None:
+        self._every = config.unfreeze_every_steps
+        patterns = config.freeze_patterns
+        parts = stages(model)
+        for pattern in patterns:
+            if not any(_fits(stage, layer, pattern) for stage, layer in _named(parts)):
+                raise InputError(
+                    f"--freeze {pattern!r} fits no stage or layer of {model.name}; its stages are "
+                    f"{', '.join(parts)}, its layers for example {_example(parts)}"
+                )
+        chosen = {
+            stage: frozenset(
+                layer.name
+                for layer in layers
+                if any(_fits(stage, layer.name, pattern) for pattern in patterns)
+            )
+            for stage, layers in parts.items()
+        }
+        # From the images to the head, each stage with those of its layers that are frozen.
+        self.stages: list[tuple[str, Frozen]] = [(stage, names) for stage, names in chosen.items() if names]
+        trained = {layer.name for layer in layers_with_weights(model) if layer.trainable_variables}
+        if trained <= self.at(0):
+            raise InputError(f"--freeze {config.freeze!r} leaves nothing of {model.name} to train")
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    def thawed(self, number: int) -> int:
+        """Return how many of ``stages`` have thawed when step ``number``, from 0, begins."""
+        return min(number // self._every, len(self.stages)) if self._every else 0
+
+    def at(self, number: int) -> Frozen:
+        """Return the names of the layers that step ``number``, from 0, doesn't train."""
+        kept = self.stages[: len(self.stages) - self.thawed(number)]
+        return frozenset().union(*(names for _, names in kept))
+
+    def thaws_at(self, number: int) -> str | None:
+        """Return the stage that step ``number``, from 0, is the first to train; None where there is none."""
+        if number == 0 or self.thawed(number) == self.thawed(number - 1):
+            return None
+        return self.stages[-self.thawed(number)][0]
+
+    def describe(self, total_steps: int) -> str:
+        """Return for people what is frozen, and until when."""
+        if not self.stages:
+            return "nothing is frozen"
+        names = ", ".join(stage for stage, _ in self.stages)
+        if not self._every:
+            return f"frozen: {names}"
+        thawing = ", ".join(
+            f"{stage} after step {number * self._every}"
+            for number, (stage, _) in enumerate(reversed(self.stages), start=1)
+            if number * self._every < total_steps
+        )
+        return f"frozen: {names}; {f'thawing: {thawing}' if thawing else 'nothing thaws in this run'}"
+
+
+def trained_places(model: keras.Model, frozen: Frozen) -> list[int]:
+    """Return the places in ``model.trainable_variables`` of those that aren't of ``frozen`` layers."""
+    held = {id(weight) for layer in frozen_layers(model, frozen) for weight in layer.trainable_variables}
+    return [place for place, weight in enumerate(model.trainable_variables) if id(weight) not in held]
+
+
+def frozen_layers(model: keras.Model, frozen: Frozen) -> list[keras.Layer]:
+    """Return the layers of these names."""
+    return [layer for layer in layers_with_weights(model) if layer.name in frozen]
+
+
+def frozen_norms(model: keras.Model, frozen: Frozen) -> list[BatchNormalization]:
+    """Return the batch normalizations among the ``frozen`` layers."""
+    return [layer for layer in frozen_layers(model, frozen) if isinstance(layer, BatchNormalization)]
+
+
+def trained_parameters(model: keras.Model, frozen: Frozen) -> int:
+    """Return how many weights are trained."""
+    weights = model.trainable_variables
+    return sum(math.prod(weights[place].shape) for place in trained_places(model, frozen))
+
+
+def _named(parts: dict[str, list[keras.Layer]]) -> list[tuple[str, str]]:
+    return [(stage, layer.name) for stage, layers in parts.items() for layer in layers]
+
+
+def _fits(stage: str, layer: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(stage, pattern) or fnmatch.fnmatchcase(layer, pattern)
+
+
+def _example(parts: dict[str, list[keras.Layer]]) -> str:
+    names: Sequence[str] = [layer for _, layer in _named(parts)]
+    return names[len(names) // 2]

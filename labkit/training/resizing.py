@@ -1,0 +1,73 @@
+"""Progressive resizing: a run begins with smaller images, which cost less.
+
+Howard, "Training Imagenet in 3 hours for USD 25; and CIFAR10 for USD 0.26" (2018), https://www.fast.ai/posts/
+2018-04-30-dawnbench-fastai.html; Tan & Le, "EfficientNetV2" (2021), arXiv:2104.00298, section 4.
+"""
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from labkit.errors import InputError
+
+__all__ = ["check_image_sizes", "image_size_at", "shrunk", "with_image_size"]
+
+Stages = Sequence[tuple[int, float]]
+
+
+def image_size_at(step: int, stages: Stages, total_steps: int) -> int | None:
+    """Return the side of the images of the update from ``step`` to ``step + 1``; None: as they are.
+
+    Args:
+        step: steps completed before this update, from 0 to ``total_steps - 1``.
+        stages: (side in pixels, share of the run up to which it holds), shares ascending.
+        total_steps: steps of the whole run.
+    """
+    return next((size for size, share in stages if step < share * total_steps), None)
+
+
+def check_image_sizes(stages: Stages, model: keras.Model) -> None:
+    """Raise InputError where the network can't take images of one of the sizes.
+
+    Args:
+        stages: of :func:`image_size_at`.
+        model: the network.
+    """
+    for size, _ in stages:
+        try:
+            with_image_size(model, size)
+        except ValueError as error:
+            raise InputError(
+                f"--progressive-resizing has images of {size} pixels, which {model.name} can't take "
+                f"({str(error).splitlines()[0][:120]}); name larger ones, or leave it out"
+            ) from None
+
+
+def with_image_size(model: keras.Model, size: int) -> keras.Model:
+    """Return a model for images of ``size`` x ``size`` made of the very layers of ``model``.
+
+    Raises ValueError where a layer has weights for one size alone.
+    """
+    channels = model.input_shape[-1]
+    images = keras.Input((size, size, channels), name="images", dtype=model.inputs[0].dtype)
+    return keras.models.clone_model(model, input_tensors=images, clone_function=lambda layer: layer)
+
+
+def shrunk(images: tf.Tensor, size: int) -> tf.Tensor:
+    """Return images of ``size`` x ``size``: bilinear, over all pixels that a new one covers.
+
+    As ``tf.image.resize(..., antialias=True)``, but by two matrix products, which every device has.
+
+    Args:
+        images: floating [batch, height, width, channels], static height and width.
+    """
+    down, across = (tf.cast(_weights(images.shape[axis], size), images.dtype) for axis in (1, 2))
+    return tf.einsum("ph,bhwc,qw->bpqc", down, images, across)
+
+
+def _weights(before: int, after: int) -> tf.Tensor:
+    """Return float32 [after, before]: how much of each pixel of a row is in each new one."""
+    with tf.init_scope():  # a constant, made once
+        pixels = tf.eye(before)[:, :, None]
+        return tf.image.resize(pixels, [after, before], antialias=True)[:, :, 0].numpy()

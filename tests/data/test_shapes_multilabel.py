@@ -1,0 +1,131 @@
+"""Several labels per image: drawn, stored, batched, and told apart from a data set of one."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.data import shapes
+from labkit.data.loading import load_split
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.pipeline import InputShare, eval_dataset, train_dataset
+from labkit.data.prepare import prepare
+from labkit.data.splitting import strata, stratified_validation_rows
+from labkit.errors import InputError
+from tests.multilabel import TEST, TRAIN, VALIDATION, prepare_small
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return shapes.generate(train_count=600, test_count=90, multi_label=True)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    return prepare_small(tmp_path_factory.mktemp("data"))
+
+
+def test_one_two_and_three_shapes_are_equally_frequent(drawn):
+    assert drawn.multi_label and drawn.classes == shapes.CLASSES
+    assert drawn.train_labels.shape == (600, 10) and drawn.train_labels.dtype == np.int32
+    assert set(np.unique(drawn.train_labels)) == {0, 1}
+    np.testing.assert_array_equal(np.bincount(drawn.train_labels.sum(axis=1)), [0, 200, 200, 200])
+    # Every shape in about a fifth of the images: 120, with a standard deviation of 10.
+    assert (np.abs(drawn.train_labels.sum(axis=0) - 120) < 50).all()
+
+
+def test_the_seed_decides_every_byte(drawn):
+    again = shapes.generate(train_count=600, test_count=90, multi_label=True)
+    assert shapes.describe(again) == shapes.describe(drawn)
+    other = shapes.generate(seed=1, train_count=600, test_count=90, multi_label=True)
+    assert shapes.describe(other)["sha256"] != shapes.describe(drawn)["sha256"]
+
+
+def test_each_label_leaves_its_traces_in_the_image():
+    """With all else drawn alike, another set of labels changes some quarters and no more of the image."""
+    images = []
+    for labels in ([[1, 1, 0]], [[1, 0, 1]], [[1, 0, 0]]):
+        row = np.zeros((1, 10), np.int32)
+        row[:, :3] = labels
+        images.append(shapes._draw(row, np.random.default_rng(5))[0].astype(int))
+    quarters = [image.reshape(2, 16, 2, 16, 3) for image in images]
+    differ = [np.abs(quarters[0] - other).max(axis=(1, 3, 4)) > 20 for other in quarters[1:]]
+    assert [quarter.sum() for quarter in differ] == [1, 1]
+
+
+def test_the_manifest_says_what_targets_there_are(manifest, tmp_path):
+    assert manifest.multi_label and manifest.target_shape == (10,)
+    again = load_manifest(manifest.directory.parent, "shapes_multilabel")
+    assert again == manifest and again.checksum == manifest.checksum
+    content = json.loads(manifest.to_json())
+    for value in (False, "yes"):  # part of the checksum, and nothing but true or false
+        with pytest.raises(ValueError, match="checksum|neither"):
+            Manifest.from_json(json.dumps(content | {"multi_label": value}), manifest.directory)
+
+
+def test_a_manifest_from_before_there_were_several_labels_is_read(prepared):
+    content = json.loads(prepared.to_json())
+    del content["multi_label"]
+    old = Manifest.from_json(json.dumps(content), prepared.directory)
+    assert old == prepared and old.target_shape == () and not old.multi_label
+
+
+def test_records_hold_every_label(manifest):
+    assert {name: split.count for name, split in manifest.splits.items()} == {
+        "train": TRAIN,
+        "validation": VALIDATION,
+        "test": TEST,
+    }
+    drawn = shapes.generate(train_count=TRAIN + VALIDATION, test_count=TEST, multi_label=True)
+    images, labels = load_split(manifest, "test")
+    np.testing.assert_array_equal(images, drawn.test_images)
+    np.testing.assert_array_equal(labels, drawn.test_labels)
+    held_out = stratified_validation_rows(*strata(drawn.train_labels, 10), VALIDATION, 0)
+    np.testing.assert_array_equal(load_split(manifest, "train")[1], drawn.train_labels[~held_out])
+
+
+def test_sets_of_labels_are_held_out_in_proportion():
+    labels = np.repeat([[1, 0, 0], [0, 1, 1], [1, 1, 1]], [60, 30, 10], axis=0)
+    kinds, count = strata(labels, 3)
+    assert count == 3
+    held_out = stratified_validation_rows(kinds, count, 20, seed=0)
+    np.testing.assert_array_equal(labels[held_out].sum(axis=0), [12 + 2, 6 + 2, 6 + 2])
+
+
+@pytest.mark.parametrize("input_path", ["memory", "streaming"])
+def test_labels_stay_with_their_images(manifest, input_path):
+    images, labels = load_split(manifest, "train")
+    known = {image.tobytes(): label.tolist() for image, label in zip(images, labels, strict=True)}
+    batches = train_dataset(
+        manifest,
+        global_batch_size=90,
+        seed=3,
+        start_step=0,
+        stop_step=3,
+        distortion=None,
+        standardized=False,
+        input_path=input_path,
+        share=InputShare(num_replicas=2, num_local_replicas=2),
+    )
+    assert batches.element_spec[1] == tf.TensorSpec([45, 10], tf.int32)
+    seen = 0
+    for batch, targets in batches.as_numpy_iterator():
+        assert batch.dtype == np.uint8  # as a coordinator sends them
+        for image, target in zip(batch, targets, strict=True):
+            assert known.pop(image.tobytes()) == target.tolist()
+            seen += 1
+    assert seen == TRAIN and not known
+
+
+def test_padding_of_an_evaluation_has_weight_0(manifest):
+    rows = list(eval_dataset(manifest, "test", global_batch_size=32).as_numpy_iterator())
+    assert [labels.shape for _, labels, _, _ in rows] == [(32, 10)] * 3
+    index, weight = (np.concatenate([row[place] for row in rows]) for place in (2, 3))
+    np.testing.assert_array_equal(index[weight > 0], np.arange(TEST))
+    assert weight.sum() == TEST and (index[weight == 0] == -1).all()
+
+
+def test_what_is_drawn_is_not_read(tmp_path):
+    with pytest.raises(InputError, match="'shapes_multilabel' is drawn, not read"):
+        prepare("shapes_multilabel", tmp_path, archive="cifar.tar.gz")

@@ -1,0 +1,71 @@
+"""Networks of keras.applications in labkit's layers; that they are Keras's is shown with their weights."""
+
+import numpy as np
+import pytest
+
+from labkit.config import ModelConfig
+from labkit.errors import InputError
+from labkit.models.layers import BatchNormalization
+from labkit.models.registry import build_model
+from labkit.models.stages import stages
+
+SHAPE = (32, 32, 3)
+IMAGES = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype(np.float32)
+
+
+def build(seed: int = 0, shape=SHAPE, data_format="channels_last", **fields):
+    config = ModelConfig(model="keras_application", **fields)
+    return build_model(config, num_classes=10, image_shape=shape, seed=seed, data_format=data_format)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """MobileNetV2, to be read only."""
+    return build()
+
+
+def test_layers_are_named_by_stage_and_normalization_is_labkits(plain):
+    found = stages(plain)
+    assert list(found) == ["stage1", "stage2", "stage3", "stage4", "stage5", "logits"]
+    assert "stage1_Conv1" in [layer.name for layer in found["stage1"]]
+    norms = [layer for layer in plain.layers if "batchnorm" in type(layer).__name__.lower()]
+    assert len(norms) == 52 and all(isinstance(layer, BatchNormalization) for layer in norms)
+    # Keras's own epsilon, which belongs to the published weights, and labkit's decay.
+    assert {(layer.epsilon, layer.decay) for layer in norms} == {(1e-3, ModelConfig().batch_norm_decay)}
+
+
+def test_the_seed_decides_the_weights(plain):
+    same, other = build(), build(seed=1)
+    for mine, again, different in zip(
+        plain.trainable_weights, same.trainable_weights, other.trainable_weights, strict=True
+    ):
+        np.testing.assert_array_equal(mine, again)
+        assert mine.name not in ("kernel", "depthwise_kernel") or np.any(mine.numpy() != different.numpy())
+
+
+@pytest.mark.parametrize(
+    ("fields", "tolerance"),
+    [
+        ({"data_format": "channels_first"}, 1e-4),
+        ({"precision": "float64"}, 1e-4),
+        ({"precision": "mixed_bfloat16"}, 0.3),
+    ],
+    ids=str,
+)
+def test_layouts_and_precisions_are_one_network(plain, fields, tolerance):
+    model = build(**fields)
+    model.set_weights(plain.get_weights())
+    expected = plain(IMAGES).numpy()
+    assert np.abs(model(IMAGES).numpy() - expected).max() < tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 3), (32, 32, 1)])
+def test_images_that_keras_would_not_take_are_refused_in_one_line(shape):
+    with pytest.raises(InputError, match="32x32 pixels or more and 3 channels") as refusal:
+        build(shape=shape)
+    assert "\n" not in str(refusal.value)
+
+
+def test_another_architecture_has_no_application():
+    with pytest.raises(InputError, match="--application is 'DenseNet121'; allowed for resnet"):
+        ModelConfig(application="DenseNet121")
