@@ -100,6 +100,13 @@ class FieldOwner:
         for info in fields_of(type(self)):
             object.__setattr__(self, info.name, info.check(getattr(self, info.name)))
 
+    def require_defaults(self, names: typing.Iterable[str], where: str, reason: str) -> None:
+        """Raise InputError where one of the named fields, which ``where`` doesn't have, was given a value."""
+        for info in fields_of(type(self)):
+            value = getattr(self, info.name)
+            if info.name in names and value != info.default:
+                raise InputError(f"{info.flag} is {value!r}; allowed {where}: {info.default!r} ({reason})")
+
 
 def fields_of(owner: type) -> tuple[FieldInfo, ...]:
     """Return the fields that a configuration class declares; ``DataConfig`` is the owner ``data``."""

@@ -1,0 +1,25 @@
+"""The configuration of a run: one frozen dataclass per owner, checked when it is made.
+
+Command-line flags and notebook parameters are derived from these fields (``fields_by_name``), so a
+name, its type, default and help text stand here and nowhere else. Field names are unique over all
+owners: a run can be described by a flat mapping of names to values.
+"""
+
+from labkit.config.data import DataConfig
+from labkit.config.distribution import DistributionConfig
+from labkit.config.model import ModelConfig
+from labkit.config.optimizer import OptimizerConfig
+from labkit.config.run import RunConfig
+from labkit.config.transfer import TransferConfig
+from labkit.config.whole import Config, fields_by_name
+
+__all__ = [
+    "Config",
+    "DataConfig",
+    "DistributionConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "TransferConfig",
+    "fields_by_name",
+]

@@ -1,0 +1,79 @@
+"""Which examples a run is trained with, and how they are shown."""
+
+import itertools
+from dataclasses import dataclass
+
+from labkit.errors import InputError
+from labkit.fields import FieldOwner, option
+
+__all__ = ["DataConfig"]
+
+
+@dataclass(frozen=True)
+class DataConfig(FieldOwner):
+    """Which examples, in which batches, how distorted."""
+
+    dataset: str = option(
+        "auto",
+        "auto takes CIFAR-10 if it is prepared, else downloads it, else the embedded shapes set; "
+        "shapes_multilabel, embedded too, has several labels per image",
+        choices=("auto", "cifar10", "shapes", "shapes_multilabel"),
+    )
+    data_dir: str | None = option(
+        None, "folder of prepared data sets (None: <home>/data; see labkit doctor)", identity=False
+    )
+    train_batch_size: int = option(
+        128, "examples per training step, over all replicas", minimum=1, maximum=2**17
+    )
+    eval_batch_size: int = option(
+        100, "examples per evaluation step, over all replicas", minimum=1, maximum=2**17, identity=False
+    )
+    use_distortion_for_training: bool = option(True, "random crop and flip of the training images")
+    crop_padding: int = option(
+        4, "pixels added on each side of a training image before it is cropped", minimum=0, maximum=16
+    )
+    crop_padding_mode: str = option(
+        "constant",
+        "what is added: constant: black; reflect: the image mirrored",
+        choices=("constant", "reflect"),
+    )
+    flip: str = option(
+        "random",
+        "training images left-right: random; alternating: each one every other epoch; none",
+        choices=("random", "alternating", "none"),
+    )
+    cutout_size: int = option(
+        0, "side, in pixels, of a square that is covered in each training image (0: none)", minimum=0
+    )
+    progressive_resizing: str | None = option(
+        None,
+        "smaller training images first: their side and up to which share of the run, such as 16:0.3,24:0.7 "
+        "(None: all as they are)",
+    )
+    input_path: str = option(
+        "auto",
+        "memory: the whole split as one array; streaming: sharded files; auto: memory where it fits",
+        choices=("auto", "memory", "streaming"),
+    )
+    shuffle_buffer_size: int = option(16384, "examples in the streaming path's shuffle buffer", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]
+        except ValueError:
+            shares = []
+        ascending = all(before < share <= 1 for before, share in itertools.pairwise(shares))
+        if not ascending or len(shares) != 1 + (self.progressive_resizing or "").count(":"):
+            raise InputError(
+                f"--progressive-resizing is {self.progressive_resizing!r}; allowed: a side in pixels, a "
+                "colon, a share of the run (ascending, up to 1), comma-separated, for example 16:0.3,24:0.7"
+            )
+
+    @property
+    def image_sizes(self) -> tuple[tuple[int, float], ...]:
+        """The parts of ``progressive_resizing``: (side in pixels, share of the run up to which it holds)."""
+        if self.progressive_resizing is None:
+            return ()
+        parts = [part.partition(":") for part in self.progressive_resizing.split(",")]
+        return tuple((int(size), float(share)) for size, _, share in parts)

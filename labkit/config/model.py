@@ -1,0 +1,84 @@
+"""Which network a run trains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.architectures import APPLICATIONS, ARCHITECTURES, default_depth, resolved_depth
+from labkit.fields import FieldOwner, option
+
+__all__ = ["ModelConfig"]
+
+
+@dataclass(frozen=True)
+class ModelConfig(FieldOwner):
+    """Which network."""
+
+    model: str = option("resnet", "architecture; see labkit models", choices=tuple(ARCHITECTURES))
+    num_layers: int | None = option(
+        None,
+        "depth, for resnet 6n+2 with basic blocks, 9n+2 with bottleneck blocks (None: "
+        + ", ".join(
+            f"{name} {default_depth(name, 'basic')}" for name in ARCHITECTURES if name != "keras_application"
+        )
+        + ")",
+        minimum=1,
+    )
+    width_factor: float = option(
+        1.0, "multiplies the channels of wide_resnet (WRN-16-4: 4) and fast", minimum=0.125, below=100
+    )
+    activation: str = option("relu", "of the fast net; the others are as published", choices=("relu", "gelu"))
+    whitening: bool = option(True, "the fast net's first convolution whitens the images and is frozen")
+    dirac: bool = option(True, "the fast net's convolutions begin as the identity")
+    application: str = option(
+        APPLICATIONS[0],
+        "which one of keras.applications, with --model keras_application",
+        choices=APPLICATIONS,
+    )
+    resnet_version: int = option(1, "1: activation after the sum; 2: before the convolutions", choices=(1, 2))
+    block: str = option("basic", "residual block", choices=("basic", "bottleneck"))
+    batch_norm_decay: float = option(
+        0.997, "share of the old moving statistics kept at each step", minimum=0, below=1
+    )
+    batch_norm_epsilon: float = option(1e-5, "added to the variance", minimum=1e-12)
+    sync_batch_norm: bool = option(False, "statistics over the global batch instead of each replica's slice")
+    data_format: str = option(
+        "auto",
+        "layout of the images on the device (auto: channels_first on GPUs, channels_last on CPUs)",
+        choices=("auto", "channels_last", "channels_first"),
+        identity=False,
+    )
+    precision: str = option(
+        "float32",
+        "arithmetic of the network; float64, slowly, shows what is rounding and what is not",
+        choices=("float32", "mixed_bfloat16", "float64"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        depth = resolved_depth(
+            self.model,
+            self.num_layers,
+            resnet_version=self.resnet_version,
+            block=self.block,
+            width_factor=self.width_factor,
+        )
+        for owner, names in {
+            "fast": ("activation", "whitening", "dirac"),
+            "keras_application": ("application",),
+        }.items():
+            if self.model != owner:
+                self.require_defaults(names, f"for {self.model}", f"{owner} has others")
+        object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
+
+    @property
+    def depth(self) -> int:
+        """The number of layers; ``num_layers`` is never None once this is made."""
+        assert self.num_layers is not None
+        return self.num_layers
+
+    def with_own_depth(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return ``changes`` to this, with a depth that is the architecture's own left to the next one."""
+        if "num_layers" in changes or self.num_layers != default_depth(self.model, self.block):
+            return changes
+        return {**changes, "num_layers": None}

@@ -1,0 +1,49 @@
+"""What a run starts from, and what of it is held."""
+
+from dataclasses import dataclass
+
+from labkit.errors import InputError
+from labkit.fields import FieldOwner, option
+
+__all__ = ["TransferConfig"]
+
+
+@dataclass(frozen=True)
+class TransferConfig(FieldOwner):
+    """What a run begins with, and what of it stays as it is."""
+
+    start_from: str | None = option(
+        None,
+        "initial weights, where name and shape fit: a run (its best checkpoint), a .keras file, or imagenet "
+        "for a network of keras.applications (None: random ones)",
+    )
+    freeze: str | None = option(
+        None,
+        "stages or layers that are not trained, statistics included: names or patterns, comma-separated, "
+        "such as stem,stage1 or stage*_norm* (None: everything is trained)",
+    )
+    unfreeze_every_steps: int = option(
+        0, "steps after which the uppermost frozen stage thaws, again and again (0: none does)", minimum=0
+    )
+    head_learning_rate_factor: float = option(
+        1.0, "of the learning rate, for the layer that gives the logits", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start_from == "":
+            raise InputError("--start-from is empty; name a run or a .keras file, or leave it out")
+        if self.freeze is not None and not all(self.freeze_patterns):
+            raise InputError(
+                f"--freeze is {self.freeze!r}; allowed: names or patterns, comma-separated, none empty"
+            )
+        if self.unfreeze_every_steps and self.freeze is None:
+            raise InputError(
+                f"--unfreeze-every-steps is {self.unfreeze_every_steps} without --freeze; nothing can thaw: "
+                "name what is frozen, for example --freeze 'stem,stage*'"
+            )
+
+    @property
+    def freeze_patterns(self) -> list[str]:
+        """The patterns of ``freeze``, one by one."""
+        return [] if self.freeze is None else [part.strip() for part in self.freeze.split(",")]

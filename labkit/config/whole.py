@@ -1,0 +1,131 @@
+"""The whole configuration of a run, and its fields by name."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from labkit.config.data import DataConfig
+from labkit.config.distribution import DistributionConfig
+from labkit.config.model import ModelConfig
+from labkit.config.optimizer import OptimizerConfig
+from labkit.config.run import RunConfig
+from labkit.config.transfer import TransferConfig
+from labkit.errors import InputError
+from labkit.fields import FieldInfo, fields_of, unknown_name_error
+
+__all__ = ["Config", "fields_by_name"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration of a run.
+
+    Raises InputError, on construction, for a value or a combination that can't be run.
+    """
+
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    transfer: TransferConfig = dataclasses.field(default_factory=TransferConfig)
+    distribution: DistributionConfig = dataclasses.field(default_factory=DistributionConfig)
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        # Without simulation the devices are looked for first: too few of them is the better message.
+        if self.distribution.num_gpus and self.distribution.simulate_missing_gpus:
+            self.check_replicas(self.distribution.num_gpus)
+        if self.optimizer.warmup_steps > self.run.train_steps:
+            raise InputError(
+                f"--warmup-steps is {self.optimizer.warmup_steps}; "
+                f"allowed: at most --train-steps, {self.run.train_steps}"
+            )
+
+    def check_replicas(self, num_replicas: int) -> None:
+        """Raise InputError where the batch sizes can't be divided over ``num_replicas``."""
+        for name in ("train_batch_size", "eval_batch_size"):
+            size = getattr(self.data, name)
+            if size % num_replicas:
+                info = fields_by_name()[name]
+                near = max(1, round(size / num_replicas)) * num_replicas
+                raise InputError(
+                    f"{info.flag} is {size} with {num_replicas} replicas; "
+                    f"allowed: multiples of {num_replicas}, for example {near}"
+                )
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any]) -> Self:
+        """Make a configuration from field names and values; the rest keeps its defaults.
+
+        Raises InputError for an unknown name (with the nearest known one) or a value that isn't allowed.
+        """
+        return cls().replace(values)
+
+    def replace(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy in which the named fields, of whichever owner, have new values."""
+        known = fields_by_name()
+        by_owner: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise unknown_name_error("parameter", name, known)
+            by_owner.setdefault(known[name].owner, {})[name] = value
+        if "model" in by_owner:
+            by_owner["model"] = dict(self.model.with_own_depth(by_owner["model"]))
+        owners = {
+            owner: dataclasses.replace(getattr(self, owner), **changed) for owner, changed in by_owner.items()
+        }
+        return dataclasses.replace(self, **owners)
+
+    def flat(self) -> dict[str, Any]:
+        """Return all fields as one mapping."""
+        return {name: getattr(getattr(self, info.owner), name) for name, info in fields_by_name().items()}
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Return the configuration nested by owner, ready for ``json.dumps``."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
+
+        A part or a value that is missing, since an older labkit wrote the text, has its default.
+        """
+        owners = value.values()
+        known = bool(value) and value.keys() <= _OWNERS.keys()
+        if not known or not all(isinstance(owner, Mapping) for owner in owners):
+            raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
+        return cls.from_flat({name: item for owner in owners for name, item in owner.items()})
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that decide what is trained; two runs that differ here are two runs."""
+        return {name: value for name, value in self.flat().items() if fields_by_name()[name].identity}
+
+    def fingerprint(self) -> str:
+        """Return 8 hexadecimal digits of a hash of ``identity()``."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def differences(self, other: "Config") -> list[str]:
+        """Return, for people, the identity fields in which ``other`` differs from this one."""
+        mine, theirs = self.identity(), other.identity()
+        return [
+            f"{fields_by_name()[name].flag} is {mine[name]!r} there, {theirs[name]!r} here"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
+
+
+_OWNERS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "transfer": TransferConfig,
+    "distribution": DistributionConfig,
+    "run": RunConfig,
+}
+
+
+def fields_by_name() -> dict[str, FieldInfo]:
+    """Return every field of every owner by its name, in order of declaration."""
+    return {info.name: info for owner in _OWNERS.values() for info in fields_of(owner)}
