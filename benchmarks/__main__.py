@@ -19,9 +19,11 @@ SCRIPTS = (
     "startup",
     "follow",
     "scaling",
+    "accuracy",
+    "ablation",
     "transfer",
 )
-ONLY_WHEN_NAMED = ("transfer",)  # trains for minutes a repeat
+ONLY_WHEN_NAMED = ("accuracy", "ablation", "transfer")  # train for minutes or hours
 NEED_TORCH = ("inference",)  # can't measure without it; the others that have it for a peer leave it out
 
 
@@ -30,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     words = f"of {', '.join(SCRIPTS)} (default: all but {', '.join(ONLY_WHEN_NAMED)})"
     parser.add_argument("names", nargs="*", metavar="NAME", help=words)
-    parser.add_argument("--repeats", type=at_least(1), default=5, help="repeats of each (default: 5)")
+    parser.add_argument("--repeats", type=at_least(1), help="repeats of each (default: the script's own)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON results")
     parser.add_argument(
         "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
@@ -61,10 +63,11 @@ def default_names(*, measured: bool) -> list[str]:
 def _run(name: str, options: argparse.Namespace) -> bool:
     print(f"== {name}", flush=True)
     values = {
-        "repeats": options.repeats,
         "output": options.output.absolute(),
         "data-dir": options.data_dir.absolute(),
     }
+    if options.repeats is not None:
+        values["repeats"] = options.repeats
     flags = [part for flag, value in values.items() for part in (f"--{flag}", str(value))]
     return subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *flags], cwd=ROOT) == 0
 

@@ -9,22 +9,18 @@ hand, else `shapes`.
 
 import argparse
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, ROOT, at_least, cifar10_archive, work_folder
+from benchmarks.common import RESULTS, at_least, cifar10_archive, work_folder
 from benchmarks.report import Figure, Goal, Report
+from benchmarks.trainings import train_to_end
 from labkit import home
-from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.prepare import prepare
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory
 
 QUESTION = (
     "Is a network fine-tuned on few images of new classes better than one trained on them from scratch?"
@@ -139,17 +135,10 @@ def train(
 ) -> float:
     """Train by `labkit train` in a process of its own; return the test accuracy, NaN where there is none."""
     place = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "job_dir": str(run)}
-    config = Config.from_flat({**RECIPE, "num_layers": options.num_layers, "seed": seed, **place, **values})
-    command = [sys.executable, "-m", "labkit.cli", *train_arguments(config)]
-    log = run.with_suffix(".txt")
-    with open(log, "w") as output:
-        code = subprocess.call(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    if code:
-        raise SystemExit(f"{' '.join(command)} ended with {code}:\n{log.read_text()[-2000:]}")
-    reader = MetricsReader(RunDirectory(run).metrics_path)
-    reader.poll()
-    tests = reader.split("test")
-    return tests[-1]["accuracy"] if tests else float("nan")
+    test = train_to_end(
+        Config.from_flat({**RECIPE, "num_layers": options.num_layers, "seed": seed, **place, **values})
+    ).test
+    return test["accuracy"] if test else float("nan")
 
 
 def figures(found: Mapping[str, list[float]]) -> list[Figure]:

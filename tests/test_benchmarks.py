@@ -16,10 +16,13 @@ import pytest
 
 from benchmarks import __main__ as summary
 from benchmarks import (
+    ablation,
+    accuracy,
     common,
     fast_net,
     follow,
     forms,
+    gate,
     inference,
     input_pipeline,
     machine_ceiling,
@@ -27,6 +30,7 @@ from benchmarks import (
     startup,
     telemetry,
     train_step,
+    trainings,
     transfer,
 )
 from benchmarks.allocators import ALLOCATORS, environment_with
@@ -47,6 +51,8 @@ from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
+from labkit.presets import preset_values
+from labkit.runs import RunDirectory
 
 needs_torch = pytest.mark.skipif(not torch_is_installed(), reason="PyTorch is not installed: make peers")
 
@@ -756,3 +762,73 @@ def test_scaling_measures_a_real_cluster(tmp_path, shapes):
     assert all(figure.median > 0 for figure in figures)
     model = json.loads((tmp_path / "scaling.json").read_text())["configuration"]["model"]
     assert len(model["rows"]) == 2 * len(NETWORKS) * len(DEVICES)
+
+
+def write_results(folder, **repeats):
+    """Write a result of one benchmark, with a ratio that is to be high and one that is to be low."""
+    folder.mkdir()
+    bounds = {"speed": "at least", "cost": "at most"}
+    rows = [
+        Figure(f"ours ({folder.name}) over {name}", "x", values, Goal(bounds[name], 1.0))
+        for name, values in repeats.items()
+    ]
+    told = Figure("seconds", "s", (100.0 if folder.name == "after" else 1.0,), Goal("at most", 2.0))
+    content = {"figures": [figure.to_json() for figure in [*rows, told]]}
+    (folder / "some.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("speed", "cost", "code"),
+    [
+        ((1.5, 1.6, 1.4), (1.0, 1.1, 0.9), 0),
+        ((1.36, 1.4, 1.3), (1.1, 1.1, 1.1), 0),  # within the tolerance
+        ((1.2, 1.3, 1.1), (1.0, 1.1, 0.9), 1),
+        ((1.5, 1.6, 1.4), (1.3, 1.3, 1.3), 1),
+    ],
+)
+def test_the_gate_looks_at_ratios_alone(speed, cost, code, tmp_path, capsys):
+    before = write_results(tmp_path / "before", speed=(1.5, 1.6, 1.4), cost=(1.0, 1.1, 0.9))
+    after = write_results(tmp_path / "after", speed=speed, cost=cost)
+    assert gate.main([str(before), str(after)]) == code
+    assert f"{code} of 2 ratios became worse" in capsys.readouterr().out
+
+
+def test_the_gate_allows_what_the_repeats_before_covered(tmp_path):
+    before = write_results(tmp_path / "before", speed=(1.5, 1.6, 1.0))
+    assert gate.main([str(before), str(write_results(tmp_path / "after", speed=(1.1, 1.1, 1.2)))]) == 0
+
+
+def test_the_gate_refuses_folders_that_have_nothing_in_common(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        gate.main([str(tmp_path / "empty"), str(tmp_path / "empty")])
+    assert ended.value.code == 2
+    assert "no ratio in common" in capsys.readouterr().err
+
+
+def test_seconds_of_training_leave_validations_out(tmp_path):
+    rows = [
+        {"split": "train", "step": 1, "seconds_per_step": 3.0},
+        {"split": "train", "step": 2, "seconds_per_step": 1.0},
+        {"split": "validation", "step": 2, "accuracy": 0.5, "seconds": 60.0},
+        {"split": "train", "step": 3, "seconds_per_step": 1.0},
+        {"split": "validation", "step": 3, "accuracy": 0.7, "seconds": 60.0},
+        {"split": "test", "step": 3, "accuracy": 0.6, "tta_accuracy": 0.65},
+    ]
+    run = RunDirectory(tmp_path)
+    run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trained = trainings.read_trained(run)
+    assert trained.seconds == 5.0
+    assert trained.curve == [(4.0, 0.5), (5.0, 0.7)]
+    plain, augmented, minutes = accuracy.figures("fast, an hour", [trained])
+    assert (plain.repeats, plain.met) == ((60.0,), False)
+    assert augmented.repeats == (65.0,)
+    assert (minutes.repeats, minutes.met) == ((5 / 60,), True)
+
+
+def test_every_variant_of_the_ablation_and_every_recipe_can_be_run():
+    for changes in ablation.VARIANTS.values():
+        assert Config.from_flat({**preset_values("fast"), **changes})
+    for recipe in accuracy.RECIPES.values():
+        assert Config.from_flat({**preset_values(recipe.preset), **recipe.changes})

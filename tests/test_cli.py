@@ -58,6 +58,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "dataset": "shapes",
         "model": "fast",
         "application": "MobileNetV2",
+        "progressive_resizing": "16:0.5",
         "num_layers": 8,
         "resnet_version": 1,
         "block": "basic",

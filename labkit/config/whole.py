@@ -90,10 +90,11 @@ class Config:
     def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
 
-        A part or a value that is missing, since an older labkit wrote the text, has its default.
+        The part ``transfer``, or a value, that is missing, since an older labkit wrote the text, has its
+        default.
         """
         owners = value.values()
-        known = bool(value) and value.keys() <= _OWNERS.keys()
+        known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()
         if not known or not all(isinstance(owner, Mapping) for owner in owners):
             raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
         return cls.from_flat({name: item for owner in owners for name, item in owner.items()})

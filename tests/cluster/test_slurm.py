@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cli
+from labkit.arguments import config_of
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.slurm import expand_hostlist, listening_address, node_address, task_from_slurm
@@ -195,9 +196,10 @@ def test_a_configuration_survives_as_arguments():
         else:
             changed[name] = info.type((info.default or 1) / 2 if info.below else (info.default or 1) + 1)
     fixed = {"num_layers": 8, "resnet_version": 1, "block": "basic", "num_gpus": 1}  # the model is fast
+    fixed["progressive_resizing"] = "16:0.25,24:0.5"
     config = Config.from_flat({**changed, **fixed})
     options = cli._parser().parse_all(train_arguments(config))
-    assert cli._config_of(options) == config
+    assert config_of(options) == config
     assert train_arguments(Config()) == ["train"]
 
 

@@ -7,7 +7,6 @@ import socket
 import threading
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
 from keras.src.legacy.saving import legacy_h5_format
@@ -79,7 +78,7 @@ def test_the_backbone_is_loaded_by_keras_names_and_the_head_is_new(cache):
         weight.assign(random.uniform(0.9, 1.1, weight.shape))
     path = cache / WEIGHTS["MobileNetV2"].name
     cache.mkdir(parents=True)
-    with h5py.File(path, "w") as file:  # the format of the published files
+    with legacy_h5_format.h5py.File(path, "w") as file:  # the format of the published files
         legacy_h5_format.save_weights_to_hdf5_group(file, theirs)
     config = ModelConfig(model="keras_application")
     manifest = SimpleNamespace(image_shape=shape)

@@ -1,0 +1,100 @@
+"""What does each part of the fast recipe contribute?
+
+The preset `fast` at a short budget (half its width, few epochs), as it is and with one thing changed at a
+time: test accuracy and seconds of training. Every variant is trained with the same seeds; runs that are done
+aren't made again. CIFAR-10 where it is at hand, else `shapes`.
+"""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import make_parser, prepared_data
+from benchmarks.report import Figure, Report
+from benchmarks.trainings import Trained, train_to_end
+from labkit import home
+from labkit.config import Config
+from labkit.presets import preset_values
+from labkit.processor import bfloat16_instructions
+
+QUESTION = "What does each part of the fast recipe contribute, at a short budget?"
+AS_IT_IS = "as it is"
+WITHOUT_MUON: dict[str, Any] = {
+    # airbench94 (arXiv:2404.00498): 11.5 and 0.0153 for 1,024 examples there, over 1 + 1 / (1 - momentum).
+    "optimizer": "sgd",
+    "train_batch_size": 1024,
+    "learning_rate": 1.5,
+    "weight_decay": 1.33e-3,
+    "one_cycle_peak": 0.23,
+    "one_cycle_start": 0.2,
+    "one_cycle_end": 0.07,
+    "lookahead_every_steps": 5,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    AS_IT_IS: {},
+    "first layer trained instead of whitening": {"whitening": False},
+    "convolutions begin at random instead of as the identity": {"dirac": False},
+    "offsets learn at the common rate": {"norm_bias_learning_rate_factor": 1.0},
+    "lookahead every 5 steps": {"lookahead_every_steps": 5},
+    "no label smoothing": {"label_smoothing": 0.0},
+    "random flips instead of alternating": {"flip": "random"},
+    "no Nesterov momentum": {"nesterov": False},
+    "GELU instead of ReLU": {"activation": "gelu"},
+    "padding 4 instead of 2": {"crop_padding": 4},
+    "cutout of 8 pixels": {"cutout_size": 8},
+    "images of 24, then 28 pixels first": {"progressive_resizing": "24:0.5,28:0.75"},
+    "SGD for Muon, as in airbench94": WITHOUT_MUON,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__, of_resnet=False)
+    parser.set_defaults(repeats=2)
+    parser.add_argument("--epochs", type=float, default=4.0, help="of every training")
+    parser.add_argument("--width-factor", type=float, default=0.5, help="of the network")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument(
+        "--runs", type=Path, default=home.runs_home() / "ablation", help="folder of the trainings; kept"
+    )
+    options = parser.parse_args(arguments)
+    manifest = prepared_data(options.data_dir)
+    precision = "mixed_bfloat16" if bfloat16_instructions() else "float32"
+    examples = round(options.epochs * manifest.count("train"))
+    asked = {
+        **preset_values("fast"),
+        "precision": precision,
+        "width_factor": options.width_factor,
+        "dataset": manifest.dataset,
+        "data_dir": str(manifest.directory.parent),
+        "validate_every_steps": 0,
+        "num_gpus": 0,
+    }
+    chosen = {"dataset": manifest.dataset, "precision": precision}
+    report = Report("ablation", QUESTION, vars(options) | chosen)
+    found: dict[str, list[Trained]] = {name: [] for name in options.variants}
+    for seed in range(options.repeats):
+        for name in options.variants:
+            place = options.runs / f"{name.replace(' ', '-')}-{seed}"
+            values = {**asked, **VARIANTS[name], "seed": seed, "job_dir": str(place)}
+            values["train_steps"] = max(1, round(examples / values["train_batch_size"]))
+            found[name].append(train_to_end(Config.from_flat(values)))
+            print(f"seed {seed}, {name}: {_accuracy(found[name][-1]):.2f} %", flush=True)
+    report.finish(figures(found), options.output)
+
+
+def figures(found: dict[str, list[Trained]]) -> list[Figure]:
+    """Return each variant's accuracy and seconds, seed by seed, the best first."""
+    order = sorted(found, key=lambda name: -statistics.mean(map(_accuracy, found[name])))
+    rows = []
+    for name in order:
+        rows.append(Figure(f"{name}: test accuracy", "%", tuple(map(_accuracy, found[name]))))
+        rows.append(Figure(f"{name}: training", "s", tuple(run.seconds for run in found[name])))
+    return rows
+
+
+def _accuracy(run: Trained) -> float:
+    return 100 * run.test["accuracy"] if run.test else float("nan")
+
+
+if __name__ == "__main__":
+    main()

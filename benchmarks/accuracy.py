@@ -1,0 +1,128 @@
+"""How accurate is a network after how much training, on this machine?
+
+Whole trainings by the recipes that docs/results.md tells of, each with several seeds: accuracy on every test
+image with the last weights, with and without test-time augmentation, and the seconds of its training steps.
+Runs that are done aren't made again. Beside the result, a figure of accuracy on the validation set against
+seconds of training. CIFAR-10 where it is at hand, else `shapes`.
+"""
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from benchmarks.common import make_parser, prepared_data
+from benchmarks.report import Figure, Goal, Report
+from benchmarks.trainings import Trained, train_to_end
+from labkit import home
+from labkit.config import Config
+from labkit.presets import preset_values
+from labkit.processor import bfloat16_instructions
+
+QUESTION = "How accurate is a network after how much training?"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A preset with other values, and what is expected of it.
+
+    ``accuracy`` and ``augmented``, in per cent, are to be reached in at most ``minutes`` of training.
+    """
+
+    preset: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    accuracy: float | None = None
+    augmented: float | None = None
+    minutes: float | None = None
+
+
+RECIPES = {
+    "fast": Recipe("fast", accuracy=90.0, minutes=15.0),
+    "fast, an hour": Recipe(
+        "fast",
+        {"train_steps": 810, "crop_padding": 4, "cutout_size": 8},  # 36 epochs of 45,000
+        accuracy=93.0,
+        augmented=94.0,
+        minutes=60.0,
+    ),
+    "resnet20": Recipe("resnet20_one_cycle", {"train_steps": 4219}, accuracy=88.0),  # 12 epochs of 45,000
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__, of_resnet=False)
+    parser.set_defaults(repeats=3)
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--steps", type=int, help="of every training, for trying this out")
+    parser.add_argument(
+        "--runs", type=Path, default=home.runs_home() / "accuracy", help="folder of the trainings; kept"
+    )
+    options = parser.parse_args(arguments)
+    found = {name: measure(options, name) for name in options.recipes}
+    report = Report("accuracy", QUESTION, vars(options) | {"precision": _precision()})
+    report.configuration["curves"] = {name: [run.curve for run in runs] for name, runs in found.items()}
+    path = report.finish([row for name, runs in found.items() for row in figures(name, runs)], options.output)
+    draw(found, path.with_suffix(".png"))
+
+
+def measure(options: argparse.Namespace, name: str) -> list[Trained]:
+    """Train by a recipe, once for each seed."""
+    manifest, recipe = prepared_data(options.data_dir), RECIPES[name]
+    place = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "num_gpus": 0}
+    values = {**preset_values(recipe.preset), **recipe.changes, **place}
+    if recipe.preset != "resnet20_one_cycle":
+        values["precision"] = _precision()
+    if options.steps:
+        values["train_steps"] = options.steps
+    runs = []
+    for seed in range(options.repeats):
+        job_dir = str(options.runs / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}")
+        runs.append(train_to_end(Config.from_flat({**values, "seed": seed, "job_dir": job_dir})))
+        row = runs[-1].test or {}
+        print(f"{name}, seed {seed}: {row.get('accuracy')}, {runs[-1].seconds / 60:.1f} minutes", flush=True)
+    return runs
+
+
+def _precision() -> str:
+    return "mixed_bfloat16" if bfloat16_instructions() else "float32"
+
+
+def figures(name: str, runs: list[Trained]) -> list[Figure]:
+    """Return a recipe's accuracies and minutes, seed by seed."""
+    recipe, rows = RECIPES[name], []
+    for key, words, goal in (
+        ("accuracy", "test accuracy", recipe.accuracy),
+        ("tta_accuracy", "test accuracy with test-time augmentation", recipe.augmented),
+    ):
+        values = tuple(100 * run.test[key] for run in runs if run.test and key in run.test)
+        if values:
+            bound = None if goal is None else Goal("at least", goal)
+            rows.append(Figure(f"{name}: {words}", "%", values, bound))
+    limit = None if recipe.minutes is None else Goal("at most", recipe.minutes)
+    return [*rows, Figure(f"{name}: training", "min", tuple(run.seconds / 60 for run in runs), limit)]
+
+
+def draw(found: dict[str, list[Trained]], path: Path) -> None:
+    """Draw validation accuracy against minutes of training, a line a seed, a color a recipe."""
+    figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
+    for number, (name, runs) in enumerate(found.items()):
+        for run in runs:
+            minutes = [seconds / 60 for seconds, _ in run.curve]
+            values = [100 * accuracy for _, accuracy in run.curve]
+            label = name if run is runs[0] else None
+            axis.plot(minutes, values, "o-", markersize=3, color=f"C{number}", label=label)
+    axis.set(xlabel="minutes of training", ylabel="validation accuracy (%)", title=QUESTION)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()

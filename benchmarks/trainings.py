@@ -1,0 +1,69 @@
+"""Whole trainings by the command itself, and what they came to."""
+
+import itertools
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.allocators import environment_with
+from benchmarks.common import ROOT
+from labkit.cluster.flags import train_arguments
+from labkit.config import Config
+from labkit.metrics import MetricsReader
+from labkit.runs import RunDirectory
+
+__all__ = ["Trained", "train_to_end"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a finished run came to.
+
+    ``test``: the row of its last weights, None where it wasn't tested. ``seconds``: of all training steps,
+    the first one, which compiles, included; validations aren't. ``curve``: of each validation the seconds of
+    training before it, and the accuracy.
+    """
+
+    test: dict[str, Any] | None
+    seconds: float
+    curve: list[tuple[float, float]]
+
+
+def train_to_end(config: Config) -> Trained:
+    """Train a run, or go on with it, by `labkit train` in a process of its own; a finished one is read.
+
+    Its output goes to a file beside the run directory. Raises SystemExit where it fails.
+    """
+    assert config.run.job_dir is not None
+    run = RunDirectory(config.run.job_dir)
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "labkit.cli", *train_arguments(config)]
+    log = Path(f"{run.path}.txt")
+    with open(log, "a") as output:
+        code = subprocess.call(
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment_with("keeping")
+        )
+    if code:
+        raise SystemExit(f"{' '.join(command)} ended with {code}:\n{log.read_text()[-2000:]}")
+    return read_trained(run)
+
+
+def read_trained(run: RunDirectory) -> Trained:
+    """Return what a run has come to so far."""
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    rows = sorted(reader.split("train"), key=lambda row: row["step"])
+    spent = dict(
+        zip(
+            (row["step"] for row in rows),
+            itertools.accumulate(float(row["seconds_per_step"]) for row in rows),
+            strict=True,
+        )
+    )
+    curve = [
+        (spent[row["step"]], row["accuracy"]) for row in reader.split("validation") if row["step"] in spent
+    ]
+    tests = reader.split("test")
+    return Trained(tests[-1] if tests else None, max(spent.values(), default=0.0), curve)
