@@ -39,6 +39,11 @@ class DistributionConfig(FieldOwner):
     allow_soft_placement: bool = option(
         True, "place operations that a device can't run elsewhere", identity=False
     )
+    xla: bool = option(
+        False,
+        "let XLA compile loss and gradients, for one replica a process; on a CPU that makes steps slower",
+        identity=False,
+    )
     log_device_placement: bool = option(False, "log where each operation runs", identity=False)
     worker_hosts: str | None = option(
         None, "cluster without TF_CONFIG: host:port of each worker, comma-separated", identity=False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
-from labkit.config import DistributionConfig, ModelConfig
+from labkit.config import Config, DistributionConfig, ModelConfig
 from labkit.errors import InputError
 from labkit.processor import bfloat16_instructions
 from labkit.training.topology import ClusterTask
@@ -234,3 +234,15 @@ def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
         raise InputError(
             f"--precision is {config.precision!r}, which needs {needs}; allowed here: float32, float64"
         )
+
+
+def check_xla(config: Config, plan: DevicePlan) -> None:
+    """Raise InputError where XLA is asked for and can't compile the step."""
+    several = plan.num_local_replicas > 1 and f"{plan.num_local_replicas} replicas in this process"
+    remote = plan.asynchronous_workers > 0 and "variables on parameter servers"
+    exchanged = (
+        config.model.sync_batch_norm and plan.num_replicas > 1 and "batch normalization over several replicas"
+    )
+    reason = several or remote or exchanged
+    if config.distribution.xla and reason:
+        raise InputError(f"--xla is for one replica a process; here: {reason}; leave --xla out")

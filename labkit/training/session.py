@@ -19,6 +19,7 @@ from labkit.training.cluster_strategies import placed_variables
 from labkit.training.devices import (
     DevicePlan,
     check_precision,
+    check_xla,
     choose_data_format,
     configure_tensorflow,
     make_strategy,
@@ -125,6 +126,7 @@ def prepare_devices(config: Config) -> DevicePlan:
     plan = configure_tensorflow(config.distribution, deterministic=config.run.deterministic)
     config.check_replicas(plan.num_replicas)
     check_precision(config.model, plan)
+    check_xla(config, plan)
     choose_data_format(config.model.data_format, plan)
     return plan
 
@@ -170,6 +172,7 @@ def make_session(
         lookahead=lookahead,
         remote_variables=remote,
         deterministic=config.run.deterministic,
+        xla=config.distribution.xla,
     )
     train_step_for = functools.cache(lambda frozen, size: make_step(frozen=frozen, image_size=size))
     # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.

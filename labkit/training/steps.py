@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.models.layers import recorded_batch_statistics
+from labkit.models.layers import BatchNormalization, recorded_batch_statistics
 from labkit.training.bundles import delivered, fetched
 from labkit.training.freezing import Frozen, frozen_layers, frozen_norms, trained_places
 from labkit.training.lookahead import Lookahead
@@ -36,6 +36,7 @@ def make_train_step(
     deterministic: bool = False,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
+    xla: bool = False,
 ) -> Callable[[Any, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Return ``train_step(images, labels, learning_rate, stop)``.
 
@@ -62,6 +63,7 @@ def make_train_step(
         frozen: names of layers that stay as they are: no gradient, no decay, no velocity, no statistics. What
             only their gradients would need isn't computed.
         image_size: side of the images that the network is shown; None: as they come.
+        xla: whether XLA compiles loss and gradients; for one replica a process, with variables of its own.
     """
     network = model if image_size is None else with_image_size(model, image_size)
     places = trained_places(model, frozen)
@@ -89,44 +91,57 @@ def make_train_step(
         _update_moving_averages(strategy, averages, statistics, [layer.decay for layer in norm_layers])
         return _time_after(updates) if timed and remote_variables else exchanged_at
 
-    def replica_step(images, labels, learning_rate, stop):
-        started_at = _time_after([images, labels]) if timed else tf.constant(0.0, tf.float64)
-        with contextlib.ExitStack() as scope:
-            weights, read_at = [variable.value for variable in trained], started_at
-            if remote_variables:
-                held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
-                weights, read_at = _read_once(trained, held, scope)
-            # Told what to watch, the tape doesn't look at what only frozen weights have computed.
-            tape = scope.enter_context(tf.GradientTape(watch_accessed_variables=False))
+    norm_layers: list[BatchNormalization] = []  # those that ``compute`` has statistics of, once it is traced
+
+    def compute(weights, images, labels):
+        """Return what this replica's slice gives: loss and figures, gradients, batch statistics."""
+        # Told what to watch, the tape doesn't look at what only frozen weights have computed.
+        with (
+            tf.GradientTape(watch_accessed_variables=False) as tape,
+            recorded_batch_statistics(held_norms) as recorded,
+        ):
             tape.watch(weights)
-            recorded = scope.enter_context(recorded_batch_statistics(held_norms))
             shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
             logits = network(shown, training=True)
             losses = loss.per_example(labels, logits, label_smoothing)
             # The one place where the loss is scaled: a sum over all replicas of per-example losses over
             # the global batch size is the mean over the global batch, however it is sliced.
             mean_loss = tf.reduce_sum(losses) / global_batch_size
-        gradients = tape.gradient(mean_loss, weights)
-        computed_at = _time_after(gradients) if timed else started_at
-        exchanged_at = tf.distribute.get_replica_context().merge_call(
-            functools.partial(update, norm_layers=[layer for layer, _, _ in recorded]),
-            args=(gradients,),
-            kwargs={
-                "statistics": [value for _, mean, variance in recorded for value in (mean, variance)],
-                "learning_rate": learning_rate,
-            },
-        )
-        dtype = mean_loss.dtype
+        norm_layers[:] = [layer for layer, _, _ in recorded]
         figures = [
-            tf.reduce_sum(tf.cast(figure(labels, logits), dtype)) / global_batch_size
+            tf.reduce_sum(tf.cast(figure(labels, logits), mean_loss.dtype)) / global_batch_size
             for figure in loss.step_figures.values()
         ]
+        statistics = [value for _, mean, variance in recorded for value in (mean, variance)]
+        return [mean_loss, *figures], tape.gradient(mean_loss, weights), statistics
+
+    own_weights = [variable.value for variable in trained]
+    compiled = tf.function(functools.partial(compute, own_weights), jit_compile=True)
+
+    def replica_step(images, labels, learning_rate, stop):
+        started_at = _time_after([images, labels]) if timed else tf.constant(0.0, tf.float64)
+        read_at = started_at
+        if remote_variables:
+            with contextlib.ExitStack() as scope:
+                held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
+                copies, read_at = _read_once(trained, held, scope)
+                figures, gradients, statistics = compute(copies, images, labels)
+        elif xla:
+            figures, gradients, statistics = compiled(images, labels)
+        else:
+            figures, gradients, statistics = compute(own_weights, images, labels)
+        computed_at = _time_after(gradients) if timed else started_at
+        exchanged_at = tf.distribute.get_replica_context().merge_call(
+            functools.partial(update, norm_layers=norm_layers),
+            args=(gradients,),
+            kwargs={"statistics": statistics, "learning_rate": learning_rate},
+        )
         exchanged = (read_at - started_at) + (exchanged_at - computed_at) if timed else started_at
         worked = exchanged_at - started_at if remote_variables else tf.zeros_like(started_at)
         times = tf.stack([worked, exchanged])
         if exchanges and deterministic:
             times = tf.fill([2], tf.constant(math.nan, tf.float64))
-        return tf.stack([mean_loss, *figures, tf.cast(stop, dtype)]), times
+        return tf.stack([*figures, tf.cast(stop, figures[0].dtype)]), times
 
     @tf.function(reduce_retracing=True)
     def train_step(images, labels, learning_rate, stop):
