@@ -24,7 +24,13 @@ demo: env ## data, the training notebook, then where to look
 	@$(BIN)/labkit demo
 
 test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
-	@$(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS)
+	@# The quick ones two at a time, file by file; those that start trainings and clusters have the machine alone.
+	@set -e; if [ -z "$(ARGS)" ]; then \
+	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (slow or faults or thorough)"; \
+	    $(BIN)/python -m pytest -m "(slow and not (faults or thorough)) or faults_core"; \
+	else \
+	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); \
+	fi
 	@# Cells are read once as tests; what they write goes into a home of their own, not among the user's runs.
 	@# nbval passes no parameters: the variable keeps them from a download and from training to the end.
 	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \

@@ -42,6 +42,7 @@ MEASURED_BY = (
     "num_intra_threads",
     "num_inter_threads",
     "allow_soft_placement",
+    "xla",
     "evaluate_test",
     "test_time_augmentation",
 )

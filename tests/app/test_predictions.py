@@ -83,7 +83,9 @@ def test_missing_predictions_are_told_from_damaged_ones(make_run):
         {"probabilities": np.zeros(60, np.float32)},
         {"images": np.array([object()] * 60)},
     ],
-    ids=str,
+    ids=lambda changes: "-".join(
+        f"{name}:{value.dtype}{list(value.shape)}" for name, value in changes.items()
+    ),
 )
 def test_arrays_that_do_not_belong_together_are_refused(make_run, change):
     run = make_run()
