@@ -57,7 +57,10 @@ def test_replicas_give_the_curve_of_one(runs, replicas, variable_strategy):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)
 
 
-@pytest.mark.parametrize(("replicas", "variable_strategy"), [(1, "CPU"), (2, "GPU"), (4, "CPU")])
+@pytest.mark.parametrize(
+    ("replicas", "variable_strategy"),
+    [(1, "CPU"), pytest.param(2, "GPU", marks=pytest.mark.thorough), (4, "CPU")],
+)
 def test_what_any_number_of_replicas_saved_any_other_loads(runs, replicas, variable_strategy):
     arguments = [str(replicas), variable_strategy, str(SAVED), *map(str, runs.values())]
     done = subprocess.run(

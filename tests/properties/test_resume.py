@@ -61,7 +61,7 @@ def moment(kind: str, job_dir: Path, chance: random.Random):
     return lambda: metrics_path.exists() and metrics_path.stat().st_size >= size + more
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.thorough)])
 def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, kills):
     chance = random.Random(20)
     job_dir = tmp_path / "run"
@@ -87,7 +87,7 @@ def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path
     assert not list((job_dir / "checkpoints").glob(".*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM])
 def test_a_signal_saves_and_the_same_command_goes_on(uninterrupted, tmp_path, number):
     job_dir = tmp_path / "run"
     # No checkpoint is due before the end: what is restored is what the signal made it save.
