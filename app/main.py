@@ -19,7 +19,7 @@ def main() -> None:
     state.refuse_open_server()
     page = st.navigation(
         [
-            st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live", default=True),
+            st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="", default=True),
             st.Page(
                 predictions.page, title="Predictions", icon=":material/grid_view:", url_path="predictions"
             ),
@@ -27,6 +27,8 @@ def main() -> None:
             st.Page(
                 configuration.page, title="Configuration", icon=":material/tune:", url_path="configuration"
             ),
+            # Streamlit serves the default page at the root alone; a typed address has its name.
+            st.Page(live.page, title="Live", url_path="live", visibility="hidden"),
         ]
     )
     with st.sidebar:

@@ -15,11 +15,15 @@ import numpy as np
 from labkit import home
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.prepare import prepare
+from labkit.processor import bfloat16_instructions
 
 __all__ = [
     "MISSING_TORCH",
+    "PRECISIONS",
     "RESULTS",
     "ROOT",
+    "add_precisions_flag",
+    "archive_of",
     "at_least",
     "cifar10_archive",
     "make_parser",
@@ -31,6 +35,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+PRECISIONS = ("float32", "mixed_bfloat16")
 MISSING_TORCH = "PyTorch, a peer, is not installed; run make peers"
 
 
@@ -64,10 +69,29 @@ def make_parser(description: str | None, *, of_resnet: bool = True) -> argparse.
     return parser
 
 
+def add_precisions_flag(parser: argparse.ArgumentParser, *, help: str) -> None:
+    """Declare which precisions are measured one after the other: without others those in hardware."""
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        choices=PRECISIONS,
+        default=[name for name in PRECISIONS if name == "float32" or bfloat16_instructions()],
+        help=help,
+    )
+
+
 def cifar10_archive() -> Path | None:
     """Return the published archive in the folder that LABKIT_CIFAR10 names; None where that is unset."""
     folder = os.environ.get("LABKIT_CIFAR10")
     return Path(folder) / "cifar-10-python.tar.gz" if folder else None
+
+
+def archive_of(manifest: Manifest) -> Path | None:
+    """Return the archive or folder that a data set was prepared from, where it is known and still there."""
+    if manifest.dataset == "cifar10" and (named := cifar10_archive()) is not None:
+        return named
+    kind, place = manifest.source["kind"], manifest.source.get("location")
+    return Path(place) if kind in ("archive", "folder") and place and Path(place).exists() else None
 
 
 def prepared_data(data_dir: Path) -> Manifest:

@@ -14,31 +14,25 @@ import statistics
 from pathlib import Path
 
 from benchmarks.allocators import ALLOCATORS, environment_with
-from benchmarks.common import at_least, make_parser, prepared_data, work_folder
+from benchmarks.common import add_precisions_flag, at_least, make_parser, prepared_data, work_folder
 from benchmarks.processes import Turns
 from benchmarks.report import Figure, Goal, Report
+from benchmarks.turns import data_set_flags
 from labkit.data.manifest import Manifest
-from labkit.processor import bfloat16_instructions
 
 QUESTION = "Does training the fast net reach three quarters of the machine's matrix-product GFLOP/s?"
 GOAL = Goal("at least", 0.75)
-PRECISIONS = ("float32", "mixed_bfloat16")
 Combination = tuple[str, int, str]
 Turn = dict[str, float]
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
-    parser.add_argument("--steps", type=at_least(1), default=5, help="steps of a turn")
+    parser.add_argument("--steps", type=at_least(1), default=2, help="steps of a turn")
     parser.add_argument("--warmup-turns", type=at_least(1), default=1, help="turns that don't count")
-    parser.add_argument(
-        "--precisions",
-        nargs="+",
-        choices=PRECISIONS,
-        default=[name for name in PRECISIONS if name == "float32" or bfloat16_instructions()],
-        help="of network and matrices",
-    )
-    parser.add_argument("--batch-sizes", nargs="+", type=at_least(1), default=[512, 1024])
+    add_precisions_flag(parser, help="of network and matrices")
+    # The preset's own batch, and its activation beside the one that it was published with.
+    parser.add_argument("--batch-sizes", nargs="+", type=at_least(1), default=[2000])
     parser.add_argument("--activations", nargs="+", choices=("relu", "gelu"), default=["relu", "gelu"])
     parser.add_argument("--width-factor", type=float, help="(default: the preset's)")
     parser.add_argument("--matrix-sizes", nargs="+", type=at_least(1), default=[2048, 4096])
@@ -63,8 +57,8 @@ def measure(
 ) -> list[Turn]:
     """Return the turns of one combination's process, one a repeat."""
     precision, batch_size, activation = combination
-    flags = ["--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
-    flags += ["--precision", precision, "--batch-size", str(batch_size), "--activation", activation]
+    flags = [*data_set_flags(manifest), "--precision", precision]
+    flags += ["--batch-size", str(batch_size), "--activation", activation]
     flags += ["--steps", str(options.steps), "--products", str(options.products)]
     flags += ["--matrix-sizes", *map(str, options.matrix_sizes)]
     if options.width_factor is not None:
@@ -81,7 +75,7 @@ def measure(
 
 def name_of(combination: Combination) -> str:
     precision, batch_size, activation = combination
-    return f"{precision}, batch {batch_size}, {activation}"
+    return f"{precision} (batch {batch_size}, {activation})"
 
 
 def shares(turns: list[Turn]) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.allocators import ALLOCATORS, environment_with
+from benchmarks.common import PRECISIONS
 from benchmarks.processes import Turns
 from benchmarks.report import Figure, Goal
 
@@ -34,9 +35,7 @@ def add_form_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS), help="settings of each side"
     )
-    parser.add_argument(
-        "--precision", choices=("float32", "mixed_bfloat16"), default="float32", help="of every side"
-    )
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of every side")
 
 
 def start_turns(

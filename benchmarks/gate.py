@@ -2,7 +2,8 @@
 
 Only ratios are compared (figures in `x`): seconds and images per second say more of the machine's mood than
 of the code. A figure is worse where its median is beyond the tolerance and outside of what the repeats before
-covered. Exit code 1 where one is.
+covered. A ratio that is no longer measured counts as one: a peer that is missing hides what it would show.
+Exit code 1 where one is.
 """
 
 import argparse
@@ -29,19 +30,18 @@ def main(arguments: list[str] | None = None) -> int:
     if not 0 <= options.tolerance < 1:
         parser.error(f"--tolerance is {options.tolerance}; allowed: from 0 to below 1")
     before, after = ratios(options.before), ratios(options.after)
-    common = [key for key in before if key in after]
-    if not common:
+    if not before.keys() & after.keys():
         parser.error(f"{options.before} and {options.after} have no ratio in common")
     table = Table("benchmark", "ratio", "before", "after", "")
     worse = 0
-    for key in common:
-        old, new = before[key], after[key]
-        failed = is_worse(old, new, options.tolerance)
+    for key, old in before.items():
+        new = after.get(key)
+        failed = new is None or is_worse(old, new, options.tolerance)
         worse += failed
-        verdict = "[red]worse[/]" if failed else "[green]as good[/]"
-        table.add_row(*key, f"{old.median:.3g} x", f"{new.median:.3g} x", verdict)
+        verdict = "[red]gone[/]" if new is None else "[red]worse[/]" if failed else "[green]as good[/]"
+        table.add_row(*key, f"{old.median:.3g} x", "" if new is None else f"{new.median:.3g} x", verdict)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
-    print(f"{worse} of {len(common)} ratios became worse by more than {options.tolerance:.0%}")
+    print(f"{worse} of {len(before)} ratios became worse by more than {options.tolerance:.0%}, or are gone")
     return int(worse > 0)
 
 
@@ -59,6 +59,7 @@ def ratios(folder: Path) -> dict[tuple[str, str], Figure]:
 
 
 def _without_forms(name: str) -> str:
+    """Return a figure's name without what stands in parentheses."""
     sides = [side.partition(" (")[0] for side in name.split(" over ")]
     return " over ".join(sides)
 

@@ -24,6 +24,7 @@ from benchmarks.common import (
 )
 from benchmarks.forms import Form, add_form_flags, figures, start_turns, take_turns
 from benchmarks.report import Goal, Report
+from benchmarks.turns import data_set_flags, turns_flags
 from labkit.data.manifest import Manifest
 
 QUESTION = "Does labkit's predict step make at least as many images per second as PyTorch's inference_mode?"
@@ -67,10 +68,8 @@ def measure(
 def _sides(
     options: argparse.Namespace, manifest: Manifest, arrays: Path
 ) -> list[tuple[Form, str, list[str]]]:
-    common = ["--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)]
-    common += ["--steps", str(options.steps), "--precision", options.precision]
-    ours = [*common, "--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
-    theirs = [*common, "--task", "predict", "--arrays", str(arrays)]
+    ours = [*turns_flags(options), *data_set_flags(manifest)]
+    theirs = [*turns_flags(options), "--task", "predict", "--arrays", str(arrays)]
     sides = []
     for allocator in options.allocators:
         sides.append((Form(LABKIT, "", allocator), "predict_turns", ours))

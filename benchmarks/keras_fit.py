@@ -4,44 +4,30 @@ Trains one epoch for each line that comes in on stdin and prints its speed as a 
 callback inside an epoch, no progress bar, and the epochs share one iterator, so nothing but `fit` is timed.
 """
 
-import argparse
 import json
 import os
 import sys
 import time
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 
+from benchmarks.turns import COLD_STEPS, make_turns_parser
 from labkit.config import Config
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.pipeline import train_dataset
+from labkit.export.standard import StandardToolbox
 from labkit.models.resnet import resnet
-from labkit.models.toolbox import Toolbox
 
-__all__ = ["KerasToolbox", "compile_peer", "make_peer"]
-
-
-class KerasToolbox(Toolbox):
-    """labkit's layers with Keras's own batch normalization."""
-
-    def norm(self, x):
-        axis = -1 if self.data_format == "channels_last" else 1
-        return keras.layers.BatchNormalization(
-            axis=axis,
-            momentum=self._batch_norm["decay"],
-            epsilon=self._batch_norm["epsilon"],
-            dtype=self.dtype,
-        )(x)
+__all__ = ["compile_peer", "make_peer"]
 
 
 def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, int]) -> keras.Model:
     """Return the network of ``labkit.models.registry.build_model``, made of Keras layers alone."""
     model = config.model
-    toolbox = KerasToolbox(
+    toolbox = StandardToolbox(
         dtype=model.precision,
         seed=config.run.seed,
         batch_norm_decay=model.batch_norm_decay,
@@ -77,31 +63,34 @@ def compile_peer(model: keras.Model, config: Config, *, steps_per_execution: int
 
 
 class _Turns(keras.callbacks.Callback):
-    """Waits for a line before each epoch and tells the speed after it."""
+    """Waits for a line before each epoch and tells the speed after it, without that of its first steps.
 
-    def __init__(self, images_per_epoch: int) -> None:
+    It looks at the beginnings of batches alone: what looks at their ends makes Keras wait for each one's
+    figures.
+    """
+
+    def __init__(self, steps: int, batch_size: int) -> None:
         super().__init__()
-        self._images = images_per_epoch
-        self._started = 0.0
+        self._steps, self._batch_size = steps, batch_size
+        self._first, self._started = 0, 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
         if not sys.stdin.readline():  # nobody is left to train for
             os._exit(0)
-        self._started = time.perf_counter()
+        self._first, self._started = 0, time.perf_counter()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch >= COLD_STEPS > self._first:  # several steps of one call begin together
+            self._first, self._started = batch, time.perf_counter()
 
     def on_epoch_end(self, epoch, logs=None):
-        speed = self._images / (time.perf_counter() - self._started)
+        images = (self._steps - self._first) * self._batch_size
+        speed = images / (time.perf_counter() - self._started)
         print(json.dumps({"images_per_second": speed}), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--dataset", required=True)
-    parser.add_argument("--num-layers", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True, help="steps of an epoch, that is of a turn")
-    parser.add_argument("--precision", default="float32")
+    parser = make_turns_parser(__doc__)
     parser.add_argument("--steps-per-execution", type=int, default=1)
     parser.add_argument("--jit-compile", action="store_true")
     options = parser.parse_args()
@@ -132,7 +121,7 @@ def _fit(model: keras.Model, manifest: Manifest, config: Config, steps: int) -> 
         input_path="memory",
         arrays=load_split(manifest, "train"),
     )
-    turns = _Turns(steps * config.data.train_batch_size)
+    turns = _Turns(steps, config.data.train_batch_size)
     model.fit(images, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=[turns])
 
 

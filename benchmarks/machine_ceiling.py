@@ -14,13 +14,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 
-from benchmarks.common import MISSING_TORCH, at_least, make_parser, torch_is_installed
+from benchmarks.common import (
+    MISSING_TORCH,
+    add_precisions_flag,
+    at_least,
+    make_parser,
+    torch_is_installed,
+)
 from benchmarks.report import Figure, Report
-from labkit.processor import bfloat16_instructions
 from labkit.training.arithmetic import matrix_product
 
 QUESTION = "How many GFLOP/s does a large matrix product reach on this machine?"
-PRECISIONS = ("float32", "mixed_bfloat16")
 NAMES = {"float32": "float32", "mixed_bfloat16": "bfloat16"}
 
 
@@ -30,12 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--products", type=at_least(1), default=3, help="of a kind in a turn; the median counts"
     )
-    parser.add_argument(
-        "--precisions",
-        nargs="+",
-        choices=PRECISIONS,
-        default=[name for name in PRECISIONS if name == "float32" or bfloat16_instructions()],
-    )
+    add_precisions_flag(parser, help="of the matrices")
     options = parser.parse_args(arguments)
     left_out = {} if torch_is_installed() else {"PyTorch": MISSING_TORCH}
     for name, reason in left_out.items():

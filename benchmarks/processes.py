@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ from labkit.data.manifest import Manifest
 from labkit.metrics import MetricsReader
 from labkit.runs import RunDirectory
 
-__all__ = ["Training", "Turns", "serve_turns", "train_flags", "train_images_per_second"]
+__all__ = ["Training", "Turns", "train_flags", "train_images_per_second"]
 
 SECONDS_TO_START = 300.0
 SECONDS_WITHOUT_A_STEP = 120.0
@@ -166,7 +166,7 @@ def train_images_per_second(rows: Sequence[dict[str, Any]], batch_size: int) -> 
 
 
 class Turns(_Worker):
-    """A module of this package that measures one turn for each line it is sent (see ``serve_turns``).
+    """A module of this package that measures one turn for each line it is sent (see ``turns.serve_turns``).
 
     Args:
         module: its name within ``benchmarks``.
@@ -200,9 +200,3 @@ class Turns(_Worker):
             self.process.wait()
             raise self.failure(f"benchmarks.{self._module} ended")
         return json.loads(line)
-
-
-def serve_turns(turn: Callable[[], Mapping[str, Any]]) -> None:
-    """Measure a turn for each line on stdin and print it as a line of JSON, until nobody asks any more."""
-    for _ in iter(sys.stdin.readline, ""):
-        print(json.dumps(turn()), flush=True)

@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that everybody knows it
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from benchmarks.processes import serve_turns
+from benchmarks.turns import COLD_STEPS, make_turns_parser, serve_turns
 
 __all__ = [
     "LEARNING_RATE",
@@ -164,7 +164,7 @@ def _standardizer(arrays: Any) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def training(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
-    """Return a turn: ``steps`` training steps; it returns images per second."""
+    """Return a turn: ``steps`` training steps after a few cold ones; it returns images per second."""
     model = ResNet(options.num_layers, int(arrays["labels"].max()) + 1)
     model = model.to(memory_format=torch.channels_last).train()
     optimizer = make_optimizer(model)
@@ -174,8 +174,10 @@ def training(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
     batches = iter(Batches(arrays, options.batch_size))
 
     def turn() -> float:
-        started = time.perf_counter()
-        for images, labels in itertools.islice(batches, options.steps):
+        started = 0.0
+        for step, (images, labels) in enumerate(itertools.islice(batches, options.steps + COLD_STEPS)):
+            if step == COLD_STEPS:
+                started = time.perf_counter()
             optimizer.zero_grad(set_to_none=True)
             loss(images, labels).backward()
             optimizer.step()
@@ -190,11 +192,11 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
     model.eval()
     if options.folded and options.form == "eager":
         fold_norms(model)
-    model = model.to(memory_format=torch.channels_last)
+    dtype = torch.float32 if options.precision == "float32" else torch.bfloat16
+    model = model.to(dtype, memory_format=torch.channels_last)
 
     def predict(images: torch.Tensor) -> torch.Tensor:
-        with _arithmetic(options.precision):
-            return model(images).float()
+        return model(images.to(dtype)).float()
 
     # Weights as constants: the compiler folds the norms by itself, and lays weights out for its kernels.
     torch._inductor.config.freezing = options.folded
@@ -214,15 +216,11 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_turns_parser(__doc__, of_data_set=False)
     parser.add_argument("--task", choices=("train", "predict"), required=True)
     parser.add_argument("--form", choices=("eager", "compile"), required=True)
     parser.add_argument("--folded", action="store_true", help="predict with norms in the convolutions")
-    parser.add_argument("--precision", choices=("float32", "mixed_bfloat16"), default="float32")
     parser.add_argument("--arrays", type=Path, required=True, help="what common.write_arrays wrote")
-    parser.add_argument("--num-layers", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True, help="of a turn")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_flush_denormal(True)  # as TensorFlow does

@@ -25,6 +25,7 @@ from benchmarks.common import (
 from benchmarks.forms import Form, add_form_flags, figures, start_turns, take_turns
 from benchmarks.processes import Training, train_flags, train_images_per_second
 from benchmarks.report import Goal, Report
+from benchmarks.turns import data_set_flags, turns_flags
 from labkit.data.manifest import Manifest
 
 QUESTION = "Is labkit's training step 1.6 times as fast as Keras 3's model.fit, and 1.25 times as PyTorch's?"
@@ -103,9 +104,8 @@ def _peers(
     options: argparse.Namespace, manifest: Manifest, arrays: Path
 ) -> list[tuple[Form, str, list[str]]]:
     """Return the forms of the peers, each with the module that runs it, and its flags."""
-    common = ["--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)]
-    common += ["--steps", str(options.steps), "--precision", options.precision]
-    keras = [*common, "--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
+    common = turns_flags(options)
+    keras = [*common, *data_set_flags(manifest)]
     execution = {
         "plain": [],
         "steps_per_execution": ["--steps-per-execution", str(options.steps_per_execution)],

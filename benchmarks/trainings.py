@@ -11,10 +11,10 @@ from benchmarks.allocators import environment_with
 from benchmarks.common import ROOT
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
-from labkit.metrics import MetricsReader
+from labkit.metrics import MetricsReader, with_evaluations
 from labkit.runs import RunDirectory
 
-__all__ = ["Trained", "train_to_end"]
+__all__ = ["Trained", "evaluate_checkpoints", "train_to_end"]
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Trained:
     """What a finished run came to.
 
     ``test``: the row of its last weights, None where it wasn't tested. ``seconds``: of all training steps,
-    the first one, which compiles, included; validations aren't. ``curve``: of each validation the seconds of
-    training before it, and the accuracy.
+    the first one, which compiles, included; validations aren't. ``curve``: of each step with an evaluation on
+    the split that was asked for, the seconds of training before it, and the accuracy.
     """
 
     test: dict[str, Any] | None
@@ -36,10 +36,29 @@ def train_to_end(config: Config) -> Trained:
 
     Its output goes to a file beside the run directory. Raises SystemExit where it fails.
     """
-    assert config.run.job_dir is not None
-    run = RunDirectory(config.run.job_dir)
+    run = _directory(config)
     run.path.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "labkit.cli", *train_arguments(config)]
+    _labkit(run, *train_arguments(config))
+    return read_trained(run)
+
+
+def evaluate_checkpoints(config: Config, split: str) -> Trained:
+    """Evaluate the checkpoints of a finished run that have no figures yet by `labkit evaluate --watch`.
+
+    Raises SystemExit where it fails.
+    """
+    run = _directory(config)
+    _labkit(run, "evaluate", str(run.path), "--watch", "--split", split)
+    return read_trained(run, split)
+
+
+def _directory(config: Config) -> RunDirectory:
+    assert config.run.job_dir is not None
+    return RunDirectory(config.run.job_dir)
+
+
+def _labkit(run: RunDirectory, *arguments: str) -> None:
+    command = [sys.executable, "-m", "labkit.cli", *arguments]
     log = Path(f"{run.path}.txt")
     with open(log, "a") as output:
         code = subprocess.call(
@@ -47,11 +66,10 @@ def train_to_end(config: Config) -> Trained:
         )
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}:\n{log.read_text()[-2000:]}")
-    return read_trained(run)
 
 
-def read_trained(run: RunDirectory) -> Trained:
-    """Return what a run has come to so far."""
+def read_trained(run: RunDirectory, split: str = "validation") -> Trained:
+    """Return what a run has come to so far, and its curve on ``split``."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     rows = sorted(reader.split("train"), key=lambda row: row["step"])
@@ -62,8 +80,7 @@ def read_trained(run: RunDirectory) -> Trained:
             strict=True,
         )
     )
-    curve = [
-        (spent[row["step"]], row["accuracy"]) for row in reader.split("validation") if row["step"] in spent
-    ]
+    evaluated = {row["step"]: row["accuracy"] for row in with_evaluations(reader) if row["split"] == split}
+    curve = [(spent[step], accuracy) for step, accuracy in sorted(evaluated.items()) if step in spent]
     tests = reader.split("test")
     return Trained(tests[-1] if tests else None, max(spent.values(), default=0.0), curve)

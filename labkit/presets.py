@@ -63,7 +63,6 @@ def fast() -> Mapping[str, Any]:
         "nesterov": True,
         "norm_bias_learning_rate_factor": 64.0,
         "weight_decay": 2.4e-3,  # 2e-6 * 2000 a step there, for a rate of 1.66
-        "decay_norm_and_bias": False,
         "label_smoothing": 0.2,
         "batch_norm_decay": 0.6,
         "batch_norm_epsilon": 1e-12,

@@ -130,7 +130,12 @@ def test_every_script_is_run_by_the_summary():
 
 
 def test_what_other_classes_gain_is_counted_seed_by_seed():
-    found = {transfer.SCRATCH: [50.0, 40.0], transfer.TUNED: [58.0, 44.0], transfer.GRADUAL: [49.0, 52.0]}
+    found = {
+        f"{transfer.SCRATCH}, rate 0.05": [30.0, 42.0],
+        f"{transfer.SCRATCH}, rate 0.1": [50.0, 40.0],
+        transfer.TUNED: [58.0, 44.0],
+        transfer.GRADUAL: [49.0, 52.0],
+    }
     gains = [figure.repeats for figure in transfer.figures(found) if figure.goal is not None]
     assert gains == [(8.0, 4.0), (-1.0, 12.0)]
 
@@ -201,8 +206,8 @@ def test_the_fast_net_is_judged_by_the_best_of_each_precision():
     figures = fast_net.figures(found)
     judged = {figure.name: (figure.repeats, figure.met) for figure in figures if figure.goal}
     assert judged == {
-        "training step over matrix product, float32, batch 1024, relu": ((0.9, 0.8), True),
-        "training step over matrix product, mixed_bfloat16, batch 512, relu": ((0.25, 0.5), False),
+        "training step over matrix product, float32 (batch 1024, relu)": ((0.9, 0.8), True),
+        "training step over matrix product, mixed_bfloat16 (batch 512, relu)": ((0.25, 0.5), False),
     }
     assert [bool(figure.goal) for figure in figures[:3]] == [True, True, False]
 
@@ -797,6 +802,22 @@ def test_the_gate_looks_at_ratios_alone(speed, cost, code, tmp_path, capsys):
 def test_the_gate_allows_what_the_repeats_before_covered(tmp_path):
     before = write_results(tmp_path / "before", speed=(1.5, 1.6, 1.0))
     assert gate.main([str(before), str(write_results(tmp_path / "after", speed=(1.1, 1.1, 1.2)))]) == 0
+
+
+def test_the_gate_sees_a_ratio_of_other_forms_and_one_that_is_gone(tmp_path, capsys):
+    def write(name: str, combination: fast_net.Combination, share: float, *more: Figure) -> Path:
+        turns = [{"step_gflops": 100 * share, "ceiling_gflops": 100.0, "images_per_second": 1.0}]
+        report = Report("fast_net", fast_net.QUESTION, {})
+        report.finish([*fast_net.figures({combination: turns}), *more], tmp_path / name)
+        return tmp_path / name
+
+    other = Figure("speed over a peer", "x", (1.5,), Goal("at least", 1.3))
+    before = write("before", ("float32", 512, "relu"), 0.8, other)
+    after = write("after", ("float32", 2000, "gelu"), 0.45, other)
+    assert gate.main([str(before), str(after)]) == 1
+    assert "1 of 2 ratios became worse" in capsys.readouterr().out
+    assert gate.main([str(before), str(write("alone", ("float32", 512, "relu"), 0.8))]) == 1
+    assert "gone" in capsys.readouterr().out
 
 
 def test_the_gate_refuses_folders_that_have_nothing_in_common(tmp_path, capsys):

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from labkit.training.arithmetic import multiply_adds
+
 __all__ = ["ModelSummary", "Stage", "receptive_field", "summarize"]
 
 
@@ -103,13 +105,13 @@ def summarize(model: keras.Model) -> ModelSummary:
         *resolution, channels = layer.output.shape[1:]
         if not resolution and index < last_with_places:
             resolution, channels = list(stages[-1].resolution), stages[-1].channels
-        multiply_adds = _multiply_adds(layer)
+        arithmetic = multiply_adds(layer)
         stage = Stage(
             resolution=tuple(resolution),
             channels=channels,
-            layers=int(multiply_adds > 0),
+            layers=int(arithmetic > 0),
             parameters=sum(math.prod(weight.shape) for weight in layer.trainable_weights),
-            multiply_adds=multiply_adds,
+            multiply_adds=arithmetic,
         )
         if stages and stages[-1].resolution == stage.resolution:
             stage = _joined(stages.pop(), stage)
@@ -125,14 +127,6 @@ def _joined(first: Stage, second: Stage) -> Stage:
         first.parameters + second.parameters,
         first.multiply_adds + second.multiply_adds,
     )
-
-
-def _multiply_adds(layer: Any) -> int:
-    """Each weight of a kernel is used once at each place of the output."""
-    kernel = getattr(layer, "kernel", None)
-    if kernel is None:
-        return 0
-    return math.prod(kernel.shape) * math.prod(layer.output.shape[1:-1])
 
 
 def receptive_field(model: keras.Model) -> tuple[int, int]:

@@ -112,13 +112,8 @@ def plan_launch(
     if not distribution.num_intra_threads:
         # All tasks share this machine; with TensorFlow's choice each of them would take every core.
         config = config.replace({"num_intra_threads": max(1, (os.cpu_count() or 1) // workers)})
-    asked_for, said = config.data.dataset, [""]
-
-    def say(line: str) -> None:
-        said.append(line)
-        announce(line)
-
-    config = ensure_data_set(config, overwrite=overwrite, announce=say)
+    asked_for = config.data.dataset
+    config, note = ensure_data_set(config, overwrite=overwrite, announce=announce)
     config, _, _, admission = admit_to_cluster(config, overwrite=overwrite, cluster=cluster.label)
     done = admission.found == "finished"
     return Launch(
@@ -129,7 +124,7 @@ def plan_launch(
         max_restarts=max_restarts,
         finished=done,
         overwrite=overwrite,
-        data_choice={"asked_for": asked_for, "note": said[-1]},
+        data_choice={"asked_for": asked_for, "note": note},
     )
 
 

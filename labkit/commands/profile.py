@@ -84,6 +84,11 @@ def _print_times(profile: "Profile") -> None:
         f"{profile.model}, {profile.parameters:,} parameters, on {profile.device}; "
         f"batch {profile.batch_size}, {profile.precision}"
     )
+    if profile.image_size is not None:
+        print(
+            f"images of {profile.image_size} x {profile.image_size} pixels, with which "
+            "--progressive-resizing begins; leave it out for a step with the whole ones"
+        )
     times = profile.times
     if times is None:
         print("by operation: for the CPU only; TensorBoard's profile plugin shows a GPU's (--output DIR)")

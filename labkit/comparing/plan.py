@@ -158,7 +158,7 @@ def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
     manifest, _ = prepared_data_set(config, data_directory(config))
     if manifest is None:
         prepare(config)
-        manifest, _ = prepared_data_set(config, data_directory(config), may_download=False)
+        manifest, _ = prepared_data_set(config, data_directory(config), may_prepare=False)
     assert manifest is not None, "prepare raises where it can't make the data set"
     return manifest
 

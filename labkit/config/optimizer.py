@@ -14,7 +14,7 @@ class OptimizerConfig(FieldOwner):
 
     optimizer: str = option(
         "sgd",
-        "sgd: with momentum; muon: for the kernels of convolutions, with sgd for the rest",
+        "sgd: with momentum; muon: for convolutions before a normalization, without decay; sgd for the rest",
         choices=("sgd", "muon"),
     )
     muon_learning_rate: float = option(0.24, "of muon's kernels; the schedule is the others' one", minimum=0)
@@ -41,7 +41,7 @@ class OptimizerConfig(FieldOwner):
     )
     decay_norm_and_bias: bool = option(True, "decay normalization parameters and biases too")
     norm_bias_learning_rate_factor: float = option(
-        1.0, "of the learning rate, for the offsets of batch normalization", minimum=0
+        1.0, "of the learning rate, for the offsets of batch normalization and whitening", minimum=0
     )
     lookahead_every_steps: int = option(
         0, "steps between two moves of the weights towards their slow average (0: none)", minimum=0

@@ -23,20 +23,11 @@ PROBE_TOLERANCE = 1e-4
 class StandardToolbox(Toolbox):
     """Layers that plain Keras has. What only the start of a training needs is left out."""
 
+    whitening_layer = keras.layers.Conv2D  # its kernel comes with the trained weights
+
     def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
         """As in ``Toolbox``; the initial weights are Keras's whatever ``dirac`` is."""
         return super().conv(x, filters, kernel_size, stride)
-
-    def whitening(self, x):
-        """Plain convolution in place of the one that is made from the training images."""
-        layer = keras.layers.Conv2D(
-            2 * 2 * 2 * self.channels(x),
-            2,
-            data_format=self.data_format,
-            dtype=self.dtype,
-            name=self._name("whitening"),
-        )
-        return layer(x)
 
     def norm_layer(
         self,

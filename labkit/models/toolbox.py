@@ -27,6 +27,8 @@ class Toolbox:
         batch_norm_decay, batch_norm_epsilon, sync_batch_norm: see ``BatchNormalization``.
     """
 
+    whitening_layer: type[keras.layers.Conv2D] = Whitening
+
     def __init__(
         self,
         *,
@@ -129,7 +131,7 @@ class Toolbox:
 
     def whitening(self, x):
         """Convolution with a frozen 2x2 kernel that whitens the training images' patches, and a bias."""
-        layer = Whitening(
+        layer = self.whitening_layer(
             2 * 2 * 2 * self.channels(x),
             2,
             data_format=self.data_format,

@@ -1,5 +1,6 @@
 """The devices and the data set of a notebook, chosen and shown before anything is trained."""
 
+import functools
 import logging
 from dataclasses import dataclass, replace
 from html import escape
@@ -86,24 +87,14 @@ def prepare(parameters: Parameters) -> Prepared:
     )
     config = with_recorded_choices(config, parameters.overwrite)
     check_targets(config)
-    ours = config.data.data_dir is None
-    note = ""
-
-    def announce(line: str) -> None:
-        nonlocal note
-        if line.startswith(CHOICE):
-            note = line.removeprefix(CHOICE)  # the training says it too
-        else:
-            print(line, flush=True)
-
-    manifest = resolve(
+    manifest, note = resolve(
         config.data.dataset,
         config.data.data_dir or home.data_home(),
-        data_dir_is_default=ours,
-        prepare_missing=ours,
-        announce=announce,
+        may_prepare=config.data.data_dir is None,
+        announce=functools.partial(print, flush=True),
     )
-    return Prepared(config.replace({"dataset": manifest.dataset}), plan, manifest, note)
+    config = config.replace({"dataset": manifest.dataset})
+    return Prepared(config, plan, manifest, note.removeprefix(CHOICE))
 
 
 def _plan_cluster(config: Config, cluster: LocalCluster) -> "DevicePlan":

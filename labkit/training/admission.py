@@ -124,6 +124,12 @@ def check_cluster(config: Config, task: ClusterTask, overwrite: bool) -> None:
             f"--lookahead-every-steps is {config.optimizer.lookahead_every_steps}; allowed in asynchronous "
             "training: 0; leave it out, or train with --sync"
         )
+    if config.optimizer.optimizer != "sgd":
+        # Muon reads a weight, computes and writes it: what another worker adds in between would be lost.
+        raise InputError(
+            f"--optimizer is {config.optimizer.optimizer}; allowed in asynchronous training: sgd; "
+            "take that one, or train with --sync"
+        )
     if config.model.sync_batch_norm:
         raise InputError("--sync-batch-norm needs replicas in step; leave it out, or train with --sync")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.resolve import resolve
 from labkit.errors import InputError
 from labkit.metrics import MetricsReader, append_evaluation, selection_figure
 from labkit.notices import import_tensorflow
@@ -74,18 +75,8 @@ def train(
 
     plan = prepare_devices(config)
     if manifest is None:
-        from labkit.data.resolve import resolve
-
-        lines: list[str] = []
-
-        def say(line: str) -> None:
-            lines.append(line)
-            announce(line)
-
-        manifest = resolve(config.data.dataset, data_dir, data_dir_is_default=True, announce=say)
-        note = lines[-1] if lines else ""
-    else:
-        announce(note)
+        manifest, note = resolve(config.data.dataset, data_dir, announce=announce)
+    announce(note)
     if admission is None:
         config, admission = admitted(config, manifest, overwrite)
         if admission.found == "finished":

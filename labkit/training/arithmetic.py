@@ -3,16 +3,18 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-__all__ = ["ceiling", "matrix_product", "training_flops"]
+from labkit.training.resizing import output_shapes
+
+__all__ = ["ceiling", "matrix_product", "multiply_adds", "training_flops"]
 
 
-def training_flops(model: keras.Model, frozen: Collection[str] = ()) -> int:
+def training_flops(model: keras.Model, frozen: Collection[str] = (), *, image_size: int | None = None) -> int:
     """Return the floating-point operations of a training step for one image: convolutions and dense layers.
 
     A multiply-add counts as two operations. Each layer has its multiply-adds once forward; once more for the
@@ -23,7 +25,9 @@ def training_flops(model: keras.Model, frozen: Collection[str] = ()) -> int:
     Args:
         model: functional, of layers that are called once and have one output each, in either layout.
         frozen: names of layers that aren't trained.
+        image_size: side of the images; None: as the model takes them.
     """
+    shapes = {} if image_size is None else output_shapes(model, image_size)
     total = 0
     has_gradient: dict[int, bool] = {}
     for operation in model.operations:
@@ -37,13 +41,23 @@ def training_flops(model: keras.Model, frozen: Collection[str] = ()) -> int:
         has_gradient[id(operation.output)] = before or has_own
         kernel = getattr(operation, "kernel", None)
         if kernel is not None:
-            total += 2 * _multiply_adds(operation) * (1 + (kernel.trainable and not is_held) + before)
+            forward = multiply_adds(operation, shapes.get(operation.name))
+            total += 2 * forward * (1 + (kernel.trainable and not is_held) + before)
     return total
 
 
-def _multiply_adds(layer: Any) -> int:
-    """Each weight of a kernel is used once at each place of the output."""
-    shape = layer.output.shape[1:]
+def multiply_adds(layer: Any, output_shape: Sequence[int | None] | None = None) -> int:
+    """Return the multiply-adds of a layer's forward pass for one image; 0 for one without a kernel.
+
+    Each weight of a kernel is used once at each place of the output.
+
+    Args:
+        layer: with one output, in either layout.
+        output_shape: of a batch; None: of its first call.
+    """
+    if getattr(layer, "kernel", None) is None:
+        return 0
+    shape = (layer.output.shape if output_shape is None else output_shape)[1:]
     channels_first = getattr(layer, "data_format", "channels_last") == "channels_first"
     return math.prod(layer.kernel.shape) * math.prod(shape[1:] if channels_first else shape[:-1])
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from labkit.config import OptimizerConfig
 from labkit.models.layers import BatchNormalization
 from labkit.models.stages import HEAD
-from labkit.training.muon import is_moved_by_muon, move
+from labkit.models.whitening import Whitening
+from labkit.training.muon import kernels_of_muon, move
 
 __all__ = ["SGD"]
 
@@ -21,8 +22,10 @@ class SGD(tf.Module):
         l2:        g = g + d w                          decoupled:  w = w - r d w
         v = m v + g;  w = w - r v                       (Nesterov: w = w - r (g + m v))
 
-    A bias of a normalization has its own r, ``norm_bias_learning_rate_factor`` times the others' (Jordan,
-    2024, arXiv:2404.00498, section 3.4), and so has the head, ``head_factor`` times. The learning rate is not
+    The offsets of normalization and of whitening have their own r, ``norm_bias_learning_rate_factor`` times
+    the others' (Jordan, 2024, arXiv:2404.00498, section 3.4), and d over that factor, so that r d is the same
+    for all; the head has its own, too, ``head_factor`` times. Convolutions may be moved by ``muon.move``
+    instead, without decay. The learning rate is not
     part of the velocity, as in TensorFlow's ``MomentumOptimizer`` of 2017. Clipping comes first and sees the
     gradient of the data alone. Make it inside ``strategy.scope()``, before a checkpoint is restored.
 
@@ -36,15 +39,11 @@ class SGD(tf.Module):
         super().__init__(name="sgd")
         self._config = config
         self._variables = [variable.value for variable in model.trainable_variables]
-        self._by_muon = [
-            config.optimizer == "muon" and is_moved_by_muon(variable.shape)
-            for variable in model.trainable_variables
-        ]
-        self._decay = [
-            config.weight_decay if config.decay_norm_and_bias or len(variable.shape) > 1 else 0.0
-            for variable in model.trainable_variables
-        ]
+        kernels = kernels_of_muon(model) if config.optimizer == "muon" else []
+        by_muon = {id(kernel) for kernel in kernels}
+        self._by_muon = [id(variable) in by_muon for variable in model.trainable_variables]
         offsets = {id(layer.beta) for layer in model.layers if isinstance(layer, BatchNormalization)}
+        offsets |= {id(layer.bias) for layer in model.layers if isinstance(layer, Whitening)}
         head = {id(weight) for layer in model.layers if layer.name == HEAD for weight in layer.weights}
         self._factors = [
             config.norm_bias_learning_rate_factor
@@ -52,6 +51,14 @@ class SGD(tf.Module):
             else head_factor
             if id(variable) in head
             else 1.0
+            for variable in model.trainable_variables
+        ]
+        self._decay = [
+            0.0
+            if len(variable.shape) == 1 and not config.decay_norm_and_bias
+            else config.weight_decay / config.norm_bias_learning_rate_factor
+            if id(variable) in offsets and config.norm_bias_learning_rate_factor
+            else config.weight_decay
             for variable in model.trainable_variables
         ]
         self.velocities = []

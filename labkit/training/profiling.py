@@ -4,16 +4,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labkit.config import Config
-from labkit.data.manifest import Manifest
-from labkit.errors import InputError
+from labkit.data.resolve import resolve
 from labkit.notices import import_tensorflow
 from labkit.training.admission import check_writable
-from labkit.training.resolution import data_directory, prepared_data_set
+from labkit.training.resolution import check_fits, data_directory, prepared_data_set
 from labkit.training.trace import STEP_NAME, StepTimes, read_trace, step_times
 
 __all__ = ["Profile", "profile_training"]
@@ -29,7 +28,8 @@ class Profile:
     ``seconds_per_step``, ``waited_per_step`` (for the input) and ``cpu_seconds_per_step`` (of all threads)
     are means over steps that aren't traced. ``flops_per_step``: see ``arithmetic.training_flops``, times the
     batch. ``ceiling_gflops``: of large matrix products in the model's precision. ``times``: None where the
-    steps ran on GPUs, whose kernels a trace shows otherwise.
+    steps ran on GPUs, whose kernels a trace shows otherwise. ``image_size``: side of the images that
+    ``progressive_resizing`` begins with, None where they are shown as they are.
     """
 
     model: str
@@ -44,6 +44,7 @@ class Profile:
     flops_per_step: int
     ceiling_gflops: float
     times: StepTimes | None
+    image_size: int | None = None
 
     @property
     def examples_per_second(self) -> float:
@@ -60,7 +61,8 @@ def profile_training(
 ) -> Profile:
     """Train some steps as ``labkit train`` would, from the initial weights, and say where their time goes.
 
-    The data set is found, or made, by the rules of ``labkit train``.
+    The data set is found, or made, by the rules of ``labkit train``. What is measured is the first step,
+    again and again: no image grows and no layer thaws meanwhile.
 
     Args:
         config: what to train. No run is written, so it names no ``job_dir``.
@@ -74,35 +76,21 @@ def profile_training(
         check_writable(output, "--output")
     manifest, note = prepared_data_set(config, data_directory(config))
     if manifest is not None:
-        _check_batch(config, manifest)
+        check_fits(config.data, manifest)
     import_tensorflow()
     from labkit.training.session import make_session, prepare_devices
 
     plan = prepare_devices(config)
     if manifest is None:
-        from labkit.data.resolve import resolve
-
-        manifest = resolve(
-            config.data.dataset, data_directory(config), data_dir_is_default=True, announce=announce
-        )
-        _check_batch(config, manifest)
-    else:
-        announce(note)
+        manifest, note = resolve(config.data.dataset, data_directory(config), announce=announce)
+        check_fits(config.data, manifest)
+    announce(note)
     if plan.banner:
         announce(plan.banner)
     session = make_session(config, manifest, plan)
     session.adapt_to_data()
     with _trace_folder(output) as folder:
         return _measure(session, steps, folder)
-
-
-def _check_batch(config: Config, manifest: Manifest) -> None:
-    examples = manifest.count("train")
-    if config.data.train_batch_size > examples:
-        raise InputError(
-            f"--train-batch-size is {config.data.train_batch_size}; allowed: at most {examples}, "
-            f"the training examples of {manifest.dataset} in {manifest.directory}"
-        )
 
 
 @contextmanager
@@ -119,6 +107,7 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
     import tensorflow as tf
 
     from labkit.training.arithmetic import ceiling, training_flops
+    from labkit.training.resizing import image_size_at
 
     last = WARMUP_STEPS + 2 * steps
     engine = _engine(session, last + STEPS_AHEAD)
@@ -136,6 +125,8 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
     config, plan = session.config, session.plan
     on_gpu = plan.kind == "GPU" and not plan.simulated
     sizes = {"sizes": (8192,), "device": plan.devices[0]} if on_gpu else {}
+    image_size = image_size_at(0, config.data.image_sizes, config.run.train_steps)
+    flops = training_flops(session.model, session.freezing.at(0), image_size=image_size)
     return Profile(
         model=session.model.name,
         parameters=session.num_parameters(),
@@ -146,19 +137,21 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
         seconds_per_step=seconds / steps,
         waited_per_step=waited / steps,
         cpu_seconds_per_step=cpu / steps,
-        flops_per_step=training_flops(session.model, session.freezing.at(0)) * config.data.train_batch_size,
+        flops_per_step=flops * config.data.train_batch_size,
         ceiling_gflops=ceiling(config.model.precision, **sizes) * (len(plan.devices) if on_gpu else 1),
         times=None if on_gpu else step_times(read_trace(folder)),
+        image_size=image_size,
     )
 
 
 def _engine(session: Any, stop_step: int) -> Any:
-    """Return what makes one step after the other as the train loop does."""
+    """Return what makes the first step again and again, in the way of the train loop."""
     from labkit.training.batches import training_batches
     from labkit.training.engines import SynchronousEngine
     from labkit.training.schedules import learning_rate_at
 
-    config = session.config
+    config, first = session.config, session.train_step
+    session = replace(session, train_step_for=lambda frozen, image_size: first)
     steps_per_epoch = session.manifest.count("train") / config.data.train_batch_size
 
     def learning_rate(number: int) -> float:

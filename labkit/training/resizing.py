@@ -4,14 +4,15 @@ Howard, "Training Imagenet in 3 hours for USD 25; and CIFAR10 for USD 0.26" (201
 2018-04-30-dawnbench-fastai.html; Tan & Le, "EfficientNetV2" (2021), arXiv:2104.00298, section 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from labkit.errors import InputError
 
-__all__ = ["check_image_sizes", "image_size_at", "shrunk", "with_image_size"]
+__all__ = ["check_image_sizes", "image_size_at", "output_shapes", "shrunk", "with_image_size"]
 
 Stages = Sequence[tuple[int, float]]
 
@@ -44,14 +45,33 @@ def check_image_sizes(stages: Stages, model: keras.Model) -> None:
             ) from None
 
 
-def with_image_size(model: keras.Model, size: int) -> keras.Model:
+def with_image_size(model: keras.Model, size: int, call: Callable[..., Any] | None = None) -> keras.Model:
     """Return a model for images of ``size`` x ``size`` made of the very layers of ``model``.
 
-    Raises ValueError where a layer has weights for one size alone.
+    ``call``: calls each layer with its inputs; None: as it is. Raises ValueError where a layer has weights
+    for one size alone.
     """
     channels = model.input_shape[-1]
     images = keras.Input((size, size, channels), name="images", dtype=model.inputs[0].dtype)
-    return keras.models.clone_model(model, input_tensors=images, clone_function=lambda layer: layer)
+    return keras.models.clone_model(
+        model, input_tensors=images, clone_function=lambda layer: layer, call_function=call
+    )
+
+
+def output_shapes(model: keras.Model, size: int) -> dict[str, tuple[int | None, ...]]:
+    """Return the shape of each layer's output, by the layer's name, for images of ``size`` x ``size``.
+
+    The layers themselves know only that of the size which they were first called with.
+    """
+    shapes: dict[str, tuple[int | None, ...]] = {}
+
+    def call(layer: keras.Operation, *inputs: Any, **options: Any) -> Any:
+        output = layer(*inputs, **options)
+        shapes[layer.name] = tuple(output.shape)
+        return output
+
+    with_image_size(model, size, call)
+    return shapes
 
 
 def shrunk(images: tf.Tensor, size: int) -> tf.Tensor:

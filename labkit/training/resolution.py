@@ -11,7 +11,8 @@ from pathlib import Path
 from labkit import home
 from labkit.config import Config, DataConfig
 from labkit.data.inputs import choose_input_path
-from labkit.data.manifest import MULTI_LABEL, Manifest, find_manifest, load_manifest, verify_shards
+from labkit.data.manifest import MULTI_LABEL, Manifest, load_manifest, verify_shards
+from labkit.data.resolve import find_data_set, resolve
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
 from labkit.runs import RunDirectory
@@ -29,6 +30,7 @@ __all__ = [
     "DATA_CHOICE",
     "admit_to_cluster",
     "admitted",
+    "check_fits",
     "check_targets",
     "data_directory",
     "ensure_data_set",
@@ -55,22 +57,20 @@ def with_recorded_choices(config: Config, overwrite: bool) -> Config:
 
 
 def prepared_data_set(
-    config: Config, data_dir: Path, *, may_download: bool = True
+    config: Config, data_dir: Path, *, may_prepare: bool = True
 ) -> tuple[Manifest | None, str]:
     """Return the manifest and the line that says which data set it is; None where it must be made first.
 
     A data directory that the user names must hold what is asked for; the default one is filled as
-    ``dataset`` allows. Raises InputError where it doesn't, or where the loss isn't for such data.
+    ``dataset`` allows (``labkit.data.resolve.resolve``), unless ``may_prepare`` is False. Raises InputError
+    where it doesn't, or where the loss isn't for such data.
     """
     dataset = config.data.dataset
-    for name in ("cifar10", "shapes") if dataset == "auto" else (dataset,):
-        manifest = find_manifest(data_dir, name)
-        if name == "shapes" and dataset == "auto" and config.data.data_dir is None and may_download:
-            break  # auto tries the download first
-        if manifest is not None:
-            check_targets(config, manifest)
-            return manifest, f"data set: {name} in {manifest.directory}"
-    check_targets(config)
+    may_prepare = may_prepare and config.data.data_dir is None
+    manifest, note = find_data_set(dataset, data_dir, may_prepare=may_prepare)
+    check_targets(config, manifest)
+    if manifest is not None:
+        return manifest, note
     if dataset == "cifar10":
         load_manifest(data_dir, dataset)
     if config.data.data_dir is not None:
@@ -101,8 +101,14 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
         )
 
 
-def check_distortion(data: DataConfig, manifest: Manifest) -> None:
-    """Raise InputError where images of this size can't be distorted so."""
+def check_fits(data: DataConfig, manifest: Manifest) -> None:
+    """Raise InputError where there are too few examples for a batch, or images can't be distorted so."""
+    examples = manifest.count("train")
+    if data.train_batch_size > examples:
+        raise InputError(
+            f"--train-batch-size is {data.train_batch_size}; allowed: at most {examples}, "
+            f"the training examples of {manifest.dataset} in {manifest.directory}"
+        )
     side = min(manifest.image_shape[:2])
     limits = [("--cutout-size", data.cutout_size, side)]
     if data.crop_padding_mode == "reflect":  # there are so many pixels to mirror
@@ -122,13 +128,7 @@ def admitted(
 
     ``cluster``: see ``run_directory``.
     """
-    examples = manifest.count("train")
-    if config.data.train_batch_size > examples:
-        raise InputError(
-            f"--train-batch-size is {config.data.train_batch_size}; allowed: at most {examples}, "
-            f"the training examples of {manifest.dataset} in {manifest.directory}"
-        )
-    check_distortion(config.data, manifest)
+    check_fits(config.data, manifest)
     # The run's name comes from what was asked for: what a machine makes of it must not change the name.
     run = run_directory(config, manifest.dataset, cluster)
     config = config.replace(
@@ -165,7 +165,7 @@ def admit_to_cluster(
     """
     config = with_recorded_choices(config, overwrite)
     data_dir = data_directory(config)
-    manifest, note = prepared_data_set(config, data_dir, may_download=False)
+    manifest, note = prepared_data_set(config, data_dir, may_prepare=False)
     if manifest is None:
         option = "" if config.data.dataset == "auto" else f" --dataset {config.data.dataset}"
         raise InputError(
@@ -178,10 +178,10 @@ def admit_to_cluster(
 
 def ensure_data_set(
     config: Config, *, overwrite: bool = False, announce: Callable[[str], None] = print
-) -> Config:
-    """Return ``config`` with a data set that is prepared; a missing one is made, by the rules of ``train``.
+) -> tuple[Config, str]:
+    """Return ``config`` with a data set that is prepared, and the line that says which; it is announced, too.
 
-    Raises InputError where what is asked for can't be had.
+    A missing one is made, by the rules of ``train``. Raises InputError where what is asked for can't be had.
     """
     config = with_recorded_choices(config, overwrite)
     data_dir = data_directory(config)
@@ -190,12 +190,9 @@ def ensure_data_set(
         if config.run.job_dir is not None:
             check_place(config, RunDirectory(config.run.job_dir))
         import_tensorflow()
-        from labkit.data.resolve import resolve
-
-        manifest = resolve(config.data.dataset, data_dir, data_dir_is_default=True, announce=announce)
-    else:
-        announce(note)
-    return config.replace({"dataset": manifest.dataset})
+        manifest, note = resolve(config.data.dataset, data_dir, announce=announce)
+    announce(note)
+    return config.replace({"dataset": manifest.dataset}), note
 
 
 def launchers_choice() -> dict[str, str]:

@@ -27,6 +27,7 @@ from labkit.training.devices import (
 from labkit.training.freezing import Freezing, trained_parameters
 from labkit.training.lookahead import Lookahead
 from labkit.training.losses import LOSSES, Loss
+from labkit.training.muon import check_muon
 from labkit.training.optimizers import SGD
 from labkit.training.resizing import check_image_sizes, image_size_at
 from labkit.training.steps import make_predict_step, make_train_step
@@ -153,6 +154,8 @@ def make_session(
         )
         check_image_sizes(config.data.image_sizes, model)
         freezing = Freezing(model, config.transfer)
+        if config.optimizer.optimizer == "muon":
+            check_muon(model, freezing.at(0))
         optimizer = SGD(model, config.optimizer, config.transfer.head_learning_rate_factor)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         lookahead = None

@@ -244,3 +244,7 @@ def test_wrong_predictions_are_found_by_a_click_into_the_confusion_matrix(make_r
             page.locator(".stMain").get_by_text(run.name).first.wait_for()
             page.wait_for_url("**run=first**")
         visit.went_well()
+        # As typed: the link leads to the root. Streamlit looks for its server below each address first.
+        page.goto(f"{address}/live")
+        page.locator(".stMain").get_by_text(run.name).first.wait_for()
+        assert page.get_by_text("Page not found").count() == 0

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from streamlit import config
 from streamlit.testing.v1 import AppTest
 
@@ -52,6 +53,16 @@ def words(at: AppTest) -> str:
 def figures(at: AppTest) -> list[dict]:
     frames = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_frame"]
     return [json.loads(json.loads(frame.json)["figure"]) for frame in frames]
+
+
+def test_every_page_has_its_address_and_the_first_one_the_root_besides(runs_folder, monkeypatch):
+    pages = []
+    navigation = st.navigation
+    monkeypatch.setattr(st, "navigation", lambda made: pages.extend(made) or navigation(made))
+    open_main()
+    assert {page.url_path for page in pages} == {"", *PAGES}
+    shown = [page.title for page in pages if page.visibility == "visible"]
+    assert shown == [name.capitalize() for name in PAGES]  # once each
 
 
 def test_without_runs_the_page_says_how_to_make_one(runs_folder):

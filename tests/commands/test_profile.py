@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -75,8 +76,16 @@ def test_the_table_has_the_longest_first_and_adds_up(asked, capsys):
     assert (config.model.num_layers, config.data.train_batch_size, steps, output) == (14, 32, 4, None)
 
 
+def test_smaller_images_are_told(asked, capsys, monkeypatch):
+    assert cli.main(["profile"]) == 0
+    assert "--progressive-resizing" not in capsys.readouterr().out
+    monkeypatch.setattr(f"{__name__}.PROFILE", replace(PROFILE, image_size=24))
+    assert cli.main(["profile"]) == 0
+    assert "images of 24 x 24 pixels, with which --progressive-resizing begins" in capsys.readouterr().out
+
+
 def test_a_gpus_step_is_left_to_tensorboard(asked, capsys, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.PROFILE", PROFILE.__class__(**{**vars(PROFILE), "times": None}))
+    monkeypatch.setattr(f"{__name__}.PROFILE", replace(PROFILE, times=None))
     assert cli.main(["profile"]) == 0
     shown = capsys.readouterr().out
     assert "for the CPU only" in shown
@@ -128,6 +137,7 @@ def test_what_can_be_refused_without_tensorflow_is(tmp_path, data_dir, monkeypat
     for flags, word in (
         (["--output", str(tmp_path / "file")], "is not a directory"),
         (["--train-batch-size", "100000", *data], "allowed: at most"),
+        (["--progressive-resizing", "40:0.5", *data], "images of 32 x 32: at most 31"),
         (["--data-dir", str(tmp_path / "nothing")], "holds no prepared data set"),
     ):
         assert cli.main(["profile", *flags]) == 2

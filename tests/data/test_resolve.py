@@ -10,7 +10,7 @@ from labkit.data import resolve as resolving
 from labkit.data import shapes, sources
 from labkit.data.manifest import find_manifest
 from labkit.data.prepare import prepare
-from labkit.data.resolve import resolve
+from labkit.data.resolve import find_data_set, resolve
 from labkit.errors import InputError
 
 generate = shapes.generate
@@ -44,18 +44,17 @@ def online(monkeypatch, fake_cifar, tmp_path):
 
 
 def _resolve(dataset, data_dir, **options):
-    lines = []
-    manifest = resolve(dataset, data_dir, announce=lines.append, **options)
-    choice = [line for line in lines if line.startswith("data set:")]
-    assert len(choice) == 1 and "\n" not in choice[0]
-    assert f"data set: {manifest.dataset} in" in choice[0]
-    return manifest, choice[0]
+    manifest, line = resolve(dataset, data_dir, announce=lambda line: None, **options)
+    assert "\n" not in line and line.startswith(f"data set: {manifest.dataset} in")
+    return manifest, line
 
 
 def test_auto_takes_cifar10_where_it_is_prepared(prepared, offline):
-    for is_default in (True, False):
-        manifest, _ = _resolve("auto", prepared.directory.parent, data_dir_is_default=is_default)
+    for may_prepare in (True, False):
+        manifest, line = _resolve("auto", prepared.directory.parent, may_prepare=may_prepare)
         assert manifest == prepared
+        found = find_data_set("auto", prepared.directory.parent, may_prepare=may_prepare)
+        assert found == (prepared, line)
 
 
 def test_auto_downloads_cifar10_where_it_can(tmp_path, online):
@@ -72,11 +71,18 @@ def test_auto_draws_shapes_where_there_is_no_network_and_says_why(tmp_path, offl
 
 def test_auto_in_a_folder_that_the_user_named_takes_what_is_there(tmp_path, online):
     with pytest.raises(InputError, match="labkit data prepare --data-dir"):
-        resolve("auto", tmp_path / "data", data_dir_is_default=False)
+        resolve("auto", tmp_path / "data", may_prepare=False)
     assert not (tmp_path / "data").exists()
     prepare("shapes", tmp_path / "data")
-    manifest, line = _resolve("auto", tmp_path / "data", data_dir_is_default=False)
+    manifest, line = _resolve("auto", tmp_path / "data", may_prepare=False)
     assert manifest.dataset == "shapes" and "cifar10 is not prepared there" in line
+    assert find_data_set("auto", tmp_path / "data", may_prepare=False) == (manifest, line)
+
+
+def test_shapes_that_are_prepared_do_not_keep_auto_from_the_download(tmp_path, online):
+    prepare("shapes", tmp_path / "data")
+    assert find_data_set("auto", tmp_path / "data", may_prepare=True) == (None, "")
+    assert _resolve("auto", tmp_path / "data")[0].dataset == "cifar10"
 
 
 def test_cifar10_never_falls_back_and_is_never_fetched_unasked(tmp_path, online):
@@ -87,12 +93,12 @@ def test_cifar10_never_falls_back_and_is_never_fetched_unasked(tmp_path, online)
 
 def test_shapes_are_drawn_only_where_that_is_allowed(tmp_path):
     with pytest.raises(InputError, match="labkit data prepare --dataset shapes"):
-        resolve("shapes", tmp_path / "data", prepare_missing=False)
+        resolve("shapes", tmp_path / "data", may_prepare=False)
     with pytest.raises(InputError, match="no prepared data set"):
-        resolve("auto", tmp_path / "data", prepare_missing=False)
+        resolve("auto", tmp_path / "data", may_prepare=False)
     manifest, _ = _resolve("shapes", tmp_path / "data")
     assert manifest == find_manifest(tmp_path / "data", "shapes")
-    assert _resolve("shapes", tmp_path / "data", prepare_missing=False)[0] == manifest
+    assert _resolve("shapes", tmp_path / "data", may_prepare=False)[0] == manifest
 
 
 def test_an_unknown_data_set_names_the_known(tmp_path):

@@ -1,10 +1,14 @@
 """Muon: its directions, its length, and what it leaves alone."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.training.muon import move, orthogonalized
+from labkit.config import ModelConfig
+from labkit.errors import InputError
+from labkit.models.registry import build_model
+from labkit.training.muon import check_muon, kernels_of_muon, move, orthogonalized
 
 
 def by_singular_values(matrix: np.ndarray) -> np.ndarray:
@@ -46,3 +50,43 @@ def test_the_size_of_a_gradient_does_not_matter():
         move(variable, velocity, tf.constant(factor * gradient), tf.constant(0.1, tf.float64), 0.6)
         moved.append(variable.numpy())
     np.testing.assert_allclose(*moved, rtol=1e-4, atol=1e-6)
+
+
+def test_depthwise_kernels_and_those_before_no_norm_are_left_to_sgd():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 4)),
+            layers.Conv2D(6, 3, use_bias=False, name="before_a_norm"),
+            layers.BatchNormalization(),
+            layers.DepthwiseConv2D(3, use_bias=False),
+            layers.BatchNormalization(),
+            layers.Conv2D(5, 1, name="with_a_bias"),
+        ]
+    )
+    (kernel,) = kernels_of_muon(model)
+    assert kernel is model.get_layer("before_a_norm").kernel
+
+
+def small(model: str, **fields):
+    config = ModelConfig(model=model, num_layers=None, **fields)
+    return build_model(config, num_classes=3, image_shape=(32, 32, 3), data_format="channels_last", seed=0)
+
+
+def test_networks_and_freezing_that_muon_would_spoil_are_refused():
+    with pytest.raises(InputError, match="tutorial_cnn has none; take sgd"):
+        check_muon(small("tutorial_cnn"), frozenset())
+    fast = small("fast", width_factor=0.25)
+    check_muon(fast, frozenset())
+    stage = {layer.name for layer in fast.layers if layer.name.startswith("stage1")}
+    check_muon(fast, stage)
+    norms = {name for name in stage if "norm" in name}
+    with pytest.raises(InputError, match="normalization of stage1 and not its convolutions"):
+        check_muon(fast, norms)
+
+
+def test_a_kernel_of_zeros_moves_and_stays_finite():
+    variable, velocity = tf.Variable(tf.zeros([3, 3, 4, 6])), tf.Variable(tf.zeros([3, 3, 4, 6]))
+    move(variable, velocity, tf.ones([3, 3, 4, 6]), tf.constant(0.1), 0.6)
+    assert np.isfinite(variable.numpy()).all()
+    assert variable.numpy().any()

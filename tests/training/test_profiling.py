@@ -1,6 +1,9 @@
 """Profiles: what a trace says of a step, how much arithmetic a step is, what a machine can do."""
 
+import dataclasses
+import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -8,10 +11,11 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from labkit.config import Config, ModelConfig
 from labkit.models.registry import build_model
-from labkit.training import arithmetic, trace
+from labkit.training import arithmetic, batches, profiling, trace
 from labkit.training.arithmetic import ceiling, matrix_product, training_flops
 from labkit.training.freezing import Freezing
 from labkit.training.optimizers import SGD
+from labkit.training.session import Session
 from labkit.training.steps import make_train_step
 from labkit.training.trace import kind_of, step_times
 
@@ -203,6 +207,41 @@ def test_what_only_frozen_weights_would_need_is_not_computed():
     graph = concrete_step(model, config, frozen=frozen).graph
     assert training_flops(model, frozen) * BATCH == sum(map(graph_flops, reached(graph)))
     assert training_flops(model, frozen) < 0.6 * training_flops(model)
+
+
+def test_smaller_images_are_counted_at_their_size():
+    fields = {"model": "fast", "width_factor": 0.25}
+    model = build_model(ModelConfig(**fields), num_classes=10, image_shape=(32, 32, 3))
+    flops = training_flops(model, image_size=16)
+    graph = concrete_step(model, Config(), image_size=16).graph
+    assert flops * BATCH == sum(map(graph_flops, reached(graph)))
+    assert training_flops(model, image_size=32) == training_flops(model) > 2 * flops
+
+
+def test_a_profile_is_of_the_first_step_even_where_images_grow_and_layers_thaw(monkeypatch):
+    stages = {"train_steps": 4, "progressive_resizing": "16:0.5,24:0.75"}
+    given = dict.fromkeys(field.name for field in dataclasses.fields(Session))
+    made = []
+
+    def train_step_for(frozen, size):
+        made.append((frozen, size))
+        return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.constant([0.0, 0.0]))
+
+    session = Session(
+        **given
+        | {
+            "config": Config.from_flat(stages),
+            "manifest": SimpleNamespace(count=lambda split: 1000),
+            "plan": SimpleNamespace(num_workers=1),
+            "freezing": SimpleNamespace(at=lambda number: frozenset({"stem"} if number < 2 else ())),
+            "train_step_for": train_step_for,
+        }
+    )
+    monkeypatch.setattr(batches, "training_batches", lambda *_, **__: itertools.repeat((None, None)))
+    engine = profiling._engine(session, 8)
+    for _ in range(8):
+        engine.next_step(8)
+    assert made == [({"stem"}, 16)]
 
 
 def reached(graph) -> set[tf.Operation]:

@@ -1,0 +1,67 @@
+"""The inside of a process that measures turns (the outside is ``processes.Turns``): flags and answers."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.common import PRECISIONS
+from labkit.config import Config
+from labkit.data.manifest import Manifest, load_manifest
+
+if TYPE_CHECKING:
+    from labkit.training.session import Session
+
+__all__ = [
+    "COLD_STEPS",
+    "data_set_flags",
+    "make_turns_parser",
+    "serve_turns",
+    "session_on_cpu",
+    "turns_flags",
+]
+
+COLD_STEPS = 2  # of a training turn, which find other sides' data in the caches; not counted on any side
+
+
+def make_turns_parser(
+    description: str | None, *, of_resnet: bool = True, of_data_set: bool = True
+) -> argparse.ArgumentParser:
+    """Return a parser with the flags of ``turns_flags`` and, with ``of_data_set``, of ``data_set_flags``."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="batches of a turn")
+    if of_resnet:
+        parser.add_argument("--num-layers", type=int, required=True)
+    if of_data_set:
+        parser.add_argument("--data-dir", type=Path, required=True)
+        parser.add_argument("--dataset", required=True)
+    return parser
+
+
+def turns_flags(options: argparse.Namespace) -> list[str]:
+    """Return what a script that measures a ResNet tells the processes of all sides."""
+    flags = ["--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)]
+    return [*flags, "--steps", str(options.steps), "--precision", options.precision]
+
+
+def data_set_flags(manifest: Manifest) -> list[str]:
+    """Return the flags that name a prepared data set."""
+    return ["--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
+
+
+def session_on_cpu(options: argparse.Namespace, values: Mapping[str, Any]) -> "Session":
+    """Return labkit's session for the data set and precision in ``options``; ``values``: of the rest."""
+    from labkit.training.session import make_session, prepare_devices
+
+    config = Config.from_flat({**values, "num_gpus": 0, "precision": options.precision})
+    return make_session(config, load_manifest(options.data_dir, options.dataset), prepare_devices(config))
+
+
+def serve_turns(turn: Callable[[], Mapping[str, Any]]) -> None:
+    """Measure a turn for each line on stdin and print it as a line of JSON, until nobody asks any more."""
+    for _ in iter(sys.stdin.readline, ""):
+        print(json.dumps(turn()), flush=True)
