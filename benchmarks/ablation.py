@@ -35,14 +35,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "first layer trained instead of whitening": {"whitening": False},
     "convolutions begin at random instead of as the identity": {"dirac": False},
     "offsets learn at the common rate": {"norm_bias_learning_rate_factor": 1.0},
+    "offsets decay, too": {"decay_norm_and_bias": True},
     "lookahead every 5 steps": {"lookahead_every_steps": 5},
     "no label smoothing": {"label_smoothing": 0.0},
     "random flips instead of alternating": {"flip": "random"},
     "no Nesterov momentum": {"nesterov": False},
     "GELU instead of ReLU": {"activation": "gelu"},
-    "padding 4 instead of 2": {"crop_padding": 4},
+    "float32": {"precision": "float32"},
+    "padding 2 instead of 4": {"crop_padding": 2},
     "cutout of 8 pixels": {"cutout_size": 8},
-    "images of 24, then 28 pixels first": {"progressive_resizing": "24:0.5,28:0.75"},
+    "whole images throughout": {"progressive_resizing": None},
     "SGD for Muon, as in airbench94": WITHOUT_MUON,
 }
 
@@ -88,6 +90,9 @@ def figures(found: dict[str, list[Trained]]) -> list[Figure]:
     rows = []
     for name in order:
         rows.append(Figure(f"{name}: test accuracy", "%", tuple(map(_accuracy, found[name]))))
+        if name == AS_IT_IS:
+            views = tuple(100 * run.test["tta_accuracy"] for run in found[name] if run.test)
+            rows.append(Figure(f"{name}, six views of each test image: test accuracy", "%", views))
         rows.append(Figure(f"{name}: training", "s", tuple(run.seconds for run in found[name])))
     return rows
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.allocators import ALLOCATORS, environment_with
-from benchmarks.common import PRECISIONS
+from benchmarks.common import add_precisions_flag
 from benchmarks.processes import Turns
 from benchmarks.report import Figure, Goal
 
@@ -35,7 +35,7 @@ def add_form_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS), help="settings of each side"
     )
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of every side")
+    add_precisions_flag(parser, help="of every side, one after the other")
 
 
 def start_turns(
@@ -85,16 +85,23 @@ def best_of(speeds: Speeds, side: str) -> Form | None:
     return max(forms, key=lambda form: statistics.median(speeds[form]), default=None)
 
 
-def figures(speeds: Speeds, ours: str, goals: Mapping[str, Goal | None]) -> list[Figure]:
+def figures(found: Mapping[str, Speeds], ours: str, goals: Mapping[str, Goal | None]) -> list[Figure]:
     """Return our best form over the best of each side, repeat by repeat; then every form's speed.
 
-    ``goals`` by side; one that was not measured has no ratio.
+    Args:
+        found: speeds by precision.
+        ours: side.
+        goals: by side; one that was not measured has no ratio.
     """
-    mine = best_of(speeds, ours)
-    found = []
-    for side, goal in goals.items():
-        peer = best_of(speeds, side)
-        if mine is not None and peer is not None:
-            values = tuple(a / b for a, b in zip(speeds[mine], speeds[peer], strict=True))
-            found.append(Figure(f"{mine.name} over {peer.name}", "x", values, goal))
-    return found + [Figure(form.name, "images/s", tuple(values)) for form, values in speeds.items()]
+    ratios, rates = [], []
+    for precision, speeds in found.items():
+        mine = best_of(speeds, ours)
+        for side, goal in goals.items():
+            peer = best_of(speeds, side)
+            if mine is not None and peer is not None:
+                values = tuple(a / b for a, b in zip(speeds[mine], speeds[peer], strict=True))
+                ratios.append(Figure(f"{precision}: {mine.name} over {peer.name}", "x", values, goal))
+        rates += [
+            Figure(f"{precision}: {form.name}", "images/s", tuple(values)) for form, values in speeds.items()
+        ]
+    return ratios + rates

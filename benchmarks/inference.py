@@ -50,26 +50,30 @@ def main(arguments: list[str] | None = None) -> None:
         "inference", QUESTION, vars(options) | {"dataset": manifest.dataset, "left_out": left_out}
     )
     with work_folder() as folder:
-        speeds = measure(options, manifest, folder, left_out)
-    report.finish(figures(speeds, LABKIT, GOALS), options.output)
+        found = {
+            precision: measure(options, precision, manifest, folder / precision, left_out)
+            for precision in options.precisions
+        }
+    report.finish(figures(found, LABKIT, GOALS), options.output)
 
 
 def measure(
-    options: argparse.Namespace, manifest: Manifest, folder: Path, left_out: dict[str, str]
+    options: argparse.Namespace, precision: str, manifest: Manifest, folder: Path, left_out: dict[str, str]
 ) -> dict[Form, list[float]]:
     """Return images per second of every form; ``left_out`` gets those that can't be run, with the reason."""
+    folder.mkdir()
     arrays = folder / "test.npz"
     write_arrays(manifest, "test", arrays)
     with ExitStack() as stack:
-        turns = start_turns(stack, _sides(options, manifest, arrays), folder, left_out)
+        turns = start_turns(stack, _sides(options, precision, manifest, arrays), folder, left_out)
         return take_turns(turns, options.repeats)
 
 
 def _sides(
-    options: argparse.Namespace, manifest: Manifest, arrays: Path
+    options: argparse.Namespace, precision: str, manifest: Manifest, arrays: Path
 ) -> list[tuple[Form, str, list[str]]]:
-    ours = [*turns_flags(options), *data_set_flags(manifest)]
-    theirs = [*turns_flags(options), "--task", "predict", "--arrays", str(arrays)]
+    ours = [*turns_flags(options, precision), *data_set_flags(manifest)]
+    theirs = [*turns_flags(options, precision), "--task", "predict", "--arrays", str(arrays)]
     sides = []
     for allocator in options.allocators:
         sides.append((Form(LABKIT, "", allocator), "predict_turns", ours))

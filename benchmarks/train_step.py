@@ -51,8 +51,11 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = {"dataset": manifest.dataset, "interleaved": "turns of steps", "left_out": left_out}
     report = Report("train_step", QUESTION, vars(options) | chosen)
     with work_folder() as folder:
-        speeds = measure(options, manifest, folder, left_out)
-    report.finish(figures(speeds, LABKIT, GOALS), options.output)
+        found = {
+            precision: measure(options, precision, manifest, folder / precision, left_out)
+            for precision in options.precisions
+        }
+    report.finish(figures(found, LABKIT, GOALS), options.output)
 
 
 def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
@@ -68,31 +71,39 @@ def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 
 
 def measure(
-    options: argparse.Namespace, manifest: Manifest, folder: Path, left_out: dict[str, str]
+    options: argparse.Namespace, precision: str, manifest: Manifest, folder: Path, left_out: dict[str, str]
 ) -> dict[Form, list[float]]:
-    """Return images per second of every form, one value a repeat.
+    """Return images per second of every form in ``precision``, one value a repeat.
 
     ``left_out`` gets the forms that can't be run here, with the reason.
     """
+    folder.mkdir()
     arrays = folder / "train.npz"
     if set(options.peers) & set(TORCH_PEERS):
         write_arrays(manifest, "train", arrays)
     turns: dict[Form, Callable[[], float]] = {}
     with ExitStack() as stack:
         for allocator in options.allocators:
-            turns[Form(LABKIT, "", allocator)] = _labkit(stack, options, manifest, folder, allocator)
-        turns |= start_turns(stack, _peers(options, manifest, arrays), folder, left_out)
+            turns[Form(LABKIT, "", allocator)] = _labkit(
+                stack, options, precision, manifest, folder, allocator
+            )
+        turns |= start_turns(stack, _peers(options, precision, manifest, arrays), folder, left_out)
         return take_turns(turns, options.repeats)
 
 
 def _labkit(
-    stack: ExitStack, options: argparse.Namespace, manifest: Manifest, folder: Path, allocator: str
+    stack: ExitStack,
+    options: argparse.Namespace,
+    precision: str,
+    manifest: Manifest,
+    folder: Path,
+    allocator: str,
 ) -> Callable[[], float]:
     flags = train_flags(
         manifest,
         num_layers=options.num_layers,
         batch_size=options.batch_size,
-        precision=options.precision,
+        precision=precision,
     )
     place = folder / f"labkit-{allocator}"
     training = stack.enter_context(Training(place, flags, environment_with(allocator)))
@@ -101,10 +112,10 @@ def _labkit(
 
 
 def _peers(
-    options: argparse.Namespace, manifest: Manifest, arrays: Path
+    options: argparse.Namespace, precision: str, manifest: Manifest, arrays: Path
 ) -> list[tuple[Form, str, list[str]]]:
     """Return the forms of the peers, each with the module that runs it, and its flags."""
-    common = turns_flags(options)
+    common = turns_flags(options, precision)
     keras = [*common, *data_set_flags(manifest)]
     execution = {
         "plain": [],
@@ -114,8 +125,8 @@ def _peers(
     found = []
     for name in options.peers:
         for allocator in options.allocators:
-            if name == "xla" and allocator != options.allocators[0]:
-                continue  # at half the speed of the others no allocator makes it the best
+            if name == "xla" and (allocator, precision) != (options.allocators[0], "float32"):
+                continue  # at half the speed of the others neither makes it the best
             if name in TORCH_PEERS:
                 kind = name.removeprefix("torch_")
                 flags = [*common, "--task", "train", "--form", kind, "--arrays", str(arrays)]

@@ -42,10 +42,10 @@ def make_turns_parser(
     return parser
 
 
-def turns_flags(options: argparse.Namespace) -> list[str]:
-    """Return what a script that measures a ResNet tells the processes of all sides."""
+def turns_flags(options: argparse.Namespace, precision: str) -> list[str]:
+    """Return what a script that measures a ResNet in ``precision`` tells the processes of all sides."""
     flags = ["--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)]
-    return [*flags, "--steps", str(options.steps), "--precision", options.precision]
+    return [*flags, "--steps", str(options.steps), "--precision", precision]
 
 
 def data_set_flags(manifest: Manifest) -> list[str]:

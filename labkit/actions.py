@@ -1,10 +1,10 @@
-"""What a command of ``labkit`` is: flags, and what to do with them."""
+"""What a command of ``labkit`` is: flags and what to do with them, or a group of such commands."""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Action"]
+__all__ = ["Action", "ActionGroup"]
 
 
 @dataclass(frozen=True)
@@ -20,3 +20,12 @@ class Action:
     run: Callable[..., int]
     takes_training: bool = False
     computes: bool = False
+
+
+@dataclass(frozen=True)
+class ActionGroup:
+    """A command that is several, such as ``labkit data``, which does nothing but show its help."""
+
+    name: str
+    help: str
+    actions: tuple[Action, ...]

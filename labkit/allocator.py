@@ -8,7 +8,7 @@ from collections.abc import Mapping, MutableMapping
 
 from labkit.errors import InputError
 
-__all__ = ["CHOICE", "KEEPING", "choose", "keep_memory", "preloaded_allocator"]
+__all__ = ["CHOICE", "KEEPING", "choose", "glibc_is_set", "keep_memory", "preloaded_allocator"]
 
 # What makes glibc keep big buffers instead of giving them back to the kernel after each operation and taking
 # them anew for the next, a page fault for every 4 KiB: no mmap for them, no trimming, room ahead. It reads
@@ -28,7 +28,7 @@ def keep_memory(environment: MutableMapping[str, str] = os.environ) -> None:
     happens once, because the new one finds the variables set. Nothing happens where somebody has already
     decided: with ``LABKIT_ALLOCATOR=default``, another allocator, or any ``MALLOC_`` variable.
     """
-    if choose(environment) != "keeping" or any(name in environment for name in KEEPING):
+    if choose(environment) != "keeping" or glibc_is_set(environment):
         return
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, **KEEPING})
 
@@ -44,6 +44,11 @@ def choose(environment: Mapping[str, str]) -> str:
     if choice == "default" or preloaded_allocator(environment):
         return "default"
     return "keeping" if platform.libc_ver()[0] == "glibc" else "default"
+
+
+def glibc_is_set(environment: Mapping[str, str]) -> bool:
+    """Return whether somebody has told glibc's allocator anything."""
+    return any(name.startswith("MALLOC_") for name in environment)
 
 
 def preloaded_allocator(environment: Mapping[str, str]) -> str | None:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from labkit import home, processor
-from labkit.allocator import CHOICE, KEEPING, choose, preloaded_allocator
+from labkit.allocator import CHOICE, KEEPING, choose, glibc_is_set, preloaded_allocator
 from labkit.data.manifest import DATASETS, find_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
@@ -127,7 +127,7 @@ def _allocator() -> Finding:
     if not missing:
         return Finding("ok", "allocator", "glibc, told to keep its memory (MALLOC_* are set)")
     settings = " ".join(f"{name}={value}" for name, value in KEEPING.items())
-    if len(missing) < len(KEEPING):
+    if glibc_is_set(os.environ):
         text = f"glibc, as MALLOC_* say (not set: {', '.join(missing)})"
         return Finding("note", "allocator", text, f"for memory that is kept: export {settings}")
     if choose(os.environ) == "default":

@@ -46,6 +46,7 @@ def test_it_starts_anew_once_as_the_same_process_with_the_same_arguments(tmp_pat
     [
         {CHOICE: "default"},
         {"MALLOC_TOP_PAD_": "1"},
+        {"MALLOC_ARENA_MAX": "2"},
         {"LD_PRELOAD": "libtcmalloc.so.4"},
         {"TF_CPU_ALLOCATOR_USE_BFC": "true"},
     ],

@@ -59,6 +59,8 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "model": "fast",
         "application": "MobileNetV2",
         "progressive_resizing": "16:0.5",
+        "cutout_size": 0,  # the other value of --use-distortion-for-training allows no other
+        "learning_rate_schedule": "one_cycle",
         "num_layers": 8,
         "resnet_version": 1,
         "block": "basic",

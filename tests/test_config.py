@@ -6,6 +6,7 @@ import pytest
 
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
+from labkit.presets import PRESETS, preset_values
 
 # The flags of the 2017 cifar10_estimator with their defaults, from its README and main function.
 ESTIMATOR_2017 = {
@@ -81,6 +82,16 @@ def test_json_round_trip():
         ({"learning_rate": float("nan")}, ["--learning-rate", "nan"]),
         ({"learning_rate": "0.1"}, ["--learning-rate", "'0.1'", "a number"]),
         ({"use_distortion_for_training": 1}, ["--use-distortion-for-training", "1", "True or False"]),
+        ({"lookahead_decay": 0.5}, ["--lookahead-decay is 0.5", "without --lookahead-every-steps: 0.95"]),
+        (
+            {"one_cycle_start": 0.2, "learning_rate_schedule": "cosine"},
+            ["--one-cycle-start is 0.2", "with --learning-rate-schedule cosine: 0.0"],
+        ),
+        ({"one_cycle_end": 0.1}, ["--one-cycle-end is 0.1", "steps: 0.0"]),
+        (
+            {"cutout_size": 8, "use_distortion_for_training": False},
+            ["--cutout-size is 8", "with --no-use-distortion-for-training: 0"],
+        ),
         ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
         ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),
         ({"train_steps": 10**30}, ["--train-steps", "at most 1,000,000,000"]),
@@ -96,6 +107,22 @@ def test_refusals_name_the_value_and_what_is_allowed(values, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *({"learning_rate_schedule": schedule} for schedule in ("steps", "cosine", "one_cycle", "constant")),
+        {"optimizer": "sgd"},
+        {"use_distortion_for_training": False},
+        {"evaluate_test": False},
+        {"lookahead_every_steps": 5},
+    ],
+    ids=str,
+)
+def test_a_flag_may_make_a_presets_values_useless(preset, flag):
+    Config.from_flat({**preset_values(preset), **flag})
 
 
 def test_identity_is_what_is_trained():

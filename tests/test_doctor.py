@@ -116,6 +116,7 @@ ALLOCATOR_VARIABLES = (*KEEPING, CHOICE, "TF_CPU_ALLOCATOR_USE_BFC", "LD_PRELOAD
         ({CHOICE: "default"}, "note", "gives big buffers back"),
         (KEEPING, "ok", "told to keep its memory (MALLOC_* are set)"),
         ({"MALLOC_MMAP_MAX_": "0"}, "note", "not set: MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_"),
+        ({"MALLOC_ARENA_MAX": "2"}, "note", "as MALLOC_* say (not set: MALLOC_MMAP_MAX_, "),
         ({"TF_CPU_ALLOCATOR_USE_BFC": "1"}, "ok", "TensorFlow's own"),
         ({"TF_CPU_ALLOCATOR_USE_BFC": "0"}, "note", "start themselves anew"),
         ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, "ok", "jemalloc"),

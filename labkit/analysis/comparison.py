@@ -5,6 +5,7 @@ it, and ``comparison.json`` what was asked for. Needs no TensorFlow.
 """
 
 import os
+import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -79,12 +80,11 @@ class Comparison:
 
     @property
     def command(self) -> str:
-        """Return the command that asks for this comparison."""
-        words = [
-            "labkit compare",
-            f"--models {','.join(self.request.models)}",
-            f"--seeds {self.request.seeds}",
-        ]
+        """Return the command that asks for this comparison, for a shell."""
+        words = ["labkit", "compare", "--models", ",".join(self.request.models)]
+        words += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
+        if self.request.data_dir is not None:
+            words += ["--data-dir", self.request.data_dir]
         for name, value in self.request.budget.items():
             info = fields_by_name()[name]
             if value == info.default:
@@ -92,8 +92,8 @@ class Comparison:
             if isinstance(value, bool):
                 words.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
             else:
-                words.append(f"{info.flag} {'none' if value is None else value}")
-        return " ".join(words)
+                words += [info.flag, "none" if value is None else str(value)]
+        return shlex.join(words)
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the header and a line of texts for each model."""
@@ -216,9 +216,9 @@ def read_comparison(path: str | os.PathLike[str]) -> Comparison:
     request = read_request(folder)
     if request is None:
         raise InputError(f"{folder} holds no comparison; name the --output of labkit compare")
-    batch_size = int(request.budget["train_batch_size"])
+    seeds, budget = range(request.seeds), request.budget
     models = tuple(
-        ModelFigures(name, tuple(read_run(folder, name, seed, batch_size) for seed in range(request.seeds)))
+        ModelFigures(name, tuple(read_run(folder, name, seed, budget) for seed in seeds))
         for name in request.models
     )
     return Comparison(folder, request, models)

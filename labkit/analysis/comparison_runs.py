@@ -3,6 +3,7 @@
 Needs no TensorFlow.
 """
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.config import fields_by_name
+from labkit.config import DataConfig, fields_by_name
 from labkit.errors import InputError
 from labkit.metrics import MetricsReader, selection_figure
 from labkit.runs import RunDirectory
@@ -42,13 +43,24 @@ class Request:
     """What a comparison was asked for: ``comparison.json``.
 
     ``seeds``: how many, from 0. ``budget``: the configuration's fields that all trainings share, by name.
-    ``data_checksum``: of the data set.
+    ``data_checksum``: of the data set. ``data_dir``: where that was asked to be; None: in the default place.
     """
 
     models: tuple[str, ...]
     seeds: int
     budget: Mapping[str, Any]
     data_checksum: str
+    data_dir: str | None = None
+
+    def beside(self, earlier: "Request | None") -> "Request":
+        """Return this request with the models and seeds that an earlier one asked for in the same place."""
+        if earlier is None:
+            return self
+        more = [name for name in earlier.models if name not in self.models]
+        models = (*self.models, *more)
+        if more:  # those that are known keep their places
+            models = (*earlier.models, *(name for name in self.models if name not in earlier.models))
+        return dataclasses.replace(self, models=models, seeds=max(self.seeds, earlier.seeds))
 
 
 def request_path(folder: Path) -> Path:
@@ -76,7 +88,10 @@ def read_request(folder: Path) -> Request | None:
         models, budget = tuple(value["models"]), dict(value["budget"])
         if not all(isinstance(name, str) for name in models) or not budget.keys() <= fields_by_name().keys():
             raise ValueError("models or budget are of another version of labkit")
-        return Request(models, int(value["seeds"]), budget, str(value["data_checksum"]))
+        data_dir = value.get("data_dir")
+        if not isinstance(data_dir, str | None):
+            raise ValueError("data_dir is no text")
+        return Request(models, int(value["seeds"]), budget, str(value["data_checksum"]), data_dir)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -105,8 +120,9 @@ class RunFigures:
     ``state``: as ``Status.liveness`` gives it, or ``not started``. ``test_accuracy`` (0 to 1): of the weights
     that were the best on validation; ``validation_accuracy``: of the same; ``tta_accuracy``: on the test set,
     with test-time augmentation. ``training_images_per_second``: the batch over the median step, without the
-    first ``WARM_UP_STEPS`` of each session. ``training_seconds``: of all steps that count, where the first of
-    a session, which compiles, counts as a median one; without validation and checkpoints.
+    first ``WARM_UP_STEPS`` of each session and those that compile. ``training_seconds``: of all steps that
+    count, where one that compiles counts as a median one: the first of a session, with images of another
+    size, or behind a thaw; without validation and checkpoints.
     ``inference_images_per_second``: measured in a process of its own, on one device.
     ``peak_memory_bytes``: the largest resident set of the training process.
     ``multiply_adds``: of one image's forward pass. ``device``: where it was trained.
@@ -137,8 +153,8 @@ class RunFigures:
         return f"{self.model}, seed {self.seed}"
 
 
-def read_run(folder: Path, model: str, seed: int, batch_size: int) -> RunFigures:
-    """Read one training of a comparison in ``folder``, which takes steps of ``batch_size`` images."""
+def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> RunFigures:
+    """Read one training of a comparison in ``folder``, all of whose trainings share ``budget``."""
     run = run_directory(folder, model, seed)
     status = run.read_status()
     if status is None:
@@ -154,7 +170,7 @@ def read_run(folder: Path, model: str, seed: int, batch_size: int) -> RunFigures
         message=status.message,
         device=str(run.read_environment().get("description", "")),
         **_accuracies(reader),
-        **_pace(reader, batch_size),
+        **_pace(reader, budget),
         **{name: measured.get(name) for name in MEASURED},
     )
 
@@ -172,15 +188,27 @@ def _accuracies(reader: MetricsReader) -> dict[str, Any]:
     }
 
 
-def _pace(reader: MetricsReader, batch_size: int) -> dict[str, Any]:
+def _pace(reader: MetricsReader, budget: Mapping[str, Any]) -> dict[str, Any]:
     """Return the speed of a run's median step and the seconds of all."""
+    batch_size = int(budget["train_batch_size"])
     seconds = {row["step"]: float(row["seconds_per_step"]) for row in reader.split("train")}
     starts = [0, *(seam.step for seam in reader.seams)]
     warming = {start + step for start in starts for step in range(1, WARM_UP_STEPS + 1)}
-    warm = [value for step, value in seconds.items() if step not in warming]
+    compiling = {start + 1 for start in [*starts, *_changes(budget)]}
+    warm = [value for step, value in seconds.items() if step not in warming | compiling]
     if not warm:
         return {"training_images_per_second": None, "training_seconds": sum(seconds.values()) or None}
     median = statistics.median(warm)
-    compiling = {start + 1 for start in starts}
     total = sum(median if step in compiling else value for step, value in seconds.items())
     return {"training_images_per_second": batch_size / median, "training_seconds": total}
+
+
+def _changes(budget: Mapping[str, Any]) -> list[int]:
+    """Return the steps behind which another step is compiled: for images of another size, or for a thaw.
+
+    How many stages there are to thaw, only the network knows: each time at which one could is among them.
+    """
+    total_steps, thaws_every = int(budget["train_steps"]), int(budget.get("unfreeze_every_steps", 0))
+    data = DataConfig(progressive_resizing=budget.get("progressive_resizing"))
+    thaws = range(thaws_every, total_steps, thaws_every) if thaws_every else ()
+    return [*data.resizing_steps(total_steps), *thaws]

@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
     models, values = _asked(options)
     from labkit.analysis.comparison import read_comparison
     from labkit.cluster.supervisor import stop_signals
-    from labkit.comparing.execute import Execution, prepare_data_set
+    from labkit.comparing.execute import Execution, check_new, prepare_data_set
     from labkit.comparing.plan import plan_comparison
 
     say = functools.partial(print, flush=True)
@@ -71,6 +71,9 @@ def _run(options: argparse.Namespace) -> int:
                 options.output,
                 prepare=functools.partial(prepare_data_set, signals=signals),
             )
+            refused = check_new(plan, signals)
+            if refused:
+                return refused
             code = Execution(plan, signals, say, retry_failed=options.retry_failed).run()
         except KeyboardInterrupt:
             return 128 + signals[0]

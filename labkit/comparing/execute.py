@@ -5,7 +5,7 @@ import dataclasses
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from labkit.analysis.comparison_runs import read_measurements, read_request, request_path
@@ -17,7 +17,7 @@ from labkit.config import Config
 from labkit.errors import InputError
 from labkit.runs import RunDirectory, RunLock, write_json_atomic
 
-__all__ = ["Execution", "measure_command", "prepare_data_set", "train_command"]
+__all__ = ["Execution", "check_command", "check_new", "measure_command", "prepare_data_set", "train_command"]
 
 BAD_INPUT = 2
 STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -34,6 +34,26 @@ def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
         raise KeyboardInterrupt
     if ended.code:
         raise InputError(f"the data set could not be prepared ({ended}); see labkit data prepare --help")
+
+
+def check_new(plan: Plan, signals: Sequence[int]) -> int:
+    """Check the network of each model that has a training to begin, in a process of its own.
+
+    Returns 0, or 2 where one can't be trained as asked, which that process has said. Raises InputError where
+    it doesn't come to an answer, KeyboardInterrupt where this process was asked to stop.
+    """
+    configs: dict[str, Config] = {}
+    for trial in plan.trials:
+        if trial.found == "new":
+            configs.setdefault(trial.model, trial.config)
+    if not configs:
+        return 0
+    ended = run_to_end(check_command(configs), signals)
+    if signals:
+        raise KeyboardInterrupt
+    if ended.code not in (0, BAD_INPUT):
+        raise InputError(f"the networks could not be checked ({ended}); nothing was trained")
+    return ended.code
 
 
 class Execution:
@@ -85,8 +105,10 @@ class Execution:
                 f"--output {folder} is being written by another process; wait for it or name another"
             )
         try:
-            if read_request(folder) != self._plan.request:
-                write_json_atomic(request_path(folder), dataclasses.asdict(self._plan.request))
+            recorded = read_request(folder)
+            request = self._plan.request.beside(recorded)  # what was measured before stays to be seen
+            if request != recorded:
+                write_json_atomic(request_path(folder), dataclasses.asdict(request))
             yield
         finally:
             if made and not any(trial.run.path.exists() for trial in self._plan.trials):
@@ -138,6 +160,12 @@ def _make_folder(path: Path) -> list[Path]:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     return missing
+
+
+def check_command(configs: Mapping[str, Config]) -> list[str]:
+    """Return the command that builds and checks the network of each of these configurations, by name."""
+    text = json.dumps({name: config.to_json() for name, config in configs.items()})
+    return [sys.executable, "-m", "labkit.comparing.networks", text]
 
 
 def train_command(config: Config) -> list[str]:

@@ -111,7 +111,8 @@ def plan_comparison(
     pending = [trial for trial in trials if trial.found != "finished"]
     if pending:
         admitted(pending[0].config, manifest, overwrite=False)  # the batch size fits, the data are whole
-    return Plan(folder, Request(tuple(models), seeds, budget, manifest.checksum), trials)
+    named = config.data.data_dir if values.get("data_dir") is not None else None
+    return Plan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
 
 
 def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> dict[str, Config]:

@@ -1,6 +1,7 @@
 """Which examples a run is trained with, and how they are shown."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from labkit.errors import InputError
@@ -39,7 +40,8 @@ class DataConfig(FieldOwner):
     )
     flip: str = option(
         "random",
-        "training images left-right: random; alternating: each one every other epoch; none",
+        "training images left-right: random; alternating: each one every other epoch; none; without "
+        "distortion, of no effect",
         choices=("random", "alternating", "none"),
     )
     cutout_size: int = option(
@@ -59,6 +61,10 @@ class DataConfig(FieldOwner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.use_distortion_for_training:
+            # Padding and flips aren't refused: those that a preset gave don't matter without distortion.
+            where = "with --no-use-distortion-for-training"
+            self.require_defaults(("cutout_size",), where, "nothing is covered")
         try:
             shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]
         except ValueError:
@@ -77,3 +83,26 @@ class DataConfig(FieldOwner):
             return ()
         parts = [part.partition(":") for part in self.progressive_resizing.split(",")]
         return tuple((int(size), float(share)) for size, _, share in parts)
+
+    def image_size_at(self, step: int, total_steps: int) -> int | None:
+        """Return the side of the images of the update from ``step`` to ``step + 1``; None: as they are.
+
+        Args:
+            step: steps completed before this update, from 0 to ``total_steps - 1``.
+            total_steps: steps of the whole run.
+        """
+        return next((size for size, share in self.image_sizes if step < share * total_steps), None)
+
+    def resizing_steps(self, total_steps: int) -> tuple[int, ...]:
+        """Return the steps completed before each update whose images have another size than the last one's.
+
+        Args:
+            total_steps: steps of the whole run.
+        """
+        ends = sorted({math.ceil(share * total_steps) for _, share in self.image_sizes})
+        return tuple(
+            step
+            for step in ends
+            if 0 < step < total_steps
+            and self.image_size_at(step, total_steps) != self.image_size_at(step - 1, total_steps)
+        )

@@ -27,7 +27,10 @@ class OptimizerConfig(FieldOwner):
     )
     warmup_steps: int = option(0, "steps over which the schedule is scaled up linearly from zero", minimum=0)
     one_cycle_peak: float = option(
-        0.25, "share of the run after which one_cycle is at its peak", minimum=0, below=1
+        0.25,
+        "share of the run after which one_cycle is at its peak; of no effect on the other schedules",
+        minimum=0,
+        below=1,
     )
     one_cycle_start: float = option(0.0, "of the peak: where one_cycle begins to rise", minimum=0, below=1)
     one_cycle_end: float = option(0.0, "of the peak: where one_cycle ends", minimum=0, below=1)
@@ -41,7 +44,7 @@ class OptimizerConfig(FieldOwner):
     )
     decay_norm_and_bias: bool = option(True, "decay normalization parameters and biases too")
     norm_bias_learning_rate_factor: float = option(
-        1.0, "of the learning rate, for the offsets of batch normalization and whitening", minimum=0
+        1.0, "of the learning rate, for the offsets of batch normalization", minimum=0
     )
     lookahead_every_steps: int = option(
         0, "steps between two moves of the weights towards their slow average (0: none)", minimum=0
@@ -71,3 +74,11 @@ class OptimizerConfig(FieldOwner):
         if self.optimizer != "muon":
             names = ("muon_learning_rate", "muon_momentum")
             self.require_defaults(names, f"with --optimizer {self.optimizer}", "muon has others")
+        if self.learning_rate_schedule != "one_cycle":
+            # Not the peak: one that a preset gave doesn't matter to whoever takes another schedule.
+            names = ("one_cycle_start", "one_cycle_end")
+            where = f"with --learning-rate-schedule {self.learning_rate_schedule}"
+            self.require_defaults(names, where, "one_cycle has others")
+        if not self.lookahead_every_steps:
+            where = "without --lookahead-every-steps"
+            self.require_defaults(("lookahead_decay",), where, "there is no slow average")

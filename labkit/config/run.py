@@ -34,7 +34,7 @@ class RunConfig(FieldOwner):
     test_time_augmentation: str = option(
         "none",
         "views of each test image that are averaged, beside the plain result: mirror: two; "
-        "mirror_and_shift: six",
+        "mirror_and_shift: six; of no effect where the test set is not evaluated",
         choices=("none", "mirror", "mirror_and_shift"),
         identity=False,
     )

@@ -48,7 +48,4 @@ def fast_net(
         with toolbox.part(f"stage{stage}"):
             x = norm_activate(toolbox.max_pool(toolbox.conv(x, filters, 3, dirac=dirac), 2))
             x = norm_activate(toolbox.conv(x, filters, 3, dirac=dirac))
-    x = toolbox.global_max(x)
-    # airbench94_muon: weights of deviation 1 under logits that are divided by the number of features.
-    stddev = 1 / (LOGIT_SCALE * toolbox.channels(x))
-    return toolbox.logits(x, num_classes, use_bias=False, scale=LOGIT_SCALE, stddev=stddev)
+    return toolbox.logits(toolbox.global_max(x), num_classes, use_bias=False, scale=LOGIT_SCALE)

@@ -207,7 +207,7 @@ class TrainLoop:
                     if workers:
                         workers.begin()
                     continue
-                self._announce_thaw(pace)
+                self._announce_compiling(pace)
                 row = self._record(self.engine.next_step(hold or self._limit()), pace, workers)
                 if not math.isfinite(row["loss"]):
                     return self._diverged(f"loss is {row['loss']} at step {row['step']}")
@@ -220,16 +220,25 @@ class TrainLoop:
                 workers.close()
         return None
 
-    def _announce_thaw(self, pace: Pace) -> None:
-        """Say which stage the next step is the first to train; a step that trains other weights compiles."""
-        stage = self.session.freezing.thaws_at(self.progress.step)
-        if stage is None:
+    def _announce_compiling(self, pace: Pace) -> None:
+        """Say what the next step is the first to do: one of other weights, or other images, compiles."""
+        step, news = self.progress.step, {}
+        stage = self.session.freezing.thaws_at(step)
+        if stage is not None:
+            count = self.session.trained_parameters(step)
+            news[f"{stage} thaws"] = f"{stage} thaws after step {step}: {count:,} weights are trained"
+        if step > 0 and self.session.image_size_at(step) != self.session.image_size_at(step - 1):
+            side = self.session.image_size_at(step)
+            height, width = (side, side) if side else self.manifest.image_shape[:2]
+            images = f"images of {height} x {width} pixels"
+            news[images] = f"{images} from step {step + 1} on"
+        if not news:
             return
         pace.leave_out_next()
-        self.telemetry.compiling(f"{stage} thaws")
+        self.telemetry.compiling("; ".join(news))
         if self.writes:
-            count = self.session.trained_parameters(self.progress.step)
-            self.console.line(f"{stage} thaws after step {self.progress.step}: {count:,} weights are trained")
+            for line in news.values():
+                self.console.line(line)
 
     def _limit(self) -> int:
         """Return the step up to which steps may be started: all must end before what is due after it."""

@@ -8,7 +8,6 @@ import tensorflow as tf
 from labkit.config import OptimizerConfig
 from labkit.models.layers import BatchNormalization
 from labkit.models.stages import HEAD
-from labkit.models.whitening import Whitening
 from labkit.training.muon import kernels_of_muon, move
 
 __all__ = ["SGD"]
@@ -22,9 +21,9 @@ class SGD(tf.Module):
         l2:        g = g + d w                          decoupled:  w = w - r d w
         v = m v + g;  w = w - r v                       (Nesterov: w = w - r (g + m v))
 
-    The offsets of normalization and of whitening have their own r, ``norm_bias_learning_rate_factor`` times
-    the others' (Jordan, 2024, arXiv:2404.00498, section 3.4), and d over that factor, so that r d is the same
-    for all; the head has its own, too, ``head_factor`` times. Convolutions may be moved by ``muon.move``
+    The offsets of normalization have their own r, ``norm_bias_learning_rate_factor`` times the others'
+    (Jordan, 2024, arXiv:2404.00498, section 3.4), and d over that factor, so that r d is the same for all;
+    the head has its own, too, ``head_factor`` times. Convolutions may be moved by ``muon.move``
     instead, without decay. The learning rate is not
     part of the velocity, as in TensorFlow's ``MomentumOptimizer`` of 2017. Clipping comes first and sees the
     gradient of the data alone. Make it inside ``strategy.scope()``, before a checkpoint is restored.
@@ -43,7 +42,6 @@ class SGD(tf.Module):
         by_muon = {id(kernel) for kernel in kernels}
         self._by_muon = [id(variable) in by_muon for variable in model.trainable_variables]
         offsets = {id(layer.beta) for layer in model.layers if isinstance(layer, BatchNormalization)}
-        offsets |= {id(layer.bias) for layer in model.layers if isinstance(layer, Whitening)}
         head = {id(weight) for layer in model.layers if layer.name == HEAD for weight in layer.weights}
         self._factors = [
             config.norm_bias_learning_rate_factor

@@ -107,7 +107,6 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
     import tensorflow as tf
 
     from labkit.training.arithmetic import ceiling, training_flops
-    from labkit.training.resizing import image_size_at
 
     last = WARMUP_STEPS + 2 * steps
     engine = _engine(session, last + STEPS_AHEAD)
@@ -125,7 +124,7 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
     config, plan = session.config, session.plan
     on_gpu = plan.kind == "GPU" and not plan.simulated
     sizes = {"sizes": (8192,), "device": plan.devices[0]} if on_gpu else {}
-    image_size = image_size_at(0, config.data.image_sizes, config.run.train_steps)
+    image_size = config.data.image_size_at(0, config.run.train_steps)
     flops = training_flops(session.model, session.freezing.at(0), image_size=image_size)
     return Profile(
         model=session.model.name,

@@ -4,6 +4,7 @@ Howard, "Training Imagenet in 3 hours for USD 25; and CIFAR10 for USD 0.26" (201
 2018-04-30-dawnbench-fastai.html; Tan & Le, "EfficientNetV2" (2021), arXiv:2104.00298, section 4.
 """
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,36 +13,26 @@ import tensorflow as tf
 
 from labkit.errors import InputError
 
-__all__ = ["check_image_sizes", "image_size_at", "output_shapes", "shrunk", "with_image_size"]
+__all__ = ["check_image_sizes", "output_shapes", "shrunk", "with_image_size"]
 
 Stages = Sequence[tuple[int, float]]
-
-
-def image_size_at(step: int, stages: Stages, total_steps: int) -> int | None:
-    """Return the side of the images of the update from ``step`` to ``step + 1``; None: as they are.
-
-    Args:
-        step: steps completed before this update, from 0 to ``total_steps - 1``.
-        stages: (side in pixels, share of the run up to which it holds), shares ascending.
-        total_steps: steps of the whole run.
-    """
-    return next((size for size, share in stages if step < share * total_steps), None)
 
 
 def check_image_sizes(stages: Stages, model: keras.Model) -> None:
     """Raise InputError where the network can't take images of one of the sizes.
 
     Args:
-        stages: of :func:`image_size_at`.
+        stages: (side in pixels, share of the run up to which it holds), as in ``DataConfig.image_sizes``.
         model: the network.
     """
     for size, _ in stages:
         try:
             with_image_size(model, size)
         except ValueError as error:
+            reason = textwrap.shorten(str(error).splitlines()[0], 120, placeholder=" …")
             raise InputError(
                 f"--progressive-resizing has images of {size} pixels, which {model.name} can't take "
-                f"({str(error).splitlines()[0][:120]}); name larger ones, or leave it out"
+                f"({reason}); name larger ones, or leave it out"
             ) from None
 
 

@@ -110,7 +110,7 @@ def check_fits(data: DataConfig, manifest: Manifest) -> None:
             f"the training examples of {manifest.dataset} in {manifest.directory}"
         )
     side = min(manifest.image_shape[:2])
-    limits = [("--cutout-size", data.cutout_size, side)]
+    limits = [("--cutout-size", data.cutout_size, side - 1)]
     if data.crop_padding_mode == "reflect":  # there are so many pixels to mirror
         limits.append(("--crop-padding", data.crop_padding, side - 1))
     limits += [("--progressive-resizing", size, side - 1) for size, _ in data.image_sizes]

@@ -27,9 +27,8 @@ from labkit.training.devices import (
 from labkit.training.freezing import Freezing, trained_parameters
 from labkit.training.lookahead import Lookahead
 from labkit.training.losses import LOSSES, Loss
-from labkit.training.muon import check_muon
+from labkit.training.network import check_network
 from labkit.training.optimizers import SGD
-from labkit.training.resizing import check_image_sizes, image_size_at
 from labkit.training.steps import make_predict_step, make_train_step
 from labkit.training.transfer import Transfer
 
@@ -69,8 +68,11 @@ class Session:
 
     def train_step_at(self, number: int) -> Any:
         """Return the compiled step (``make_train_step``) number ``number``, from 0."""
-        size = image_size_at(number, self.config.data.image_sizes, self.config.run.train_steps)
-        return self.train_step_for(self.freezing.at(number), size)
+        return self.train_step_for(self.freezing.at(number), self.image_size_at(number))
+
+    def image_size_at(self, number: int) -> int | None:
+        """Return the side of the images that step ``number``, from 0, is shown; None: as they are."""
+        return self.config.data.image_size_at(number, self.config.run.train_steps)
 
     @property
     def train_step(self) -> Any:
@@ -152,10 +154,7 @@ def make_session(
             data_format=data_format,
             seed=config.run.seed,
         )
-        check_image_sizes(config.data.image_sizes, model)
-        freezing = Freezing(model, config.transfer)
-        if config.optimizer.optimizer == "muon":
-            check_muon(model, freezing.at(0))
+        freezing = check_network(model, config)
         optimizer = SGD(model, config.optimizer, config.transfer.head_learning_rate_factor)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         lookahead = None

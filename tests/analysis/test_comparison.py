@@ -138,6 +138,22 @@ def test_speed_is_of_the_median_step_behind_the_warm_up_of_each_session(folder):
     assert found.training_seconds == pytest.approx(by_hand)
 
 
+@pytest.mark.parametrize(
+    ("values", "compiling"),
+    [
+        ({"progressive_resizing": "16:0.3,24:0.7"}, (7, 15)),
+        ({"freeze": "stem,stage1", "unfreeze_every_steps": 8}, (9, 17)),
+        ({"progressive_resizing": "16:0.5", "freeze": "stem,stage1", "unfreeze_every_steps": 10}, (11,)),
+    ],
+)
+def test_steps_that_compile_again_count_as_median_ones(folder, values, compiling):
+    write_request(folder, ["resnet8"], 1, **{"train_steps": 20, **values})
+    write_run(folder, "resnet8", 0, seconds=[8.5 if s in (1, *compiling) else 0.2 for s in range(1, 21)])
+    found = read_comparison(folder).runs[0]
+    assert found.training_images_per_second == pytest.approx(BATCH_SIZE / 0.2)
+    assert found.training_seconds == pytest.approx(20 * 0.2)
+
+
 def test_a_run_too_short_to_be_warm_has_no_speed(folder):
     write_request(folder, ["resnet8"], 1)
     write_run(folder, "resnet8", 0, seconds=[5.0, 0.5], state="interrupted")
@@ -223,10 +239,10 @@ def test_a_notebook_shows_a_table_whose_text_is_escaped(three_seeds):
 
 
 def test_the_command_asks_for_the_same(folder):
-    write_request(folder, ["resnet8", "vgg11"], 2, nesterov=True, decay_norm_and_bias=False)
+    write_request(folder, ["resnet8", "vgg11"], 2, nesterov=True, decay_norm_and_bias=False, freeze="stage*")
     assert read_comparison(folder).command == (
-        "labkit compare --models resnet8,vgg11 --seeds 2 --dataset shapes --train-batch-size 64 "
-        "--nesterov --no-decay-norm-and-bias --train-steps 10"
+        f"labkit compare --models resnet8,vgg11 --seeds 2 --output {folder} --dataset shapes "
+        "--train-batch-size 64 --nesterov --no-decay-norm-and-bias --freeze 'stage*' --train-steps 10"
     )
 
 

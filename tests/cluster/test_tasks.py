@@ -113,9 +113,10 @@ tasks.become_slurm_task(sys.argv[1:], ending='job.0')
 NOTING = """
 import sys
 from labkit import cli
+from labkit.actions import Action
 def end(options):
     {program}
-cli._train = end
+cli.ACTIONS = (Action("train", "", lambda parser: None, end),)
 sys.exit(cli.main(["train"]))
 """
 

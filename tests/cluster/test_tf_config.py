@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from labkit import cli
 from labkit.cluster.tf_config import find_task, make_tf_config, parse_tf_config, task_from_hosts
+from labkit.commands import train
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.training.admission import check_cluster
@@ -196,7 +197,7 @@ def test_a_parameter_server_of_a_synchronous_cluster_ends_well(monkeypatch, caps
 
 def test_sync_without_a_cluster_is_said(monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(cli, "_train_as", lambda *given: 0)
+    monkeypatch.setattr(train, "_train_as", lambda *given: 0)
     assert cli.main(["train"]) == 0
     assert not capsys.readouterr().out
     assert cli.main(["train", "--sync"]) == 0

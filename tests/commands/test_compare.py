@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from labkit.metrics import MetricsReader
 from labkit.runs import RunDirectory, RunLock
 from tests.commands import fake_training
 
+CHECK = execute.check_command
 FAKE = [sys.executable, fake_training.__file__]
 SHORT = {"dataset": "shapes", "train_steps": 8, "train_batch_size": 16, "validate_every_steps": 0}
 MEGABYTE = 2**20
@@ -47,6 +48,7 @@ def faked(monkeypatch) -> None:
     """Let ``labkit compare`` train and measure without TensorFlow."""
     monkeypatch.setattr(execute, "train_command", fake_training.train_command)
     monkeypatch.setattr(execute, "measure_command", fake_training.stand_in_measure_command)
+    monkeypatch.setattr(execute, "check_command", fake_training.stand_in_check_command)
 
 
 def arguments(output: Path | None, models: str = "resnet8,vgg11", seeds: int = 2, **values) -> list[str]:
@@ -219,6 +221,45 @@ def test_what_is_done_is_not_done_again_and_more_is_added(output, faked, capsys)
     assert [model.name for model in read_comparison(output).models] == ["resnet8", "vgg11"]
 
 
+def test_a_narrower_comparison_in_the_same_place_hides_nothing(output, faked, capsys):
+    assert cli.main(arguments(output, "resnet8,vgg11", 2)) == 0
+    before = snapshot(output)
+    capsys.readouterr()
+    assert cli.main(arguments(output, "vgg11", 1)) == 0
+    assert snapshot(output) == before
+    assert "resnet8" in capsys.readouterr().out
+    starts(output)
+
+    assert cli.main(arguments(output, "resnet14,vgg11", 1)) == 0
+    assert [line for line in starts(output) if line.startswith("train")] == ["train resnet14-seed0"]
+    found = read_comparison(output)
+    assert [(model.name, len(model.finished)) for model in found.models] == [
+        ("resnet8", 2), ("vgg11", 2), ("resnet14", 1),
+    ]  # fmt: skip
+    assert "resnet14, seed 1: not started" in found.notes()
+    rows = (output / "results.csv").read_text().splitlines()
+    assert [row.split(",")[:3] for row in rows[1:]] == [
+        ["resnet8", "2", "2"], ["vgg11", "2", "2"], ["resnet14", "2", "1"],
+    ]  # fmt: skip
+
+
+def test_the_command_of_a_comparison_does_it_again(tmp_path, session_home, faked):
+    output = tmp_path / "two words; and $more"
+    data = tmp_path / "my data"
+    data.symlink_to(session_home / "data")
+    given = {"freeze": "stem,stage1_*", "gradient_clip_norm": 1.5, "decay_norm_and_bias": False}
+    assert cli.main([*arguments(output, "resnet8", 1, data_dir=data, **given)]) == 0
+    starts(output)
+    command = read_comparison(output).command
+    before = snapshot(output)
+    by_shell = f"for word in {command}; do printf '%s\\0' \"$word\"; done"
+    done = subprocess.run(["sh", "-c", by_shell], capture_output=True, text=True, check=True)
+    first, *flags = done.stdout.split("\0")[:-1]
+    assert first == "labkit" and str(data) in flags
+    assert cli.main(flags) == 0
+    assert starts(output) == [] and snapshot(output) == before
+
+
 def test_another_budget_in_the_same_directory_is_refused_with_its_difference(output, faked, capsys):
     assert cli.main(arguments(output, "resnet8", 1)) == 0
     before = snapshot(output)
@@ -299,9 +340,41 @@ def test_a_killed_training_is_a_failure_and_is_tried_again(output, faked, capsys
     assert starts(output) == ["resume resnet8-seed0", "measure resnet8-seed0"]
 
 
-def test_what_the_first_training_refuses_leaves_nothing_behind(output, monkeypatch):
+def test_what_the_first_training_refuses_leaves_nothing_behind(output, faked, monkeypatch):
     monkeypatch.setattr(execute, "train_command", lambda config: [sys.executable, "-c", "exit(2)"])
     assert cli.main(arguments(output / "deep")) == 2
+    assert not output.exists()
+
+
+def test_a_network_that_cannot_be_is_refused_before_any_training(output, faked, monkeypatch, capfd):
+    monkeypatch.setattr(execute, "check_command", CHECK)
+    command = arguments(output, "resnet8,tutorial_cnn", 1, progressive_resizing="16:0.5")
+    assert cli.main(command) == 2
+    shown = capfd.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert shown.err.startswith("labkit: error: tutorial_cnn: --progressive-resizing has images of 16 pixels")
+    assert not output.exists() and starts(output) == []
+
+
+def test_networks_are_checked_for_what_is_to_begin_alone(output, faked, monkeypatch):
+    checked: list[list[str]] = []
+
+    def check_command(configs: Mapping[str, Config]) -> list[str]:
+        checked.append(list(configs))
+        return fake_training.stand_in_check_command(configs)
+
+    monkeypatch.setattr(execute, "check_command", check_command)
+    behave(output, resnet8_seed0="fail")
+    for models in ("resnet8", "resnet8", "resnet8,vgg11,resnet14"):
+        cli.main(arguments(output, models, 1))
+    assert checked == [["resnet8"], ["vgg11", "resnet14"]]
+
+
+def test_a_check_that_breaks_is_said_in_one_line(output, faked, monkeypatch, capsys):
+    monkeypatch.setattr(execute, "check_command", lambda configs: [sys.executable, "-c", "exit(3)"])
+    assert cli.main(arguments(output)) == 2
+    shown = capsys.readouterr().err
+    assert shown == "labkit: error: the networks could not be checked (exit code 3); nothing was trained\n"
     assert not output.exists()
 
 

@@ -1,0 +1,79 @@
+"""``labkit train``: a run, alone or as a task of a cluster."""
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+
+from labkit.actions import Action
+from labkit.arguments import add_field, config_of
+from labkit.cluster.endings import note_failure, note_step
+from labkit.config import Config, fields_by_name
+from labkit.peers import EXIT_LOST_PEER, PeerLost
+
+__all__ = ["ACTION"]
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``labkit train``: its own, and one for each field of the configuration."""
+    parser.add_argument("--preset", help="start from a named run (see --list-presets)")
+    parser.add_argument("--list-presets", action="store_true", help="show the named runs and end")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="discard the run that is in the job directory"
+    )
+    for info in fields_by_name().values():
+        add_field(parser, info)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Train, or show the named runs. Returns the exit code; a task of a cluster ends the process with it."""
+    from labkit.presets import PRESETS, preset_summary
+
+    if options.list_presets:
+        for name in PRESETS:
+            print(f"{name}: {preset_summary(name)}")
+        return 0
+    config = config_of(options)
+    from labkit.cluster.tf_config import find_task
+
+    task = find_task(config.distribution, os.environ)
+    if task is not None and task.job_name == "ps" and config.distribution.sync:
+        print(f"note: synchronous training needs no parameter servers; {task.name} has nothing to do")
+        return 0
+    if task is None:
+        if config.distribution.sync:
+            print("note: --sync without a cluster (no TF_CONFIG, no --worker-hosts): training in one process")
+        return _train_as(None, config, options.overwrite)
+    try:
+        code = _train_as(task, config, options.overwrite)
+    except PeerLost as error:
+        print(f"labkit: lost peer: {error}", file=sys.stderr)
+        code = EXIT_LOST_PEER
+    note_failure(code)
+    # TensorFlow's servers take seconds to end, and its threads may still wait for a task that has gone.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _train_as(task: Any, config: Config, overwrite: bool) -> int:
+    """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code."""
+    from labkit.cluster.servers import is_server, serve
+    from labkit.training.api import train
+
+    if task is not None and is_server(task, config):
+        return serve(task, config)
+    result = train(config, overwrite=overwrite, task=task)
+    if not result.did_work:
+        print(result.message)
+    if result.test and (task is None or task.is_chief):
+        print(f"test accuracy {result.test['accuracy']:.4f} (step {result.test['step']})")
+    if result.state == "interrupted":
+        note_step(result.step)
+        # A worker that was not asked itself stopped because another one was, by a scheduler.
+        return 128 + (result.signal_number or (signal.SIGTERM if task else signal.SIGINT))
+    return 0 if result.state == "finished" else 1
+
+
+ACTION = Action("train", "Train a run, or go on with it.", _add_arguments, _run, computes=True)

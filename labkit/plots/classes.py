@@ -1,0 +1,88 @@
+"""Figures of the classes: which was taken for which, and how well each is recognised."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from labkit.figures import TRAIN, VALIDATION, new_figure, styled
+from labkit.plots.images import message
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from labkit.analysis.predictions import Predictions
+
+__all__ = ["class_accuracy", "confusion_matrix"]
+
+MAX_CLASSES_WITH_COUNTS = 20
+
+
+def confusion_matrix(confusion: ArrayLike | None, classes: Sequence[str]) -> "Figure":
+    """Draw how often each class was taken for which.
+
+    Args:
+        confusion: counts, int [true class, predicted class]; the shade is the share of the true class. None,
+            where images have several labels, gives a line that says so.
+        classes: names.
+
+    Raises ValueError where the matrix isn't square with one row per class.
+    """
+    if confusion is None:
+        return message("Images have several labels, each predicted for itself: no confusion matrix.")
+    counts = np.asarray(confusion)
+    if counts.shape != (len(classes), len(classes)):
+        raise ValueError(f"confusion has shape {counts.shape}; allowed: {(len(classes), len(classes))}")
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    size = min(10.0, max(4.0, 0.5 * len(classes)))
+    with styled():
+        figure = new_figure(
+            size + 1.2, size, "Confusion matrix: true classes in rows, predicted classes in columns"
+        )
+        axis = figure.subplots()
+        shade = axis.imshow(share, cmap="Blues", vmin=0, vmax=1)
+        ticks = range(len(classes))
+        axis.set_xticks(ticks, classes, rotation=45, ha="right", rotation_mode="anchor")
+        axis.set_yticks(ticks, classes)
+        axis.set(xlabel="predicted class", ylabel="true class", title="Confusion matrix")
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+        figure.colorbar(shade, ax=axis, label="share of the true class", shrink=0.8).outline.set_visible(
+            False
+        )
+        if len(classes) <= MAX_CLASSES_WITH_COUNTS:
+            for (true, predicted), count in np.ndenumerate(counts):
+                if count:
+                    dark = share[true, predicted] > 0.5
+                    axis.text(
+                        predicted, true, f"{count:,}", ha="center", va="center", fontsize=8,
+                        color="white" if dark else "#1f2937",
+                    )  # fmt: skip
+    return figure
+
+
+def class_accuracy(predictions: "Predictions") -> "Figure":
+    """Draw the share of each class that is recognised, the best first, and the mean over all examples.
+
+    Of several labels per image the recall of each, without a mean.
+    """
+    key, title = "accuracy", "Accuracy of each class"
+    if predictions.multi_label:
+        key, title = "recall", "Recall of each label"
+    rows = [row for row in predictions.per_class() if row[key] is not None]
+    rows.sort(key=lambda row: row[key])
+    names, shares = [row["class"] for row in rows], [row[key] for row in rows]
+    with styled():
+        figure = new_figure(7, max(1.8, 0.28 * len(rows) + 0.8), title)
+        axis = figure.subplots()
+        bars = axis.barh(names, shares, color=TRAIN, height=0.7)
+        axis.bar_label(bars, [f"{share:.1%}" for share in shares], padding=3, fontsize=8)
+        axis.set(xlim=(0, 1.1), xlabel="share recognised (recall)", title=title)
+        axis.set_xticks(np.linspace(0, 1, 6), [f"{share:.0%}" for share in np.linspace(0, 1, 6)])
+        axis.tick_params(axis="y", length=0)
+        if len(predictions) and not predictions.multi_label:
+            mean = 1 - float(predictions.wrong.mean())
+            axis.axvline(mean, color=VALIDATION, linewidth=1.2)
+            axis.set_title(f"{title} (line: all examples, {mean:.1%})")
+    return figure
