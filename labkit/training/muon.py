@@ -25,10 +25,10 @@ NORMS = (BatchNormalization, keras.layers.BatchNormalization)
 
 
 def kernels_of_muon(model: keras.Model) -> list[keras.Variable]:
-    """Return the trained kernels that muon moves: of convolutions without a bias, that is before a norm.
+    """Return the trained kernels that muon moves: of convolutions without a bias, before a normalization.
 
-    Where no normalization follows, a kernel's length means something, and can't be set. A depthwise
-    convolution is no matrix: each of its filters sees one channel.
+    In a ResNet v2 it follows behind the sum of the block. Where none does, a kernel's length means something,
+    and can't be set. A depthwise convolution is no matrix: each of its filters sees one channel.
     """
     return [
         layer.kernel
