@@ -33,7 +33,9 @@ def main(arguments: list[str] | None = None) -> None:
     add_precisions_flag(parser, help="of network and matrices")
     # The preset's own batch, and its activation beside the one that it was published with.
     parser.add_argument("--batch-sizes", nargs="+", type=at_least(1), default=[2000])
-    parser.add_argument("--activations", nargs="+", choices=("relu", "gelu"), default=["relu", "gelu"])
+    parser.add_argument(
+        "--activations", nargs="+", choices=("relu", "silu", "gelu"), default=["relu", "silu"]
+    )
     parser.add_argument("--width-factor", type=float, help="(default: the preset's)")
     parser.add_argument("--matrix-sizes", nargs="+", type=at_least(1), default=[2048, 4096])
     parser.add_argument("--products", type=at_least(1), default=3, help="of each size in a turn")

@@ -27,7 +27,9 @@ class ModelConfig(FieldOwner):
     width_factor: float = option(
         1.0, "multiplies the channels of wide_resnet (WRN-16-4: 4) and fast", minimum=0.125, below=100
     )
-    activation: str = option("relu", "of the fast net; the others are as published", choices=("relu", "gelu"))
+    activation: str = option(
+        "relu", "of the fast net; the others are as published", choices=("relu", "silu", "gelu")
+    )
     whitening: bool = option(True, "the fast net's first convolution whitens the images and is frozen")
     dirac: bool = option(True, "the fast net's convolutions begin as the identity")
     application: str = option(

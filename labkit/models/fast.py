@@ -34,9 +34,9 @@ def fast_net(
         num_classes: of the logits.
         whitening: whether the first layer is frozen at what whitens the images; else it is trained.
         dirac: whether convolutions begin as the identity.
-        activation: ``gelu`` or ``relu``.
+        activation: ``relu``, ``silu`` or ``gelu``.
     """
-    activate = toolbox.gelu if activation == "gelu" else toolbox.relu
+    activate = {"relu": toolbox.relu, "silu": toolbox.silu, "gelu": toolbox.gelu}[activation]
 
     def norm_activate(x):
         return activate(toolbox.norm(x, scale=False))

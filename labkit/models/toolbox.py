@@ -182,6 +182,10 @@ class Toolbox:
         """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
         return keras.layers.Activation("gelu", dtype=self.dtype)(x)
 
+    def silu(self, x):
+        """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
+        return keras.layers.Activation("silu", dtype=self.dtype)(x)
+
     def norm_relu(self, x):
         """Batch normalization, then rectified linear unit."""
         return self.relu(self.norm(x))

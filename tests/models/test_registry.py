@@ -27,6 +27,7 @@ CASES: dict[str, dict] = {
     "vgg11": {"model": "vgg", "num_layers": 11},
     "tutorial_cnn": {"model": "tutorial_cnn"},
     "fast_0.25": {"model": "fast", "width_factor": 0.25, "activation": "gelu"},
+    "fast_0.5": {"model": "fast", "width_factor": 0.5, "activation": "silu"},
 }  # fmt: skip
 ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25"]
 
@@ -55,7 +56,7 @@ def logits(name: str) -> np.ndarray:
 
 
 def torch_twin(name: str):
-    pytest.importorskip("torch", reason="PyTorch is not installed: it isn't part of the lock")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: it isn't part of the lock")
     from tests.models import torch_reference as reference
 
     net = functools.partial(reference.ResidualNet, blocks=1)
@@ -69,7 +70,8 @@ def torch_twin(name: str):
         "wide_resnet10_2": functools.partial(net, version=2, widths=(32, 64, 128), project=True),
         "vgg11": functools.partial(reference.vgg, "64 M 128 M 256 256 M 512 512 M 512 512 M"),
         "tutorial_cnn": reference.TutorialCNN,
-        "fast_0.25": functools.partial(reference.FastNet, (16, 64, 64)),
+        "fast_0.25": functools.partial(reference.FastNet, (16, 64, 64), torch.nn.functional.gelu),
+        "fast_0.5": functools.partial(reference.FastNet, (32, 128, 128), torch.nn.functional.silu),
     }
     twin = makers[name]().eval()
     reference.copy_weights(built(name), twin)

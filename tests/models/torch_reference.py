@@ -5,7 +5,7 @@ bridges), so that weights can be copied kind by kind.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -174,8 +174,11 @@ class TutorialCNN(nn.Module):
 class FastNet(nn.Module):
     """airbench94's network: whitening, three stages of two convolutions, a maximum, scaled logits."""
 
-    def __init__(self, widths: Sequence[int], classes: int = 10) -> None:
+    def __init__(
+        self, widths: Sequence[int], activate: Callable[[torch.Tensor], torch.Tensor], classes: int = 10
+    ) -> None:
         super().__init__()
+        self.activate = activate
         self.whitening = nn.Conv2d(3, 24, 2)
         self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
         before = 24
@@ -187,12 +190,12 @@ class FastNet(nn.Module):
         self.logits = nn.Linear(before, classes, bias=False)
 
     def forward(self, x):
-        x = functional.gelu(self.whitening(x))
+        x = self.activate(self.whitening(x))
         for index, (convolution, normalize) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             x = convolution(x)
             if index % 2 == 0:
                 x = functional.max_pool2d(x, 2)
-            x = functional.gelu(normalize(x))
+            x = self.activate(normalize(x))
         return self.logits(x.amax(dim=(2, 3))) / 9
 
 
