@@ -3,10 +3,11 @@
 import argparse
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks.common import MISSING_TORCH, RESULTS, ROOT, at_least, torch_is_installed
-from benchmarks.report import print_table, read_figures
+from benchmarks.report import print_table, read_date, read_figures
 from labkit import home
 
 SCRIPTS = (
@@ -39,25 +40,25 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--summary", action="store_true", help="measure nothing, show what is there")
     options = parser.parse_args(arguments)
-    names = options.names or default_names(measured=not options.summary)
+    names = options.names or (SCRIPTS if options.summary else default_names())
     unknown = [name for name in names if name not in SCRIPTS]
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(SCRIPTS)}")
     failed = [] if options.summary else [name for name in names if not _run(name, options)]
-    summarize([name for name in names if name not in failed], options.output)
+    told = names if options.names else SCRIPTS
+    earlier = set(SCRIPTS) if options.summary else set(SCRIPTS) - set(names)
+    summarize([name for name in told if name not in failed], options.output, earlier)
     for name in failed:
         print(f"{name} failed: see above", file=sys.stderr)
     return 1 if failed else 0
 
 
-def default_names(*, measured: bool) -> list[str]:
-    """Return all scripts; where they are to be ``measured``, those that can be here and don't take long."""
-    left_out = NEED_TORCH if measured and not torch_is_installed() else ()
+def default_names() -> list[str]:
+    """Return the scripts that can be run here and don't take long."""
+    left_out = () if torch_is_installed() else NEED_TORCH
     for name in left_out:
         print(f"without {name}: {MISSING_TORCH}", flush=True)
-    if measured:
-        left_out += ONLY_WHEN_NAMED
-    return [name for name in SCRIPTS if name not in left_out]
+    return [name for name in SCRIPTS if name not in left_out + ONLY_WHEN_NAMED]
 
 
 def _run(name: str, options: argparse.Namespace) -> bool:
@@ -72,15 +73,19 @@ def _run(name: str, options: argparse.Namespace) -> bool:
     return subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *flags], cwd=ROOT) == 0
 
 
-def summarize(names: list[str], output: Path) -> None:
-    """Print the figures that have a goal, of the scripts whose results are in ``output``."""
+def summarize(names: Sequence[str], output: Path, earlier: Collection[str]) -> None:
+    """Print the figures that have a goal, of the scripts whose results are in ``output``.
+
+    Those in ``earlier`` weren't measured just now: their rows tell the day when they were.
+    """
     rows = []
     for name in names:
         path = output / f"{name}.json"
         if not path.exists():
             print(f"{name}: no result in {output}")
             continue
-        rows += [(name, figure) for figure in read_figures(path) if figure.goal is not None]
+        label = f"{name} ({read_date(path):%Y-%m-%d})" if name in earlier else name
+        rows += [(label, figure) for figure in read_figures(path) if figure.goal is not None]
     if rows:
         print_table("Goals", rows)
 

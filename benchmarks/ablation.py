@@ -41,6 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "random flips instead of alternating": {"flip": "random"},
     "no Nesterov momentum": {"nesterov": False},
     "GELU instead of ReLU": {"activation": "gelu"},
+    "SiLU instead of ReLU": {"activation": "silu"},
     "float32": {"precision": "float32"},
     "padding 2 instead of 4": {"crop_padding": 2},
     "cutout of 8 pixels": {"cutout_size": 8},

@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.machine import describe_machine, load_average
 from labkit.runs import write_json_atomic
 
-__all__ = ["Figure", "Goal", "Report", "print_table", "read_figures"]
+__all__ = ["Figure", "Goal", "Report", "print_table", "read_date", "read_figures"]
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ class Report:
 def read_figures(path: Path) -> list[Figure]:
     """Return the figures of a file that ``Report.finish`` wrote."""
     return [Figure.from_json(value) for value in json.loads(path.read_text())["figures"]]
+
+
+def read_date(path: Path) -> datetime.datetime:
+    """Return when the measuring of a file that ``Report.finish`` wrote began."""
+    return datetime.datetime.fromisoformat(json.loads(path.read_text())["date"])
 
 
 def print_table(title: str, rows: Iterable[tuple[str, Figure]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from labkit.metrics import figures_in_words, selection_figure
 from labkit.peers import PeerLost
 from labkit.runs import RunDirectory
+from labkit.training import announcements
 from labkit.training.asynchronous import AsynchronousEngine
 from labkit.training.batches import training_batches
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -153,34 +154,8 @@ class TrainLoop:
             assert self.membership is not None
             say(f"{self.membership.task.name} trains in step from step {self.progress.step}")
             return
-        if self.plan.banner:
-            say(self.plan.banner)
-        counts = ", ".join(f"{self.manifest.count(name):,} {name}" for name in self.manifest.splits)
-        say(f"run {self.run.path}")
-        say(
-            f"{self.session.model.name}, {self.session.num_parameters():,} parameters, "
-            f"on {self.plan.describe()}; {self.manifest.dataset}: {counts}"
-        )
-        decay = self.config.model.batch_norm_decay
-        initial_share = decay**self.total_steps
-        if initial_share > 0.05 and self.config.transfer.start_from is None:
-            say(
-                f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will "
-                f"be initial values still after {self.total_steps} steps, and validation and test accuracy "
-                "far below that of training; short runs want about 0.9"
-            )
-        if self.plan.asynchronous_workers > 1:
-            say(
-                f"note: gradients of {self.plan.asynchronous_workers} asynchronous workers are some updates "
-                "old; where the loss stays near that of guessing, "
-                f"{self.session.loss.chance(self.manifest.num_classes):.2f}, "
-                "lower --learning-rate or --momentum"
-            )
-        if self.session.freezing:
-            count = self.session.trained_parameters(self.progress.step)
-            say(f"{self.session.freezing.describe(self.total_steps)}; {count:,} weights are trained now")
-        if resumed:
-            say(f"going on from step {self.progress.step} of {self.total_steps}")
+        for line in announcements.at_start(self.session, self.run, self.progress.step, resumed=resumed):
+            say(line)
 
     # ---- steps -------------------------------------------------------------------------------------
 
@@ -222,16 +197,7 @@ class TrainLoop:
 
     def _announce_compiling(self, pace: Pace) -> None:
         """Say what the next step is the first to do: one of other weights, or other images, compiles."""
-        step, news = self.progress.step, {}
-        stage = self.session.freezing.thaws_at(step)
-        if stage is not None:
-            count = self.session.trained_parameters(step)
-            news[f"{stage} thaws"] = f"{stage} thaws after step {step}: {count:,} weights are trained"
-        if step > 0 and self.session.image_size_at(step) != self.session.image_size_at(step - 1):
-            side = self.session.image_size_at(step)
-            height, width = (side, side) if side else self.manifest.image_shape[:2]
-            images = f"images of {height} x {width} pixels"
-            news[images] = f"{images} from step {step + 1} on"
+        news = announcements.of_compiling(self.session, self.progress.step)
         if not news:
             return
         pace.leave_out_next()
