@@ -146,7 +146,7 @@ def draw(found: dict[str, list[Trained]], path: Path) -> None:
             axis.plot(minutes, values, "o-", markersize=3, color=f"C{number}", label=label)
     axis.set(xlabel="minutes of training", ylabel="test accuracy (%)", title=QUESTION)
     axis.grid(alpha=0.3)
-    axis.legend()
+    axis.legend(loc="lower right")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
