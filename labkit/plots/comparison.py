@@ -44,7 +44,7 @@ def comparison(comparison: Comparison) -> Any:
         figure = new_figure(9.5, 4.2, alt)
         left, right = figure.subplots(1, 2, sharey=True)
         left.set(title="Time", xlabel="seconds in training steps", ylabel=f"{label} (%)")
-        right.set(title="Arithmetic", xlabel="million multiply-adds of one image's forward pass (logarithmic)")
+        right.set(title="Arithmetic", xlabel="million multiply-adds of one image's forward pass (log)")
         left.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         for axis in (left, right):
             axis.grid(axis="y")
