@@ -606,6 +606,13 @@ def test_the_fast_nets_script_runs_and_writes_its_result(tmp_path, shapes, monke
     assert share == pytest.approx([a / b for a, b in zip(step, ceiling, strict=True)])
     flops = json.loads((tmp_path / "fast_net.json").read_text())["configuration"]["flops_per_image"]
     assert step == pytest.approx([flops * images / 1e9 for images in speed])
+    from labkit.config.model import ModelConfig
+    from labkit.models.registry import build_model
+    from labkit.training.arithmetic import training_flops
+
+    config = ModelConfig(model="fast", width_factor=0.125)
+    whole = build_model(config, num_classes=shapes.num_classes, image_shape=shapes.image_shape)
+    assert flops == training_flops(whole)
 
 
 def test_the_ceilings_script_measures_every_library(tmp_path, capsys):
