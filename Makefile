@@ -24,10 +24,12 @@ demo: env ## data, the training notebook, then where to look
 	@$(BIN)/labkit demo
 
 test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
-	@# The quick ones two at a time, file by file; those that start trainings and clusters have the machine alone.
+	@# The quick ones first, then those that start trainings, two files at a time: most of a training of some steps is
+	@# its start, on one core. Clusters, Slurm and the browser have the machine alone.
 	@set -e; if [ -z "$(ARGS)" ]; then \
 	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (slow or faults or thorough)"; \
-	    $(BIN)/python -m pytest -m "(slow and not (faults or thorough)) or faults_core"; \
+	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not (alone or faults or thorough)"; \
+	    $(BIN)/python -m pytest -m "(alone and not (faults or thorough)) or faults_core"; \
 	else \
 	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); \
 	fi

@@ -6,20 +6,21 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.metrics import figures_in_words, selection_figure
+from labkit.metrics import selection_figure
 from labkit.peers import PeerLost
 from labkit.runs import RunDirectory
 from labkit.training import announcements
 from labkit.training.asynchronous import AsynchronousEngine
 from labkit.training.batches import training_batches
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
-from labkit.training.console import Console, format_duration, step_line
+from labkit.training.console import Console, step_line
+from labkit.training.due import Due
 from labkit.training.engines import StepResult, SynchronousEngine
-from labkit.training.evaluate import Evaluation, evaluate_split
 from labkit.training.extras import Extras
 from labkit.training.membership import Membership
 from labkit.training.predictions import write_predictions
 from labkit.training.result import TrainResult
+from labkit.training.run_evaluator import RunEvaluator
 from labkit.training.schedules import learning_rate_at
 from labkit.training.session import Session
 from labkit.training.signals import StopRequest
@@ -60,6 +61,8 @@ class TrainLoop:
         self.config, self.manifest, self.plan = session.config, session.manifest, session.plan
         self.steps_per_epoch = self.manifest.count("train") / self.config.data.train_batch_size
         self.total_steps = self.config.run.train_steps
+        validates = bool(self.manifest.splits.get("validation"))
+        self.due = Due(self.config.run, self.steps_per_epoch, validates)
 
     # ---- from start to end -------------------------------------------------------------------------
 
@@ -80,6 +83,7 @@ class TrainLoop:
             if self.writes
             else SilentTelemetry()
         )
+        self.evaluator = RunEvaluator(self.session, self.telemetry, self.console if self.writes else None)
         try:
             return self._run(resumed)
         except KeyboardInterrupt:
@@ -208,11 +212,7 @@ class TrainLoop:
 
     def _limit(self) -> int:
         """Return the step up to which steps may be started: all must end before what is due after it."""
-        last = min(self.progress.step + self.engine.window, self.total_steps)
-        for step in range(self.progress.step + 1, last):
-            if self._validation_is_due(step) or self._save_is_due(step):
-                return step
-        return last
+        return self.due.first(self.progress.step, self.progress.step + self.engine.window)
 
     def _worker_metrics(self) -> WorkerMetrics | None:
         if self.membership is None:
@@ -274,7 +274,7 @@ class TrainLoop:
             self.console.line(step_line(row | lap, self.total_steps, pace.average_examples_per_second(), eta))
         if self.extras:
             self.extras.after_step(step)
-        validates, saves = self._validation_is_due(step), self._save_is_due(step)
+        validates, saves = self.due.validation(step), self.due.checkpoint(step)
         if workers and (validates or saves):
             workers.finish()
         improved = validates and self._validate()
@@ -288,64 +288,14 @@ class TrainLoop:
 
     # ---- validation, checkpoints, the end ----------------------------------------------------------
 
-    def _validation_is_due(self, step: int) -> bool:
-        if not self.manifest.splits.get("validation"):
-            return False
-        if step == self.total_steps:
-            return True
-        every = self.config.run.validate_every_steps
-        if every is None:
-            return int(step / self.steps_per_epoch) > int((step - 1) / self.steps_per_epoch)
-        return every > 0 and step % every == 0
-
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether it is the best so far."""
-        evaluation = self._evaluate("validation")
-        self._record_evaluation(evaluation, self.progress.step)
+        evaluation, _ = self.evaluator.evaluate("validation", self.progress.step)
         best, found = self.progress.best_accuracy, selection_figure(evaluation.figures)
         if best is not None and found <= best:
             return False
         self.progress.best_step, self.progress.best_accuracy = self.progress.step, found
         return True
-
-    def _evaluate(self, split: str) -> Evaluation:
-        return evaluate_split(
-            self.session.evaluation_strategy,
-            self.session.predict_step,
-            self.manifest,
-            split,
-            loss=self.session.loss,
-            global_batch_size=self.config.data.eval_batch_size,
-            views_step=self.session.views_step if split == "test" else None,
-            num_workers=self.plan.num_workers,
-            worker_number=self.plan.worker_number,
-            on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
-        )
-
-    def _record_evaluation(self, evaluation: Evaluation, step: int) -> dict[str, Any]:
-        row = evaluation.metrics() | {
-            "step": step,
-            "epoch": step / self.steps_per_epoch,
-            "wall_time": time.time(),
-        }
-        self.telemetry.evaluation_row(row)
-        if not self.writes:
-            return row
-        self.console.line(
-            f"{evaluation.split} at step {step}: {figures_in_words(evaluation.figures)}  "
-            f"({evaluation.examples:,} examples in {format_duration(evaluation.seconds)})"
-        )
-        if evaluation.augmented is not None:
-            self.console.line(
-                f"{evaluation.split} with --test-time-augmentation {self.config.run.test_time_augmentation}: "
-                f"accuracy {evaluation.augmented.accuracy:.4f}"
-            )
-        return row
-
-    def _save_is_due(self, step: int) -> bool:
-        run = self.config.run
-        by_steps = run.checkpoint_every_steps is not None and step % run.checkpoint_every_steps == 0
-        return by_steps or step == self.total_steps
 
     def _save_is_overdue(self) -> bool:
         """Return whether it is time for a checkpoint by the clock; the chief's, which alone saves."""
@@ -398,8 +348,7 @@ class TrainLoop:
                 self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
                 if self.writes:
                     self.console.line(f"testing the weights of step {chosen}, the best on validation")
-            evaluation = self._evaluate("test")
-            test = self._record_evaluation(evaluation, chosen)
+            evaluation, test = self.evaluator.evaluate("test", chosen)
             if self.writes:
                 write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)
         return self._end("finished", f"{self.total_steps} steps", test)

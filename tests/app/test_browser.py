@@ -34,7 +34,7 @@ QUIET = [
     "--disable-sync",
 ]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @contextmanager

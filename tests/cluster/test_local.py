@@ -306,6 +306,7 @@ def test_those_who_do_not_notice_a_loss_are_killed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_frozen_task_is_killed_and_all_restart(start):
     cluster = start(workers=2, stall_timeout=3.0)
     cluster.wait_for("worker:0", "worker:1")

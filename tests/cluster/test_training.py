@@ -18,7 +18,7 @@ from labkit.training.listening import listening_addresses
 from labkit.worker_metrics import read_worker_metrics
 from tests.properties.harness import SMALL
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 STEPS = 40
 FIELDS = SMALL | {"train_steps": STEPS, "validate_every_steps": 20, "deterministic": False, "num_gpus": 0}

@@ -24,7 +24,7 @@ from labkit.training.topology import ClusterTask
 from tests.faults.launched import LIMIT, SMALL, Cluster, flags, until, worker_rows
 from tests.faults.table import Case
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 core = pytest.mark.faults_core
 
 STEPS = 100
