@@ -2,14 +2,20 @@
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["BatchNormalization", "Dirac", "LocalResponseNormalization", "recorded_batch_statistics"]
+__all__ = [
+    "BatchNormalization",
+    "Dirac",
+    "LocalResponseNormalization",
+    "recorded_batch_statistics",
+    "shifting_only",
+]
 
 # Per thread, because MirroredStrategy traces each replica in a thread of its own.
 _RECORDING = threading.local()
@@ -29,6 +35,20 @@ def recorded_batch_statistics(
         yield _RECORDING.statistics
     finally:
         _RECORDING.statistics, _RECORDING.frozen = outer
+
+
+@contextlib.contextmanager
+def shifting_only(offsets: Mapping["BatchNormalization", tf.Tensor]) -> Iterator[None]:
+    """Let the given layers, called for prediction within the block, add their offset [channels] only.
+
+    For inputs that were scaled before (``labkit.models.folding``).
+    """
+    outer = getattr(_RECORDING, "offsets", {})
+    _RECORDING.offsets = {id(layer): offset for layer, offset in offsets.items()}
+    try:
+        yield
+    finally:
+        _RECORDING.offsets = outer
 
 
 @keras.saving.register_keras_serializable(package="labkit")
@@ -86,6 +106,9 @@ class BatchNormalization(keras.layers.Layer):
         self.moving_variance = weight("moving_variance", "ones", False)
 
     def call(self, inputs, training=False):
+        offset = None if training else getattr(_RECORDING, "offsets", {}).get(id(self))
+        if offset is not None:
+            return tf.nn.bias_add(inputs, tf.cast(offset, inputs.dtype), self._layout)
         is_double = self.compute_dtype == "float64"  # has no fused kernel
         if not training or id(self) in getattr(_RECORDING, "frozen", ()):
             if is_double:
@@ -115,9 +138,13 @@ class BatchNormalization(keras.layers.Layer):
             mean=None if mean is None else tf.convert_to_tensor(mean),
             variance=None if variance is None else tf.convert_to_tensor(variance),
             epsilon=self.epsilon,
-            data_format="NHWC" if self.data_format == "channels_last" else "NCHW",
+            data_format=self._layout,
             is_training=training,
         )
+
+    @property
+    def _layout(self) -> str:
+        return "NHWC" if self.data_format == "channels_last" else "NCHW"
 
     def _moments(self, inputs, synchronizes: bool):
         """Return mean and variance [channels] of the batch, and how many values each is of.

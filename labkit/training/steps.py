@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from labkit.models.folding import folded_normalization
 from labkit.models.layers import BatchNormalization, recorded_batch_statistics
 from labkit.training.bundles import delivered, fetched
 from labkit.training.freezing import Frozen, frozen_layers, frozen_norms, trained_places
@@ -199,12 +200,15 @@ def make_predict_step(
 ) -> Callable[[Any], Any]:
     """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica.
 
+    Batch normalization is folded into the convolutions (``labkit.models.folding``).
+
     Args:
         views: of each image, over which the logits are averaged (``labkit.training.views``).
     """
 
     def predict(images):
-        return averaged_over_views(lambda shown: model(shown, training=False), images, views)
+        with folded_normalization(model):
+            return averaged_over_views(lambda shown: model(shown, training=False), images, views)
 
     @tf.function(reduce_retracing=True)
     def predict_step(images):

@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.models.layers import BatchNormalization, LocalResponseNormalization, recorded_batch_statistics
+from labkit.models.layers import (
+    BatchNormalization,
+    LocalResponseNormalization,
+    recorded_batch_statistics,
+    shifting_only,
+)
 
 IMAGES = np.random.default_rng(0).normal(2.0, 3.0, size=(4, 5, 6, 7)).astype(np.float32)
 
@@ -49,6 +54,18 @@ def test_statistics_of_the_batch_are_recorded_and_nothing_is_moved():
     np.testing.assert_allclose(variance, IMAGES.var(axis=(0, 1, 2), ddof=1), rtol=1e-5)
     np.testing.assert_array_equal(layer.moving_mean, 0)
     np.testing.assert_array_equal(layer.moving_variance, 1)
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_a_layer_told_to_shift_only_adds_its_offsets_to_channels(data_format):
+    layer, other = (both(data_format)[0] for _ in range(2))
+    channels = IMAGES.shape[-1 if data_format == "channels_last" else 1]
+    offsets = np.arange(channels, dtype=np.float32)
+    along = offsets if data_format == "channels_last" else offsets[:, None, None]
+    with shifting_only({layer: tf.constant(offsets)}):
+        np.testing.assert_allclose(layer(IMAGES, training=False), IMAGES + along, rtol=1e-6)
+        assert not np.allclose(other(IMAGES, training=False), IMAGES + along)
+    np.testing.assert_array_equal(layer(IMAGES, training=False), other(IMAGES, training=False))
 
 
 def test_layer_survives_saving():

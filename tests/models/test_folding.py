@@ -1,0 +1,87 @@
+"""Networks with batch normalization folded into their convolutions predict as they do without."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.config import ModelConfig
+from labkit.models.folding import foldable, folded_normalization
+from labkit.models.layers import BatchNormalization
+from labkit.models.registry import build_model
+
+IMAGES = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32)
+NETWORKS = {
+    # What normalizes before the convolution, or behind a pool or a sum, stays as it is.
+    "v1": ({"num_layers": 8}, 7, 7),
+    "v2": ({"num_layers": 8, "resnet_version": 2}, 3, 7),
+    "bottleneck": ({"num_layers": 11, "block": "bottleneck"}, 13, 13),
+    "vgg11": ({"model": "vgg", "num_layers": 11}, 8, 8),
+    "fast": ({"model": "fast", "width_factor": 0.25}, 3, 6),
+    "tutorial_cnn": ({"model": "tutorial_cnn"}, 0, 0),
+    "mobilenetv2": ({"model": "keras_application"}, 35, 52),  # not what follows its 17 depthwise ones
+}
+
+
+def build(config: ModelConfig) -> keras.Model:
+    """Return the network with statistics, gamma and beta as if trained."""
+    model = build_model(config, num_classes=10, image_shape=(32, 32, 3))
+    random = np.random.default_rng(1)
+    for layer in model.layers:
+        if isinstance(layer, BatchNormalization):
+            channels = layer.beta.shape
+            layer.moving_mean.assign(random.normal(0, 0.3, channels))
+            layer.moving_variance.assign(random.uniform(0.5, 2, channels))
+            layer.gamma.assign(random.uniform(0.5, 1.5, channels))
+            layer.beta.assign(random.normal(0, 0.3, channels))
+    return model
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_are_the_same(name):
+    fields, folded, norms = NETWORKS[name]
+    model = build(ModelConfig(**fields))
+    assert len(foldable(model)) == folded
+    assert sum(isinstance(layer, BatchNormalization) for layer in model.layers) == norms
+    before = [np.asarray(weight) for weight in model.weights]
+    plain = np.asarray(model(IMAGES, training=False))
+    with folded_normalization(model):
+        found = np.asarray(model(IMAGES, training=False))
+    np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4 * np.abs(plain).max())
+    for weight, value in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    np.testing.assert_array_equal(model(IMAGES, training=False), plain)
+
+
+def test_the_graph_has_no_normalization_left_and_follows_the_weights():
+    model = build(ModelConfig(num_layers=8, precision="mixed_bfloat16"))
+
+    @tf.function
+    def predict(images):
+        with folded_normalization(model):
+            return model(images, training=False)
+
+    first = predict(IMAGES).numpy()
+    kinds = {operation.type for operation in predict.get_concrete_function(IMAGES).graph.get_operations()}
+    assert "BiasAdd" in kinds
+    assert not [kind for kind in kinds if "BatchNorm" in kind]
+    for weight in model.weights:
+        weight.assign(np.asarray(weight) * 0.9)
+    second = predict(IMAGES).numpy()
+    np.testing.assert_allclose(
+        second, model(IMAGES, training=False), rtol=0.05, atol=0.05 * np.abs(second).max()
+    )
+    assert np.abs(second - first).max() > 0.05 * np.abs(first).max()
+
+
+def test_what_others_use_too_is_not_folded():
+    images = keras.Input((8, 8, 3))
+    shared = keras.layers.Conv2D(4, 3, use_bias=False, name="shared")(images)
+    seen = keras.layers.Conv2D(4, 3, use_bias=False, name="an_output")(images)
+    biased = keras.layers.Conv2D(4, 3, name="biased")(images)
+    depthwise = keras.layers.DepthwiseConv2D(3, use_bias=False, name="depthwise")(images)
+    alone = keras.layers.Conv2D(4, 3, use_bias=False, name="alone")(images)
+    normalized = [BatchNormalization()(values) for values in (shared, seen, biased, depthwise, alone)]
+    total = keras.layers.Add()([shared, *(values for values in normalized if values.shape[-1] == 4)])
+    model = keras.Model(images, [total, seen, normalized[3]])
+    assert [convolution.name for convolution, _ in foldable(model)] == ["alone"]
