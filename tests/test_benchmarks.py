@@ -560,7 +560,11 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
             "--steps 1 --forms eager --allocators keeping --precisions float32 mixed_bfloat16",
             marks=needs_torch,
         ),
-        ("input_pipeline", "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1"),
+        pytest.param(
+            "input_pipeline",
+            "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1",
+            marks=pytest.mark.thorough,
+        ),
         ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),
         pytest.param("startup", "--train-steps 20", marks=pytest.mark.thorough),
         pytest.param(

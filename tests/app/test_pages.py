@@ -166,7 +166,14 @@ def test_a_missing_file_breaks_no_page(make_run, page, missing):
 @pytest.mark.parametrize(
     "name", ["metrics.jsonl", "status.json", "environment.json", "config.json", "out.log"]
 )
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff\x00", b"[]\n", b'{"data": 3, "devices": {}}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff\x00",  # not even text
+        b'{"data": 3, "devices": {}}\n',  # other types than expected
+        *(pytest.param(text, marks=pytest.mark.thorough) for text in (b"", b"{", b"[]\n")),
+    ],
+)
 def test_a_damaged_file_breaks_no_page(make_run, name, text):
     run = make_run()
     (run.path / name).write_bytes(text)

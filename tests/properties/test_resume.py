@@ -159,6 +159,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_last_good_checkpo
             assert value.dtype.kind != "f" or all(math.isfinite(x) for x in value.ravel())
 
 
+@pytest.mark.thorough  # that the batches go on is held by tests/data/test_pipeline.py
 def test_streaming_input_resumes_too(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(whole, train_steps=12, input_path="streaming")
