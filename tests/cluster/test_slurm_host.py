@@ -17,11 +17,7 @@ from labkit.data.prepare import prepare
 from labkit.runs import RunDirectory, process_alive
 from tests.cluster.slurm_host import SlurmHost, missing, slurm_host, wait_for
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 LABKIT = Path(sys.executable).with_name("labkit")
 TRAINING = {
