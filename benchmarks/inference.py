@@ -2,10 +2,10 @@
 
 labkit's predict step against PyTorch's `inference_mode`, channels last, eager and compiled: fresh processes,
 alive at the same time, taking turns of some batches, from images that are standardised already to logits on
-the host. TensorFlow merges convolution, batch normalization and rectifier into one kernel when it runs a
-graph, so PyTorch is measured with its normalization folded into the convolutions beforehand, too: by
-`fuse_conv_bn_eval` (eager), by inductor's freezing (compiled). Each side is measured with glibc's allocator
-as it comes and told to keep its memory; a ratio is between the forms with the best medians.
+the host. labkit folds batch normalization into the convolutions (`labkit.models.folding`), so PyTorch is
+measured with its normalization folded beforehand, too: by `fuse_conv_bn_eval` (eager), by inductor's freezing
+(compiled). Each side is measured with glibc's allocator as it comes and told to keep its memory; a ratio is
+between the forms with the best medians.
 """
 
 import argparse
