@@ -67,7 +67,7 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
     strategy = make_strategy(plan, config.distribution.variable_strategy)
     shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
     with strategy.scope():
-        data_format = choose_data_format(config.model.data_format, plan)
+        data_format = choose_data_format(config.model, plan)
         model = build_model(config.model, **shapes, data_format=data_format, seed=config.run.seed)
     predict_step = make_predict_step(strategy, model)
     batch_size = config.data.eval_batch_size

@@ -40,7 +40,7 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
                 config.model,
                 num_classes=manifest.num_classes,
                 image_shape=manifest.image_shape,
-                data_format=choose_data_format(config.model.data_format, plan),
+                data_format=choose_data_format(config.model, plan),
                 seed=config.run.seed,
             )
             check_network(model, config)

@@ -14,23 +14,27 @@ __all__ = ["foldable", "folded_normalization"]
 
 
 def foldable(model: keras.Model) -> list[tuple[keras.layers.Conv2D, BatchNormalization]]:
-    """Return each plain convolution without offsets whose output batch normalization alone uses, and that."""
+    """Return each plain convolution whose output batch normalization alone uses, and that.
+
+    Plain: no offsets, no activation. A network that isn't flat, one Functional model of layers, has none.
+    """
     config = model.get_config()
+    if "output_layers" not in config or any(isinstance(layer, keras.Model) for layer in model.layers):
+        return []
     sources = {entry["name"]: list(_sources(entry["inbound_nodes"])) for entry in config["layers"]}
     used = Counter(name for names in sources.values() for name in names)
-    used.update(_sources_of_outputs(config["output_layers"]))
+    used.update(part for part in keras.tree.flatten(config["output_layers"]) if isinstance(part, str))
     layers = {layer.name: layer for layer in model.layers}
     found = []
     for name, layer in layers.items():
         if not isinstance(layer, BatchNormalization) or len(sources[name]) != 1:
             continue
-        convolution = layers[sources[name][0]]
+        convolution = layers.get(sources[name][0])
         # Exactly this class: kernels of its descendants have other shapes, or are made in the call.
-        if (
-            type(convolution) is keras.layers.Conv2D
-            and not convolution.use_bias
-            and used[convolution.name] == 1
-        ):
+        if convolution is None or type(convolution) is not keras.layers.Conv2D:
+            continue
+        plain = not convolution.use_bias and convolution.activation is keras.activations.linear
+        if plain and used[convolution.name] == 1:
             found.append((convolution, layer))
     return found
 
@@ -45,13 +49,6 @@ def _sources(node: Any) -> Iterator[str]:
     elif isinstance(node, list | tuple):
         for part in node:
             yield from _sources(part)
-
-
-def _sources_of_outputs(outputs: Any) -> list[str]:
-    """Return the names of the layers whose outputs are the model's: ``[name, call, output]``, or a list."""
-    if isinstance(outputs[0], str):
-        return [outputs[0]]
-    return [name for name, *_ in outputs]
 
 
 @contextlib.contextmanager

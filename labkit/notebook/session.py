@@ -120,5 +120,5 @@ def _plan_cluster(config: Config, cluster: LocalCluster) -> "DevicePlan":
     here = config.replace({"num_gpus": 0, "variable_strategy": "CPU"})
     on_cpu = configure_tensorflow(here.distribution, deterministic=False)
     if plan.kind == "CPU":
-        choose_data_format(config.model.data_format, on_cpu)
+        choose_data_format(config.model, on_cpu)
     return plan

@@ -111,7 +111,7 @@ class CheckpointStore:
                 status.expect_partial()
             else:
                 status.assert_consumed()
-        except (tf.errors.OpError, AssertionError, ValueError) as error:
+        except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise self._damaged(step, error) from None
         return state
 
@@ -146,8 +146,8 @@ class CheckpointStore:
     def _damaged(self, step: int, error: Any) -> InputError:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:160]
         return InputError(
-            f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder to go on from "
-            "the one before, or start anew with --overwrite"
+            f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder, and the one "
+            "before it is taken"
         )
 
 

@@ -176,27 +176,29 @@ def make_strategy(plan: DevicePlan, variable_strategy: str) -> tf.distribute.Str
     return tf.distribute.MirroredStrategy(list(plan.devices))
 
 
-def choose_data_format(asked: str, plan: DevicePlan) -> str:
+def choose_data_format(config: ModelConfig, plan: DevicePlan) -> str:
     """Return ``channels_last`` or ``channels_first``; ``auto`` means first on GPUs, last on CPUs.
 
     What is asked for is tried on the first device, forward and backward. Raises InputError where the
     device can't run it.
     """
-    data_format = asked
+    asked = data_format = config.data_format
     if asked == "auto":
         data_format = "channels_first" if plan.kind == "GPU" else "channels_last"
+    is_double = config.precision == "float64"
     try:
-        _probe_data_format(data_format, plan.devices[0])
+        _probe_data_format(data_format, plan.devices[0], tf.float64 if is_double else tf.float32)
     except (tf.errors.OpError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:160]
         raise InputError(
-            f"--data-format is {asked!r}, which {plan.devices[0]} can't run ({reason}); "
+            f"--data-format is {asked!r}, which {plan.devices[0]} can't run"
+            f"{' in float64' if is_double else ''} ({reason}); "
             "allowed here: channels_last, or auto"
         ) from None
     return data_format
 
 
-def _probe_data_format(data_format: str, device: str) -> None:
+def _probe_data_format(data_format: str, device: str, dtype: tf.DType) -> None:
     layout = "NHWC" if data_format == "channels_last" else "NCHW"
     shape = [2, 8, 8, 4] if layout == "NHWC" else [2, 4, 8, 8]
     window = [1, 2, 2, 1] if layout == "NHWC" else [1, 1, 2, 2]
@@ -206,7 +208,8 @@ def _probe_data_format(data_format: str, device: str) -> None:
         with tf.GradientTape() as tape:
             tape.watch(kernel)
             x = tf.nn.conv2d(images, kernel, 1, "SAME", data_format=layout)
-            x, _, _ = tf.compat.v1.nn.fused_batch_norm(x, scale, scale, data_format=layout)
+            if dtype != tf.float64:  # for which there is no fused kernel anywhere
+                x, _, _ = tf.compat.v1.nn.fused_batch_norm(x, scale, scale, data_format=layout)
             x = tf.nn.avg_pool2d(x, window, window, "VALID", data_format=layout)
             loss = tf.reduce_sum(tf.square(x))
         return tape.gradient(loss, kernel)
@@ -215,7 +218,7 @@ def _probe_data_format(data_format: str, device: str) -> None:
     tf.config.set_soft_device_placement(False)
     try:
         with tf.device(device):
-            probe(tf.ones(shape), tf.ones([3, 3, 4, 4]), tf.ones([4])).numpy()
+            probe(tf.ones(shape, dtype), tf.ones([3, 3, 4, 4], dtype), tf.ones([4])).numpy()
     finally:
         tf.config.set_soft_device_placement(soft)
 

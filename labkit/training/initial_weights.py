@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,9 @@ def _of_run(run: RunDirectory, place: Place, manifest: Manifest) -> InitialWeigh
 
 
 def _of_keras_file(path: Path, place: Place) -> InitialWeights:
+    if path.suffix == ".keras" and not zipfile.is_zipfile(path):
+        # Keras says of such a file that it isn't there.
+        raise InputError(f"--start-from {path} is no .keras file: not a zip archive, or a damaged one")
     try:
         # In Keras's safe mode, its default, a file can't bring code of its own along.
         model = keras.saving.load_model(path, compile=False)

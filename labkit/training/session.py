@@ -130,7 +130,7 @@ def prepare_devices(config: Config) -> DevicePlan:
     config.check_replicas(plan.num_replicas)
     check_precision(config.model, plan)
     check_xla(config, plan)
-    choose_data_format(config.model.data_format, plan)
+    choose_data_format(config.model, plan)
     return plan
 
 
@@ -145,7 +145,7 @@ def make_session(
     """
     placement = config.distribution.variable_placement if plan.asynchronous_workers else "round_robin"
     strategy = strategy or make_strategy(plan, config.distribution.variable_strategy)
-    data_format = choose_data_format(config.model.data_format, plan)
+    data_format = choose_data_format(config.model, plan)
     with strategy.scope(), placed_variables(placement, plan.num_ps):
         model = build_model(
             config.model,

@@ -24,7 +24,8 @@ class Transfer:
 
     ``loaded``: what is taken over. ``missing``: weights of the network that the source doesn't have.
     ``mismatched``: with another shape there, (there, here). ``replaced``: of the head, whose classes are
-    others. ``unused``: what the source has besides.
+    others. ``detached``: they would fit, but their layer's kernel doesn't. ``unused``: what the source has
+    besides.
     """
 
     weights: InitialWeights
@@ -32,6 +33,7 @@ class Transfer:
     missing: tuple[str, ...] = ()
     mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
+    detached: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
     def load(self, model: keras.Model) -> None:
@@ -45,7 +47,8 @@ class Transfer:
         """Return the report for people."""
         source = self.weights
         at = "" if source.step is None else f", step {source.step}"
-        every = len(self.loaded) + len(self.missing) + len(self.mismatched) + len(self.replaced)
+        new = (self.missing, self.mismatched, self.replaced, self.detached)
+        every = len(self.loaded) + sum(map(len, new))
         lines = [
             f"starts from {source.place}{at} (sha256 {source.digest[:8]}): "
             f"{len(self.loaded)} of {every} weights loaded"
@@ -59,6 +62,8 @@ class Transfer:
             lines.append(f"new, since the shape is another: {_some(shapes)}")
         if self.missing:
             lines.append(f"new, since it isn't there: {_some(self.missing)}")
+        if self.detached:
+            lines.append(f"new, since the layer's kernel is: {_some(self.detached)}")
         if self.unused:
             lines.append(f"not needed of what is there: {_some(self.unused)}")
         return lines
@@ -77,6 +82,7 @@ class Transfer:
                 name: {"there": there, "here": here} for name, (there, here) in self.mismatched.items()
             },
             "replaced": self.replaced,
+            "detached": self.detached,
             "unused": self.unused,
         }
 
@@ -84,7 +90,7 @@ class Transfer:
 def prepare_transfer(config: Config, manifest: Manifest, model: keras.Model) -> Transfer | None:
     """Read what ``--start-from`` names and match it with ``model``; None where it names nothing.
 
-    Raises InputError where it can't be read, or nothing of it fits.
+    Raises InputError where it can't be read, or no kernel of it fits.
     """
     if config.transfer.start_from is None:
         return None
@@ -99,7 +105,7 @@ def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...])
         classes: of the model's logits. Where the source's are known and others, the head is a new one, even
             of the same shape; where they aren't known, its shape decides.
 
-    Raises InputError where nothing fits.
+    Raises InputError where no kernel fits: offsets and statistics are nothing without.
     """
     new_head = weights.classes is not None and weights.classes != classes
     loaded, missing, mismatched, replaced = [], [], {}, []
@@ -114,13 +120,18 @@ def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...])
             mismatched[name] = (tuple(map(int, np.shape(array))), here)
         else:
             loaded.append(name)
-    if not loaded:
+    new = variables.keys() - set(loaded)
+    detached = [name for name in loaded if f"{name.rpartition('/')[0]}/kernel" in new]
+    loaded = [name for name in loaded if name not in detached]
+    if not any(len(variables[name].shape) > 1 for name in loaded):
         raise InputError(
-            f"--start-from {weights.place}: nothing fits {model.name} by name and shape; it has "
+            f"--start-from {weights.place}: no kernel of it fits {model.name} by name and shape; it has "
             f"{_some(list(weights.arrays)) or 'no weights'}, wanted are {_some(list(variables))}"
         )
     unused = tuple(name for name in weights.arrays if name not in variables)
-    return Transfer(weights, tuple(loaded), tuple(missing), mismatched, tuple(replaced), unused)
+    return Transfer(
+        weights, tuple(loaded), tuple(missing), mismatched, tuple(replaced), tuple(detached), unused
+    )
 
 
 def _some(names: tuple[str, ...] | list[str]) -> str:

@@ -9,11 +9,13 @@ from labkit.config import ModelConfig
 from labkit.models.folding import foldable, folded_normalization
 from labkit.models.layers import BatchNormalization
 from labkit.models.registry import build_model
+from labkit.training.steps import make_predict_step
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32)
 NETWORKS = {
     # What normalizes before the convolution, or behind a pool or a sum, stays as it is.
     "v1": ({"num_layers": 8}, 7, 7),
+    "float64": ({"num_layers": 8, "precision": "float64"}, 7, 7),
     "v2": ({"num_layers": 8, "resnet_version": 2}, 3, 7),
     "bottleneck": ({"num_layers": 11, "block": "bottleneck"}, 13, 13),
     "vgg11": ({"model": "vgg", "num_layers": 11}, 8, 8),
@@ -74,14 +76,37 @@ def test_the_graph_has_no_normalization_left_and_follows_the_weights():
     assert np.abs(second - first).max() > 0.05 * np.abs(first).max()
 
 
-def test_what_others_use_too_is_not_folded():
+def test_what_is_not_a_plain_convolution_used_once_is_not_folded():
     images = keras.Input((8, 8, 3))
     shared = keras.layers.Conv2D(4, 3, use_bias=False, name="shared")(images)
     seen = keras.layers.Conv2D(4, 3, use_bias=False, name="an_output")(images)
     biased = keras.layers.Conv2D(4, 3, name="biased")(images)
-    depthwise = keras.layers.DepthwiseConv2D(3, use_bias=False, name="depthwise")(images)
+    active = keras.layers.Conv2D(4, 3, use_bias=False, activation="relu", name="active")(images)
+    padded = keras.ops.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
     alone = keras.layers.Conv2D(4, 3, use_bias=False, name="alone")(images)
-    normalized = [BatchNormalization()(values) for values in (shared, seen, biased, depthwise, alone)]
-    total = keras.layers.Add()([shared, *(values for values in normalized if values.shape[-1] == 4)])
-    model = keras.Model(images, [total, seen, normalized[3]])
-    assert [convolution.name for convolution, _ in foldable(model)] == ["alone"]
+    twice = BatchNormalization()
+    inputs = (shared, seen, biased, active, padded, alone)
+    normalized = [
+        *(BatchNormalization()(values) for values in inputs),
+        *(twice(keras.layers.Conv2D(4, 3, use_bias=False)(images)) for _ in range(2)),
+    ]
+    for outputs in ([*normalized, shared, seen], {"all": [*normalized, shared], "one": seen}):
+        assert [convolution.name for convolution, _ in foldable(keras.Model(images, outputs))] == ["alone"]
+
+
+def test_a_network_within_a_network_is_not_folded():
+    images = keras.Input((8, 8, 3))
+    convolution = keras.layers.Conv2D(4, 3, use_bias=False)
+    inner = keras.Model(images, convolution(images))
+    outer = keras.Model(images, [BatchNormalization()(convolution(images)), inner(images)])
+    assert foldable(outer) == []
+    assert foldable(keras.Sequential([images, convolution, BatchNormalization()])) == []
+
+
+def test_the_step_that_predicts_folds():
+    model = build(ModelConfig(num_layers=8))
+    predict_step = make_predict_step(tf.distribute.get_strategy(), model)
+    np.testing.assert_allclose(predict_step(IMAGES), model(IMAGES, training=False), rtol=1e-4, atol=1e-3)
+    graph = predict_step.get_concrete_function(IMAGES).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert not [kind for kind in kinds if "BatchNorm" in kind]

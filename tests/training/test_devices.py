@@ -51,18 +51,24 @@ def test_one_cpu_needs_no_strategy_of_its_own():
 
 
 def test_automatic_layout_on_a_cpu():
-    assert choose_data_format("auto", CPU) == "channels_last"
+    assert choose_data_format(ModelConfig(), CPU) == "channels_last"
 
 
 def test_a_layout_that_the_device_cannot_run_is_refused_with_its_reason(monkeypatch):
-    def refuse(data_format, device):
+    def refuse(data_format, device, dtype):
         raise tf.errors.UnimplementedError(None, None, "only supports the NHWC tensor format")
 
     monkeypatch.setattr(devices, "_probe_data_format", refuse)
     with pytest.raises(
         InputError, match="channels_first.*only supports the NHWC.*allowed here: channels_last"
     ):
-        choose_data_format("channels_first", CPU)
+        choose_data_format(ModelConfig(data_format="channels_first"), CPU)
+
+
+def test_channels_first_in_float64_is_refused_before_any_work():
+    # TensorFlow has no gradient of its kernels on a CPU; in float32 oneDNN has.
+    with pytest.raises(InputError, match="channels_first.* in float64 .*allowed here: channels_last"):
+        choose_data_format(ModelConfig(data_format="channels_first", precision="float64"), CPU)
 
 
 def test_float64_runs_anywhere():

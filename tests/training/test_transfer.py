@@ -68,8 +68,21 @@ def test_other_shapes_and_other_layers_are_named():
 
 def test_where_nothing_fits_that_is_an_error():
     weights = InitialWeights(PLACE, {"dense/kernel": np.zeros((2, 2), np.float32)})
-    with pytest.raises(InputError, match=r"nothing fits resnet8.*dense/kernel.*stem_conv1/kernel"):
+    with pytest.raises(InputError, match=r"no kernel of it fits resnet8.*dense/kernel.*stem_conv1/kernel"):
         match(weights, build(), ("a", "b", "c"))
+
+
+def test_an_offset_without_its_kernel_is_not_loaded():
+    weights = source(build(), ("a", "b", "c"))
+    other = {name: array for name, array in weights.arrays.items() if name.startswith(("logits", "stem"))}
+    other["logits/kernel"] = other["logits/kernel"][:-1]
+    transfer = match(InitialWeights(PLACE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
+    assert transfer.detached == ("logits/bias",)
+    assert "logits/bias" not in transfer.loaded and "stem_conv1/kernel" in transfer.loaded
+    assert "new, since the layer's kernel is: logits/bias" in transfer.lines()
+    del other["stem_conv1/kernel"]
+    with pytest.raises(InputError, match="no kernel of it fits resnet8"):  # as of a VGG of the same classes
+        match(InitialWeights(PLACE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
 
 
 def test_a_factor_that_is_never_trained_is_not_asked_for():
@@ -116,9 +129,13 @@ def test_what_is_not_there_is_refused_before_any_work(start_from, word, tmp_path
         find_place(start_from.format(here=tmp_path), CONFIG)
 
 
-def test_a_damaged_file_is_refused_in_one_line(tmp_path):
-    path = tmp_path / "broken.keras"
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("broken.keras", "is no .keras file"), ("broken.h5", "can't be read as a Keras model")],
+)
+def test_a_damaged_file_is_refused_in_one_line(name, reason, tmp_path):
+    path = tmp_path / name
     path.write_bytes(b"PK nothing")
-    with pytest.raises(InputError, match="can't be read as a Keras model") as refusal:
+    with pytest.raises(InputError, match=reason) as refusal:
         read_initial_weights(Place("keras", path), CONFIG, manifest=None)
     assert "\n" not in str(refusal.value)
