@@ -1,23 +1,26 @@
 """A trained network made of Keras's own layers, for where there is no labkit."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from labkit.architectures import model_name
 from labkit.config import ModelConfig
 from labkit.data.augment import standardize
 from labkit.data.manifest import Manifest
-from labkit.models.registry import BUILDERS
+from labkit.models.registry import BUILDERS, build_model
 from labkit.models.toolbox import Toolbox
 
 __all__ = ["StandardToolbox", "copy_weights", "foreign_objects", "standard_model"]
 
 PROBE_IMAGES = 8
-# Of the largest output. One network computed in two ways in float32: some 1e-6; with a wrong weight: 0.1.
-PROBE_TOLERANCE = 1e-4
+# Of the largest output. One network computed in two ways in float32: some 1e-6, and over 1e-4 where
+# statistics of a few steps blow up rounding; in float64: below 1e-12. With a wrong weight: 0.1.
+PROBE_TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
 class StandardToolbox(Toolbox):
@@ -78,10 +81,36 @@ def standard_model(
     Raises RuntimeError where the architecture has something that plain Keras doesn't know, or where the two
     networks differ: neither happens with those in ``labkit.architectures``.
     """
+    ends: dict[str, Any] = {
+        "standardized_input": standardized_input,
+        "activation": loss if probabilities else "linear",
+    }
+    model = _assemble(config, manifest, **ends)
+    foreign = sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
+    if foreign:
+        raise RuntimeError(
+            f"{model_name(config)} can't be exported: plain Keras knows no {', '.join(foreign)}; "
+            "StandardToolbox must replace them"
+        )
+    copy_weights(trained, model)
+    images = _probe_images(manifest)
+    function = keras.activations.get(ends["activation"])
+    expected = function(trained(standardize(images, manifest), training=False))
+    found = model(standardize(images, manifest) if standardized_input else images, training=False)
+    # Rounding, or another network? In float64 the one is gone.
+    if not _close(found, expected) and not _equal_in_float64(config, trained, manifest):
+        raise RuntimeError(f"{model.name} in Keras's own layers answers otherwise than labkit's")
+    return model
+
+
+def _assemble(
+    config: ModelConfig, manifest: Manifest, standardized_input: bool, activation: str, dtype: str = "float32"
+) -> keras.Model:
+    """Return the network in Keras's own layers, with initial weights."""
     toolbox = StandardToolbox(
-        batch_norm_decay=config.batch_norm_decay, batch_norm_epsilon=config.batch_norm_epsilon
+        batch_norm_decay=config.batch_norm_decay, batch_norm_epsilon=config.batch_norm_epsilon, dtype=dtype
     )
-    images = keras.Input(manifest.image_shape, name="images", dtype="float32")
+    images = keras.Input(manifest.image_shape, name="images", dtype=dtype)
     x = images
     if not standardized_input:
         mean_and_std = list(zip(manifest.channel_mean, manifest.channel_std, strict=True))
@@ -90,22 +119,13 @@ def standard_model(
             [1.0 / (255.0 * std) for _, std in mean_and_std],
             [-mean / std for mean, std in mean_and_std],
             name="standardize",
+            dtype=dtype,
         )(x)
     network, values = BUILDERS[config.model]
     x = network(toolbox, x, **values(config), num_classes=manifest.num_classes)
-    if probabilities:
-        x = keras.layers.Activation(loss, name="probabilities")(x)
-    model = keras.Model(images, x, name=model_name(config).replace("-", "_"))
-    foreign = sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
-    if foreign:
-        raise RuntimeError(
-            f"{model_name(config)} can't be exported: plain Keras knows no {', '.join(foreign)}; "
-            "StandardToolbox must replace them"
-        )
-    copy_weights(trained, model)
-    function = keras.activations.get(loss if probabilities else "linear")
-    _check_equal(trained, model, manifest, standardized_input, function)
-    return model
+    if activation != "linear":
+        x = keras.layers.Activation(activation, name="probabilities", dtype=dtype)(x)
+    return keras.Model(images, x, name=model_name(config).replace("-", "_"))
 
 
 def foreign_objects(serialized: Any) -> Iterator[str]:
@@ -133,7 +153,7 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
     if len(ours) != len(theirs):
         raise RuntimeError(f"{len(ours)} layers with weights, {len(theirs)} in the exported network")
     for layer, other in zip(ours, theirs, strict=True):
-        values = {weight.name: np.asarray(weight, np.float32) for weight in layer.weights}
+        values = {weight.name: np.asarray(weight) for weight in layer.weights}
         for weight in other.weights:
             value = values.pop(weight.name, None)
             if value is None or value.shape != tuple(weight.shape):
@@ -143,18 +163,25 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
             raise RuntimeError(f"{other.name} has no place for {', '.join(values)} of {layer.name}")
 
 
-def _check_equal(
-    trained: keras.Model,
-    model: keras.Model,
-    manifest: Manifest,
-    standardized_input: bool,
-    function: Callable[[Any], Any],
-) -> None:
-    """Raise RuntimeError unless ``model`` answers as ``function`` of ``trained`` for random images."""
+def _equal_in_float64(config: ModelConfig, trained: keras.Model, manifest: Manifest) -> bool:
+    """Return whether both ways to make the network, in float64, answer standardized images alike."""
+    shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+    double = build_model(dataclasses.replace(config, precision="float64"), **shapes)
+    for weight, value in zip(double.weights, trained.weights, strict=True):
+        weight.assign(np.asarray(value, np.float64))
+    exact = _assemble(config, manifest, standardized_input=True, activation="linear", dtype="float64")
+    copy_weights(double, exact)
+    images = standardize(_probe_images(manifest), manifest)
+    return _close(exact(images, training=False), double(images, training=False))
+
+
+def _probe_images(manifest: Manifest) -> np.ndarray:
+    """Return random pixels, uint8 [8, height, width, channels]."""
     shape = (PROBE_IMAGES, *manifest.image_shape)
-    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    images = standardize(pixels, manifest)
-    expected = np.asarray(function(trained(images, training=False)))
-    found = np.asarray(model(images if standardized_input else pixels, training=False))
-    if not np.abs(found - expected).max() <= PROBE_TOLERANCE * np.abs(expected).max():
-        raise RuntimeError(f"{model.name} in Keras's own layers answers otherwise than labkit's")
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def _close(found: tf.Tensor, expected: tf.Tensor) -> bool:
+    """Return whether outputs are equal but for the rounding of their dtype."""
+    difference = np.abs(np.asarray(found) - np.asarray(expected)).max()
+    return bool(difference <= PROBE_TOLERANCE[found.dtype.name] * np.abs(np.asarray(expected)).max())

@@ -17,7 +17,13 @@ from labkit.data.augment import standardize
 from labkit.export import predict
 from labkit.export.check import TOLERANCE
 from labkit.export.formats import FORMATS
-from labkit.export.standard import StandardToolbox, copy_weights, foreign_objects, standard_model
+from labkit.export.standard import (
+    PROBE_TOLERANCE,
+    StandardToolbox,
+    copy_weights,
+    foreign_objects,
+    standard_model,
+)
 from labkit.models.registry import build_model
 from labkit.models.toolbox import Toolbox
 
@@ -185,6 +191,18 @@ def test_an_initializer_that_keras_does_not_know_is_seen(shapes):
     serialized = keras.saving.serialize_keras_object(trained(config_of("fast_0.25"), shapes))
     found = " ".join(set(foreign_objects(serialized)))
     assert all(name in found for name in ("Dirac", "Whitening", "BatchNormalization"))
+
+
+@pytest.mark.parametrize("name", ["resnet8-v2", "fast_0.25", "tutorial_cnn"])
+def test_where_float32_leaves_a_doubt_float64_decides(name, monkeypatch, shapes):
+    monkeypatch.setitem(PROBE_TOLERANCE, "float32", 0.0)
+    config, model = config_of(name), trained(config_of(name), shapes)
+    with_pixels = standard_model(config, model, shapes, probabilities=True)
+    assert with_pixels.dtype == "float32"
+    standard_model(config, model, shapes, standardized_input=True)
+    monkeypatch.setitem(PROBE_TOLERANCE, "float64", -1.0)
+    with pytest.raises(RuntimeError, match="answers otherwise"):
+        standard_model(config, model, shapes)
 
 
 def test_a_network_that_answers_otherwise_is_refused(monkeypatch, shapes):
