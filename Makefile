@@ -25,7 +25,7 @@ demo: env ## data, the training notebook, then where to look
 
 test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
 	@# The quick ones first, then those that start trainings, two files at a time: most of a training of some steps is
-	@# its start, on one core. Clusters and the browser have the machine alone.
+	@# its start, on one core. Local clusters and the browser have the machine alone.
 	@set -e; if [ -z "$(ARGS)" ]; then \
 	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (slow or faults or thorough)"; \
 	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not (alone or faults or thorough)"; \

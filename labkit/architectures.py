@@ -269,6 +269,9 @@ def parse_model_name(name: str) -> dict[str, Any]:
 
 def _unknown(name: str) -> InputError:
     known = [model.name for model in KNOWN_MODELS]
+    depths = [model for model in known if model.startswith(name)] if name in ARCHITECTURES else []
+    if depths:
+        return InputError(f"model {name!r} lacks its depth; known, among others: {', '.join(depths)}")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else "known, among others: " + ", ".join(known)
     return InputError(f"unknown model {name!r}; {hint}")

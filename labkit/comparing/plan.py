@@ -85,20 +85,21 @@ def plan_comparison(
     """
     configs = _configs(models, seeds, values)
     config = next(iter(configs.values()))
-    recorded = _recorded(Path(output).expanduser().absolute()) if output else None
-    if recorded is not None and config.data.dataset == "auto":
-        config = config.replace({"dataset": recorded.budget["dataset"]})
+    named_folder = Path(output).expanduser().absolute() if output else None
+    recorded = _recorded(named_folder) if named_folder else None
+    if named_folder and recorded:
+        config = _as_recorded(config, recorded)
+        _check_same_budget(named_folder, recorded, budget_of(config))  # before any data are prepared
     manifest = _manifest(config, prepare)
     config = config.replace({"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent)})
-    folder = Path(output).expanduser().absolute() if output else default_output(config)
-    recorded = recorded if output else _recorded(folder)
-    input_path = config.data.input_path
-    if recorded is not None and input_path == "auto":
-        input_path = recorded.budget["input_path"]
+    folder = named_folder or default_output(config)
+    recorded = recorded if named_folder else _recorded(folder)
+    if recorded is not None:
+        config = _as_recorded(config, recorded)
     resolved = {
         "dataset": manifest.dataset,
         "data_dir": config.data.data_dir,
-        "input_path": choose_input_path(manifest, input_path),
+        "input_path": choose_input_path(manifest, config.data.input_path),
     }
     budget = budget_of(config.replace(resolved))
     if recorded is not None:
@@ -119,8 +120,10 @@ def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> di
     """Return the configuration of each model, before the data set is known."""
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}; allowed: 1 or more")
-    if not models:
+    if not any(models):
         raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
+    if not all(models):
+        raise InputError(f"--models is {','.join(models)!r}, with a comma too many")
     repeated = [name for name, count in Counter(models).items() if count > 1]
     if repeated:
         raise InputError(f"--models names {', '.join(repeated)} more than once; name each model once")
@@ -164,11 +167,17 @@ def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
     return manifest
 
 
+def _as_recorded(config: Config, recorded: Request) -> Config:
+    """Return ``config`` with what it leaves to choice as it was chosen before."""
+    auto = {"dataset": config.data.dataset, "input_path": config.data.input_path}
+    return config.replace({name: recorded.budget[name] for name, value in auto.items() if value == "auto"})
+
+
 def _check_same_budget(
-    folder: Path, recorded: Request, budget: Mapping[str, Any], manifest: Manifest
+    folder: Path, recorded: Request, budget: Mapping[str, Any], manifest: Manifest | None = None
 ) -> None:
     differences = budget_differences(recorded.budget, budget)
-    if recorded.data_checksum != manifest.checksum:
+    if manifest is not None and recorded.data_checksum != manifest.checksum:
         differences.append(
             f"the checksum of {manifest.dataset} is {recorded.data_checksum[:12]} there, "
             f"{manifest.checksum[:12]} here"

@@ -4,8 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.architectures import APPLICATIONS, ARCHITECTURES, default_depth, resolved_depth
-from labkit.fields import FieldOwner, option
+from labkit.architectures import (
+    APPLICATIONS,
+    ARCHITECTURES,
+    default_depth,
+    parse_model_name,
+    resolved_depth,
+)
+from labkit.errors import InputError
+from labkit.fields import FieldOwner, fields_of, option
 
 __all__ = ["ModelConfig"]
 
@@ -57,6 +64,7 @@ class ModelConfig(FieldOwner):
     )
 
     def __post_init__(self) -> None:
+        self._check_no_name()
         super().__post_init__()
         depth = resolved_depth(
             self.model,
@@ -72,6 +80,24 @@ class ModelConfig(FieldOwner):
             if self.model != owner:
                 self.require_defaults(names, f"for {self.model}", f"{owner} has others")
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
+
+    def _check_no_name(self) -> None:
+        """Raise InputError, with the flags to write, where ``model`` is a network's name, such as vgg11."""
+        if not isinstance(self.model, str) or self.model in ARCHITECTURES:
+            return
+        try:
+            named = parse_model_name(self.model)
+        except InputError:
+            return
+        architecture = named["model"]
+        if architecture == "keras_application" or ARCHITECTURES[architecture].has_one_depth:
+            del named["num_layers"]
+        flags = [
+            f"{info.flag} {named[info.name]}".removesuffix(".0")
+            for info in fields_of(ModelConfig)
+            if info.name == "model" or named.get(info.name, info.default) != info.default
+        ]
+        raise InputError(f"--model is {self.model!r}, more than an architecture; write {' '.join(flags)}")
 
     @property
     def depth(self) -> int:

@@ -47,9 +47,16 @@ def check_output(path: Path, format: Format, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Give an empty folder on the disk of ``path`` that is removed afterwards, with all that is in it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
+    """Give an empty folder on the disk of ``path`` that is removed afterwards, with all that is in it.
+
+    Raises InputError where none can be made there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:  # what the rights don't tell: /proc, a file system that is read-only
+        raise InputError(f"--output {path} can't be written ({error.strerror}); name another place") from None
+    with made as folder:
         yield Path(folder)
 
 

@@ -20,10 +20,11 @@ def at_start(session: Session, run: RunDirectory, step: int, *, resumed: bool) -
     decay = config.model.batch_norm_decay
     initial_share = decay**total_steps
     if initial_share > 0.05 and config.transfer.start_from is None:
+        advice = "short runs want about 0.9" if decay > 0.9 else "lower it, or train for more steps"
         lines.append(
             f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will "
             f"be initial values still after {total_steps} steps, and validation and test accuracy "
-            "far below that of training; short runs want about 0.9"
+            f"far below that of training; {advice}"
         )
     if plan.asynchronous_workers > 1:
         lines.append(

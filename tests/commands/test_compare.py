@@ -94,7 +94,8 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
         (["--models", "resnet8,resnet8"], ["resnet8", "more than once"]),
         (["--models", "resnet21"], ["'resnet21'", "6n+2"]),
         (["--models", "resnet_20"], ["did you mean 'resnet20'"]),
-        (["--models", "resnet8,"], ["unknown model ''"]),
+        (["--models", "resnet8,"], ["--models is 'resnet8,'", "a comma too many"]),
+        (["--models", "vgg"], ["'vgg' lacks its depth", "vgg11, vgg13"]),
         (["--models", "resnet8", "--seeds", "0"], ["--seeds is 0", "1 or more"]),
         (["--models", "resnet8", "--seeds", "many"], ["--seeds", "many", "whole number"]),
         (["--models", "resnet8", "--seed", "3"], ["--seed is '3'", "--seeds"]),
@@ -270,6 +271,14 @@ def test_another_budget_in_the_same_directory_is_refused_with_its_difference(out
     assert snapshot(output) == before
     # What was chosen stays so.
     assert cli.main(arguments(output, "resnet8", 1, dataset="auto")) == 0
+
+
+def test_another_budget_is_refused_before_data_are_prepared(output, faked, tmp_path):
+    assert cli.main(arguments(output, "resnet8", 1)) == 0
+    with pytest.raises(InputError, match="--train-steps is 8 there, 9 here"):
+        plan(output, "resnet8", 1, train_steps=9, data_dir=str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match="holds no prepared data set"):
+        plan(output, "resnet8", 1, data_dir=str(tmp_path / "nothing"))
 
 
 def test_other_data_are_refused(output, faked):

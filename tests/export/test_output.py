@@ -1,6 +1,8 @@
 """Where exports go: refused early, replaced whole."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +70,12 @@ def test_what_is_there_is_replaced_with_its_description(tmp_path, is_folder):
     assert (
         [child.name for child in path.iterdir()] == ["second"] if is_folder else path.read_text() == "second"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, whatever the rights")
+def test_where_nothing_can_be_made_the_place_is_named():
+    with (
+        pytest.raises(InputError, match="--output /proc/net.keras can't be written"),
+        folder_beside(Path("/proc/net.keras")),
+    ):
+        pass

@@ -52,7 +52,7 @@ def test_every_known_model_has_a_name_that_is_read_and_a_source_for_its_accuracy
     [
         ("resnet2O", ["'resnet2O'", "did you mean 'resnet"]),
         ("ResNet20", ["did you mean 'resnet20'"]),
-        ("vgg", ["'vgg'", "did you mean 'vgg1"]),
+        ("vgg", ["'vgg' lacks its depth", "vgg11, vgg13"]),
         ("resnet020", ["did you mean 'resnet20'"]),
         ("resnet20-v1", ["did you mean 'resnet20'"]),
         ("resnet20-v3", ["did you mean"]),
