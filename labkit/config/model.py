@@ -64,7 +64,7 @@ class ModelConfig(FieldOwner):
     )
 
     def __post_init__(self) -> None:
-        self._check_no_name()
+        self._refuse_network_name()
         super().__post_init__()
         depth = resolved_depth(
             self.model,
@@ -81,7 +81,7 @@ class ModelConfig(FieldOwner):
                 self.require_defaults(names, f"for {self.model}", f"{owner} has others")
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
 
-    def _check_no_name(self) -> None:
+    def _refuse_network_name(self) -> None:
         """Raise InputError, with the flags to write, where ``model`` is a network's name, such as vgg11."""
         if not isinstance(self.model, str) or self.model in ARCHITECTURES:
             return

@@ -59,7 +59,7 @@ class TrainLoop:
         self.membership = membership
         self.writes = membership is None or membership.task.is_chief
         self.config, self.manifest, self.plan = session.config, session.manifest, session.plan
-        self.steps_per_epoch = self.manifest.count("train") / self.config.data.train_batch_size
+        self.steps_per_epoch = session.steps_per_epoch
         self.total_steps = self.config.run.train_steps
         validates = bool(self.manifest.splits.get("validation"))
         self.due = Due(self.config.run, self.steps_per_epoch, validates)

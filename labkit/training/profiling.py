@@ -151,11 +151,13 @@ def _engine(session: Any, stop_step: int) -> Any:
 
     config, first = session.config, session.train_step
     session = replace(session, train_step_for=lambda frozen, image_size: first)
-    steps_per_epoch = session.manifest.count("train") / config.data.train_batch_size
 
     def learning_rate(number: int) -> float:
         return learning_rate_at(
-            number, config.optimizer, total_steps=config.run.train_steps, steps_per_epoch=steps_per_epoch
+            number,
+            config.optimizer,
+            total_steps=config.run.train_steps,
+            steps_per_epoch=session.steps_per_epoch,
         )
 
     return SynchronousEngine(

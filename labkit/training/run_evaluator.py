@@ -20,7 +20,6 @@ class RunEvaluator:
     ) -> None:
         """Args: ``console``: None in a worker that computes its share and leaves the rest to the chief."""
         self.session, self.telemetry, self.console = session, telemetry, console
-        self.steps_per_epoch = session.manifest.count("train") / session.config.data.train_batch_size
 
     def evaluate(self, split: str, step: int) -> tuple[Evaluation, dict[str, Any]]:
         """Evaluate ``split`` with the weights of ``step``. Returns it, and the row that was recorded."""
@@ -39,7 +38,7 @@ class RunEvaluator:
         )
         row = evaluation.metrics() | {
             "step": step,
-            "epoch": step / self.steps_per_epoch,
+            "epoch": step / session.steps_per_epoch,
             "wall_time": time.time(),
         }
         self.telemetry.evaluation_row(row)

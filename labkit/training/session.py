@@ -66,6 +66,11 @@ class Session:
         """The loss that is trained with, and what belongs to it."""
         return LOSSES[self.config.optimizer.loss]
 
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which as many examples are shown as the training split has; rarely a whole number."""
+        return self.manifest.count("train") / self.config.data.train_batch_size
+
     def train_step_at(self, number: int) -> Any:
         """Return the compiled step (``make_train_step``) number ``number``, from 0."""
         return self.train_step_for(self.freezing.at(number), self.image_size_at(number))

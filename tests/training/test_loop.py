@@ -52,6 +52,7 @@ def test_other_images_and_a_thaw_are_announced_and_left_out_of_the_average(tmp_p
         checkpoint=lambda: None,
     )
     session.image_size_at = functools.partial(Session.image_size_at, session)
+    session.steps_per_epoch = Session.steps_per_epoch.fget(session)
     console = SimpleNamespace(
         line=lines.append,
         progress=lambda *words: None,
