@@ -10,7 +10,7 @@ from tsdownsample import MinMaxDownsampler
 
 from app.curves import Curve, Floats
 from labkit.analysis.curves import moving_average
-from labkit.metrics import Seam
+from labkit.run_directory.metrics import Seam
 
 __all__ = [
     "COLORS",

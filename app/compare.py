@@ -9,7 +9,7 @@ from app.charts import PALETTE, Line, curve_figure, last_steps
 from app.configuration import flatten
 from app.live import controls
 from labkit.errors import InputError
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 
 __all__ = ["differences", "page"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.metrics import MetricsReader, Seam, evaluations_path, evaluations_that_count
+from labkit.run_directory.metrics import MetricsReader, Seam, evaluations_path, evaluations_that_count
 
 __all__ = ["SPLITS", "Curve", "CurveStore", "Snapshot"]
 

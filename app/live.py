@@ -11,8 +11,8 @@ import streamlit as st
 from app import frames, state, workers
 from app.charts import COLORS, X_AXES, Line, curve_figure, last_steps
 from app.curves import Snapshot
-from labkit.metrics import evaluations_path
-from labkit.runs import RunDirectory, Status
+from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.metrics import evaluations_path
 
 __all__ = ["page"]
 

@@ -9,7 +9,7 @@ from app import cards, state
 from app.charts import confusion_figure
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 
 __all__ = ["page"]
 

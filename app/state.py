@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.curves import CurveStore, Snapshot
 from labkit.home import runs_home
-from labkit.runs import RunDirectory, list_runs
+from labkit.run_directory import RunDirectory, list_runs
 
 __all__ = [
     "choose_run",

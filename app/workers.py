@@ -13,9 +13,9 @@ import streamlit as st
 from app import frames
 from app.charts import PALETTE, Line, curve_figure, last_steps, shares_figure
 from app.curves import Curve, Floats
-from labkit.beats import Beat, beat_path, process_space, read_beats
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory, process_alive
+from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, read_beats
+from labkit.run_directory import RunDirectory, process_alive
+from labkit.run_directory.metrics import MetricsReader
 
 __all__ = ["ClusterStore", "Task", "Workers", "show_rates", "show_tasks"]
 
@@ -31,7 +31,7 @@ BLOCK_BYTES = 1 << 22
 class Task:
     """A task's last sign of life, and how many seconds ago it came."""
 
-    beat: Beat
+    beat: Heartbeat
     silent: float
 
     @property
@@ -84,7 +84,7 @@ class ClusterStore:
             beats = read_beats(self._folder).values()
             return [Task(beat, self._silence(beat)) for beat in sorted(beats, key=lambda beat: beat.name)]
 
-    def _silence(self, beat: Beat) -> float:
+    def _silence(self, beat: Heartbeat) -> float:
         life, now = (beat.incarnation, beat.counter), time.monotonic()
         known = self._lives.get(beat.name)
         if known is None:

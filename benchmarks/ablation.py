@@ -14,8 +14,8 @@ from benchmarks.report import Figure, Report
 from benchmarks.trainings import Trained, train_to_end
 from labkit import home
 from labkit.config import Config
-from labkit.presets import preset_values
-from labkit.processor import bfloat16_instructions
+from labkit.config.presets import preset_values
+from labkit.distributed.cpu import bfloat16_instructions
 
 QUESTION = "What does each part of the fast recipe contribute, at a short budget?"
 AS_IT_IS = "as it is"

@@ -23,10 +23,10 @@ from benchmarks.report import Figure, Goal, Report
 from benchmarks.trainings import Trained, evaluate_checkpoints, train_to_end
 from labkit import home
 from labkit.config import Config
+from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
-from labkit.presets import preset_values
-from labkit.processor import bfloat16_instructions
+from labkit.distributed.cpu import bfloat16_instructions
 
 QUESTION = "How accurate is a network after how much training?"
 POINTS = 12  # of a curve

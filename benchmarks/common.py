@@ -15,7 +15,7 @@ import numpy as np
 from labkit import home
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.prepare import prepare
-from labkit.processor import bfloat16_instructions
+from labkit.distributed.cpu import bfloat16_instructions
 
 __all__ = [
     "MISSING_TORCH",

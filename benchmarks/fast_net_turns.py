@@ -14,10 +14,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from benchmarks.turns import make_turns_parser, serve_turns, session_on_cpu
+from labkit.analysis.flops import matrix_product, training_flops
+from labkit.config.presets import preset_values
 from labkit.data.augment import standardize
 from labkit.data.loading import load_split
-from labkit.presets import preset_values
-from labkit.training.arithmetic import matrix_product, training_flops
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ from benchmarks.common import ROOT, at_least, make_parser, prepared_data, work_f
 from benchmarks.processes import Training, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
-from labkit.metrics import evaluations_path
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import evaluations_path
 
 QUESTION = "Is a training as fast beside a separate evaluation, on a core of its own, as it is alone?"
 # Unchanged, but for what two cores share: the memory, the last-level cache, their clock.
@@ -105,7 +105,7 @@ class Following:
     def __init__(self, run: RunDirectory, folder: Path) -> None:
         self._rows = evaluations_path(run.metrics_path)
         self._log = folder / "follow.log"
-        command = [sys.executable, "-m", "labkit.cli", "evaluate", str(run.path), "--watch"]
+        command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--watch"]
         # The training is held for most of the time: to the follower that is a run that has gone silent.
         command += ["--num-intra-threads", "1", "--wait-seconds", "1000000"]
         with open(self._log, "wb") as output:

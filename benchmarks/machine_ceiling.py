@@ -22,7 +22,7 @@ from benchmarks.common import (
     torch_is_installed,
 )
 from benchmarks.report import Figure, Report
-from labkit.training.arithmetic import matrix_product
+from labkit.analysis.flops import matrix_product
 
 QUESTION = "How many GFLOP/s does a large matrix product reach on this machine?"
 NAMES = {"float32": "float32", "mixed_bfloat16": "bfloat16"}

@@ -18,8 +18,8 @@ import psutil
 
 from benchmarks.common import ROOT
 from labkit.data.manifest import Manifest
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
 
 __all__ = ["Training", "Turns", "train_flags", "train_images_per_second"]
 
@@ -113,7 +113,7 @@ class Training(_Worker):
         folder.mkdir(parents=True, exist_ok=True)
         self.run = RunDirectory(folder / "run")
         self._reader = MetricsReader(self.run.metrics_path)
-        command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(self.run.path), *flags]
+        command = [sys.executable, "-m", "labkit", "train", "--job-dir", str(self.run.path), *flags]
         super().__init__(command, folder / "train.log", environment)
 
     def start(self, warmup_steps: int) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe_machine, load_average
-from labkit.runs import write_json_atomic
+from labkit.run_directory import write_json_atomic
 
 __all__ = ["Figure", "Goal", "Report", "print_table", "read_date", "read_figures"]
 

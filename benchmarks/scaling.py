@@ -26,9 +26,9 @@ from benchmarks.network_model import DEVICES, NETWORKS, NVLINK, Network, Predict
 from benchmarks.processes import train_flags
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
-from labkit.metrics import MetricsReader
-from labkit.notices import import_tensorflow
-from labkit.runs import RunDirectory
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
 
 QUESTION = "Are two workers nearly as fast as one process with their cores, and what would 256 GPUs give?"
 START_GOAL = Goal("at most", 1.5)
@@ -139,7 +139,7 @@ def measure_run(arguments: Sequence[str], place: Path, options: argparse.Namespa
     with open(log, "wb") as output:
         started = time.time()  # of the same clock as the rows' wall_time
         process = subprocess.Popen(
-            [sys.executable, "-m", "labkit.cli", *arguments, "--job-dir", str(place)],
+            [sys.executable, "-m", "labkit", *arguments, "--job-dir", str(place)],
             stdout=output,
             stderr=output,
             cwd=ROOT,

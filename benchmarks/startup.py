@@ -19,8 +19,8 @@ import psutil
 from benchmarks.common import ROOT, at_least, cifar10_archive, make_parser, prepared_data, work_folder
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
 
 QUESTION = "Do quick commands answer at once, and does a ResNet-20 run stay under 1.5 GB?"
 HELP_GOAL = Goal("below", 0.4)

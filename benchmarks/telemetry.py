@@ -22,7 +22,7 @@ from benchmarks.common import at_least, make_parser, prepared_data, work_folder
 from benchmarks.processes import Training, train_flags
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from labkit.training.telemetry import EventWriter, Pace, Telemetry
 
 QUESTION = "Do metrics, events and status together cost at most 1 % of a training step?"

@@ -11,8 +11,8 @@ from benchmarks.allocators import environment_with
 from benchmarks.common import ROOT
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
-from labkit.metrics import MetricsReader, with_evaluations
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader, with_evaluations
 
 __all__ = ["Trained", "evaluate_checkpoints", "train_to_end"]
 
@@ -58,7 +58,7 @@ def _directory(config: Config) -> RunDirectory:
 
 
 def _labkit(run: RunDirectory, *arguments: str) -> None:
-    command = [sys.executable, "-m", "labkit.cli", *arguments]
+    command = [sys.executable, "-m", "labkit", *arguments]
     log = Path(f"{run.path}.txt")
     with open(log, "a") as output:
         code = subprocess.call(

@@ -49,10 +49,10 @@ from benchmarks.network_model import (
 from benchmarks.processes import Training, Turns, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
+from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
-from labkit.presets import preset_values
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 
 needs_torch = pytest.mark.skipif(not torch_is_installed(), reason="PyTorch is not installed: make peers")
 
@@ -267,8 +267,8 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
 
     from benchmarks.keras_fit import compile_peer, make_peer
     from labkit.models.registry import build_model
-    from labkit.training.optimizers import SGD
-    from labkit.training.steps import make_train_step
+    from labkit.optim.sgd import SGD
+    from labkit.training.step import make_train_step
 
     # Decay large enough to be seen in three steps, in the weights and in the moving averages.
     values = {"weight_decay": 0.05, "weight_decay_mode": "decoupled", "batch_norm_decay": 0.5}
@@ -310,8 +310,8 @@ def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
 
     from benchmarks import torch_peer
     from labkit.models.registry import build_model
-    from labkit.training.optimizers import SGD
-    from labkit.training.steps import make_train_step
+    from labkit.optim.sgd import SGD
+    from labkit.training.step import make_train_step
 
     # Decay is PyTorch's kind; the rest is what the peer and processes.train_flags both say.
     values = {"learning_rate": torch_peer.LEARNING_RATE, "momentum": torch_peer.MOMENTUM}
@@ -610,9 +610,9 @@ def test_the_fast_nets_script_runs_and_writes_its_result(tmp_path, shapes, monke
     assert share == pytest.approx([a / b for a, b in zip(step, ceiling, strict=True)])
     flops = json.loads((tmp_path / "fast_net.json").read_text())["configuration"]["flops_per_image"]
     assert step == pytest.approx([flops * images / 1e9 for images in speed])
+    from labkit.analysis.flops import training_flops
     from labkit.config.model import ModelConfig
     from labkit.models.registry import build_model
-    from labkit.training.arithmetic import training_flops
 
     config = ModelConfig(model="fast", width_factor=0.125)
     whole = build_model(config, num_classes=shapes.num_classes, image_shape=shapes.image_shape)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from labkit.training.arithmetic import multiply_adds
+from labkit.analysis.flops import multiply_adds
 
 __all__ = ["ModelSummary", "Stage", "receptive_field", "summarize"]
 

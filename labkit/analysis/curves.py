@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.metrics import MetricsReader, Seam, with_evaluations
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader, Seam, with_evaluations
 
 __all__ = ["Curve", "Curves", "moving_average", "read_curves"]
 

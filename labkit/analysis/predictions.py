@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import InputError
-from labkit.runs import RunDirectory
-from labkit.scores import class_figures, indicators, right
+from labkit.run_directory import RunDirectory
+from labkit.training.scores import class_figures, indicators, right
 
 __all__ = ["Predictions", "load_predictions", "signature"]
 
@@ -102,7 +102,7 @@ class Predictions:
         return order[kept]
 
     def per_class(self) -> list[dict[str, Any]]:
-        """Return ``class`` (its name), ``examples``, and the figures of ``labkit.scores.class_figures``."""
+        """Return ``class`` (its name), ``examples``, and what ``class_figures`` gives."""
         rows = class_figures(self.labels, self.predicted, self.classes)
         return [{"class": row.pop("name"), "examples": row.pop("count"), **row} for row in rows]
 

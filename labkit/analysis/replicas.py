@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.architectures import model_name
 from labkit.config import Config, fields_by_name
+from labkit.config.architectures import model_name
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader
+from labkit.run_directory.metrics import MetricsReader
 
 __all__ = ["LAYOUTS", "Layout", "ReplicaComparison", "compare_replicas"]
 
@@ -72,7 +72,7 @@ class Layout:
         if self.processes > 1:
             mine["sync"] = True
         fields = fields_by_name()
-        command = [sys.executable, "-m", "labkit.cli"]
+        command = [sys.executable, "-m", "labkit"]
         if self.processes > 1:
             command += ["cluster", "local", "--workers", str(self.processes), "--"]
         command.append("train")

@@ -1,7 +1,7 @@
 """A configuration as the arguments of ``labkit train``, for launchers that write a command down."""
 
-from labkit.architectures import default_depth
 from labkit.config import Config, fields_by_name
+from labkit.config.architectures import default_depth
 from labkit.errors import InputError
 
 __all__ = ["CLUSTER_FLAGS", "check_replicas", "train_arguments"]

@@ -22,8 +22,8 @@ from labkit.cluster.pods import (
     pod_template,
 )
 from labkit.config import Config, fields_by_name
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.training.topology import ClusterTask
 
 __all__ = ["PodOptions", "render_indexed_job", "render_tfjob", "task_from_kubernetes", "to_yaml"]
 

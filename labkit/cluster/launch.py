@@ -9,11 +9,11 @@ from pathlib import Path
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster, own_host, run_local_cluster
 from labkit.config import Config
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.runs import RunDirectory, RunLock
+from labkit.run_directory import RunDirectory, RunLock
 from labkit.training.admission import check_cluster, discard
 from labkit.training.resolution import DATA_CHOICE, admit_to_cluster, ensure_data_set
-from labkit.training.topology import ClusterTask
 
 __all__ = ["Launch", "plan_launch"]
 
@@ -62,7 +62,7 @@ class Launch:
             lock.release()
 
     def _run(self, output: Callable[[str], None]) -> int:
-        command = [sys.executable, "-m", "labkit.cli", *train_arguments(self.config)]
+        command = [sys.executable, "-m", "labkit", *train_arguments(self.config)]
         return run_local_cluster(
             command,
             workers=self.cluster.workers,

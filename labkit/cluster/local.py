@@ -17,11 +17,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.beats import read_beats
 from labkit.cluster.supervisor import Ending, Supervisor, stop_signals
+from labkit.distributed.heartbeat import read_beats
+from labkit.distributed.peers import EXIT_LOST_PEER
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.peers import EXIT_LOST_PEER
-from labkit.training.topology import ClusterTask
 
 __all__ = ["LocalCluster", "Patience", "own_host", "run_local_cluster"]
 
@@ -121,10 +121,10 @@ def run_local_cluster(
     SIGINT, SIGTERM and SIGHUP become SIGTERM for the tasks, which save and end; a second one kills them.
 
     Args:
-        command: for all tasks the same, such as ``[sys.executable, "-m", "labkit.cli", "train", …]``.
+        command: for all tasks the same, such as ``[sys.executable, "-m", "labkit", "train", …]``.
         workers: number of tasks that train.
         ps: number of parameter servers.
-        folder: ``cluster/`` in the run directory, where the tasks give signs of life (``labkit.peers``).
+        folder: ``cluster/`` in the run directory, where the tasks give signs of life (``distributed.peers``).
         max_restarts: of the whole cluster, and of each asynchronous worker.
         host: an address of this machine; the default keeps the cluster to itself.
         environment: for a task, additions to this process's environment.

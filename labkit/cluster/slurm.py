@@ -9,8 +9,8 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping
 
+from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
-from labkit.training.topology import ClusterTask, split_address
 
 __all__ = ["expand_hostlist", "listening_address", "node_address", "task_from_slurm"]
 

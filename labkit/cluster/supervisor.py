@@ -17,11 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.beats import Sighting, beat_path
-from labkit.cluster import keeper
-from labkit.cluster.tf_config import make_tf_config
-from labkit.peers import EXIT_LOST_PEER
-from labkit.training.topology import ClusterTask
+from labkit.cluster import subreaper as keeper
+from labkit.distributed.heartbeat import PeerState, beat_path
+from labkit.distributed.peers import EXIT_LOST_PEER
+from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_config import make_tf_config
 
 __all__ = ["Ending", "Lines", "Supervisor", "stop_signals"]
 
@@ -103,7 +103,7 @@ class _Process:
     def __init__(
         self, task: ClusterTask, command: Sequence[str], environment: Mapping[str, str], folder: Path
     ):
-        self.sighting = Sighting(task.name, task.address, beat_path(folder, task.name))
+        self.sighting = PeerState(task.name, task.address, beat_path(folder, task.name))
         self.was_alive = False
         self.killed_because = ""
         self.silent_since: float | None = None
@@ -240,7 +240,7 @@ class Supervisor:
             return
         self._looked = now
         for name, process in self._processes.items():
-            # As in labkit.peers, what passed while this very process slept counts for little.
+            # As in labkit.distributed.peers, what passed while this very process slept counts for little.
             if process.frozen(min(elapsed, 2 * self._interval), self._stall_timeout):
                 self.kill([name], f"gave no sign of life for {self._stall_timeout:g} s")
 

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from labkit.cluster.endings import VARIABLE as ENDING
+from labkit.cluster.exit_status import VARIABLE as ENDING
 from labkit.cluster.slurm import listening_address, task_from_slurm
-from labkit.cluster.tf_config import make_tf_config
+from labkit.distributed.peers import EXIT_LOST_PEER
+from labkit.distributed.tf_config import make_tf_config
 from labkit.errors import InputError
-from labkit.peers import EXIT_LOST_PEER
 
 __all__ = ["TFJOB_EXIT_RETRY", "become_slurm_task", "run_tfjob_task"]
 
@@ -73,7 +73,7 @@ def run_tfjob_task(arguments: Sequence[str]) -> int:
 def _labkit(arguments: Sequence[str]) -> list[str]:
     if not arguments:
         raise InputError("no command to start; give one behind --, such as: -- train --sync --dataset shapes")
-    return [sys.executable, "-m", "labkit.cli", *arguments]
+    return [sys.executable, "-m", "labkit", *arguments]
 
 
 def _names_flag(arguments: Sequence[str], flag: str) -> bool:

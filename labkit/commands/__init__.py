@@ -1,6 +1,5 @@
-"""Commands of ``labkit``, one module each: an ``ACTION`` with its flags and what it does."""
+"""Commands of ``labkit``, one module each: a ``COMMAND`` with its flags and what it does."""
 
-from labkit.actions import Action, ActionGroup
 from labkit.commands import (
     cluster,
     compare,
@@ -14,20 +13,21 @@ from labkit.commands import (
     runs,
     train,
 )
+from labkit.commands.command import Command, CommandGroup
 
-__all__ = ["ACTIONS"]
+__all__ = ["COMMANDS"]
 
 # In the order of the help.
-ACTIONS: tuple[Action | ActionGroup, ...] = (
-    data.ACTION,
-    train.ACTION,
-    evaluate.ACTION,
-    runs.ACTION,
-    models.ACTION,
-    compare.ACTION,
-    profile.ACTION,
-    export.ACTION,
-    cluster.ACTION,
-    doctor.ACTION,
-    demo.ACTION,
+COMMANDS: tuple[Command | CommandGroup, ...] = (
+    data.COMMAND,
+    train.COMMAND,
+    evaluate.COMMAND,
+    runs.COMMAND,
+    models.COMMAND,
+    compare.COMMAND,
+    profile.COMMAND,
+    export.COMMAND,
+    cluster.COMMAND,
+    doctor.COMMAND,
+    demo.COMMAND,
 )

@@ -4,16 +4,16 @@ import argparse
 import functools
 from typing import TYPE_CHECKING, Any
 
-from labkit.actions import Action
-from labkit.arguments import add_field, typed, whole_number
-from labkit.comparing.budget import shared_fields
+from labkit.analysis.comparison.budget import shared_fields
+from labkit.commands.arguments import add_field, typed, whole_number
+from labkit.commands.command import Command
 from labkit.config import fields_by_name
 from labkit.errors import InputError
 
 if TYPE_CHECKING:
-    from labkit.analysis.comparison import Comparison
+    from labkit.analysis.comparison.read import Comparison
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 # What labkit train takes and a comparison decides for each training.
 INSTEAD = {
@@ -56,10 +56,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Train, measure, print and write what is compared. Returns the exit code. Raises InputError."""
     models, values = _asked(options)
-    from labkit.analysis.comparison import read_comparison
+    from labkit.analysis.comparison.execute import Execution, check_new, prepare_data_set
+    from labkit.analysis.comparison.read import read_comparison
+    from labkit.analysis.comparison.trials import plan_comparison
     from labkit.cluster.supervisor import stop_signals
-    from labkit.comparing.execute import Execution, check_new, prepare_data_set
-    from labkit.comparing.plan import plan_comparison
 
     say = functools.partial(print, flush=True)
     with stop_signals() as signals:
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """Return the models' names, and the values of the fields that they share."""
-    from labkit.presets import preset_values
+    from labkit.config.presets import preset_values
 
     fields = fields_by_name()
     for name, instead in INSTEAD.items():
@@ -109,7 +109,7 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
 
 def _write(comparison: "Comparison") -> None:
     """Write the result files that aren't there, or hold something else."""
-    from labkit.comparing.results import as_csv, as_json, as_markdown, results_path, write_if_changed
+    from labkit.analysis.comparison.tables import as_csv, as_json, as_markdown, results_path, write_if_changed
 
     changed = False
     for kind, text in (("csv", as_csv), ("md", as_markdown), ("json", as_json)):
@@ -142,4 +142,4 @@ def _show(comparison: "Comparison") -> None:
     console.print(f"results.csv, .json, .md and .png are in {comparison.path}", soft_wrap=True)
 
 
-ACTION = Action("compare", "Train several models with one budget, and compare them.", _add_arguments, _run)
+COMMAND = Command("compare", "Train several models with one budget, and compare them.", _add_arguments, _run)

@@ -2,11 +2,11 @@
 
 import argparse
 
-from labkit.actions import Action, ActionGroup
-from labkit.arguments import whole_number
+from labkit.commands.arguments import whole_number
+from labkit.commands.command import Command, CommandGroup
 from labkit.errors import InputError
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 
 def _add_prepare(parser: argparse.ArgumentParser) -> None:
@@ -83,11 +83,11 @@ def _prepare(options: argparse.Namespace) -> int:
     return 0
 
 
-ACTION = ActionGroup(
+COMMAND = CommandGroup(
     "data",
     "Prepare data sets.",
     (
-        Action(
+        Command(
             "prepare",
             "Download or read a data set, and write it as sharded TFRecords.",
             _add_prepare,

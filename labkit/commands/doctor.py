@@ -1,10 +1,219 @@
-"""``labkit doctor``: what this machine has."""
+"""``labkit doctor``: what this machine has, and what to do about each problem."""
 
 import argparse
+import errno
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 
-from labkit.actions import Action
+from labkit import home
+from labkit.allocator import CHOICE, KEEPING, choose, glibc_is_set, preloaded_allocator
+from labkit.commands.command import Command
+from labkit.data.manifest import DATASETS, find_manifest, verify_shards
+from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, cpu_flags
+from labkit.errors import InputError
+from labkit.quiet_import import import_tensorflow
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND", "Finding", "examine", "findings"]
+
+INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
+LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
+PACKAGES = ("tensorflow", "keras", "numpy", "streamlit", "jupyterlab", "papermill")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. ``level``: ok, note or problem; ``way_out``: what to do, for the latter two."""
+
+    level: str
+    subject: str
+    text: str
+    way_out: str = ""
+
+
+def examine() -> int:
+    """Print all findings. Returns 1 where one is a problem, else 0."""
+    worst = 0
+    for finding in findings():
+        mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
+        print(f"{mark}  {finding.subject:<14} {finding.text}")
+        if finding.way_out:
+            print(f"{'':<24} -> {finding.way_out}")
+        worst |= finding.level == "problem"
+    return int(worst)
+
+
+def findings() -> Iterator[Finding]:
+    """Yield the findings, the quick ones first."""
+    yield _python()
+    yield _versions()
+    yield _cpu()
+    yield _bfloat16()
+    yield from _threads()
+    yield _allocator()
+    yield from _disk()
+    yield from _data_sets()
+    yield from _devices()
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if version.startswith("3.11."):
+        return Finding("ok", "python", version)
+    return Finding(
+        "problem", "python", version, "labkit is locked for Python 3.11: make env with PYTHON=python3.11"
+    )
+
+
+def _versions() -> Finding:
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding("problem", "versions", f"missing: {', '.join(missing)}", "run make env")
+    return Finding("ok", "versions", ", ".join(found))
+
+
+def _cpu() -> Finding:
+    flags = cpu_flags()
+    if flags is None:
+        return Finding(
+            "note", "instructions", "unknown on this system", "none needed: TensorFlow finds them itself"
+        )
+    present = [name for name in INSTRUCTION_SETS if name in flags]
+    if "avx2" not in present:
+        return Finding("note", "instructions", "no AVX2", "training will be slow: use a newer CPU or a GPU")
+    width = "512" if "avx512f" in present else "256"
+    return Finding("ok", "instructions", f"{', '.join(present)}; float32 in vectors of {width} bits")
+
+
+def _bfloat16() -> Finding:
+    found = bfloat16_instructions()
+    if found:
+        text = f"{', '.join(found)}: the CPU computes in bfloat16; try --precision mixed_bfloat16"
+        return Finding("ok", "bfloat16", text)
+    text = f"no {' or '.join(BFLOAT16_INSTRUCTIONS)}: emulated; --precision mixed_bfloat16 is refused"
+    if cpu_flags() is None:
+        text = "unknown on this system"
+    return Finding("note", "bfloat16", text, "train in float32, or on a GPU")
+
+
+def _threads() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding(
+        "ok", "threads", f"{cores} usable cores; TensorFlow takes one thread a core unless told otherwise"
+    )
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        yield Finding(
+            "problem", "oneDNN", "switched off: steps take twice as long", "unset TF_ENABLE_ONEDNN_OPTS"
+        )
+    named = os.environ.get("OMP_NUM_THREADS")
+    if named:
+        yield Finding("note", "threads", f"OMP_NUM_THREADS={named}", "unset it if steps are slow")
+
+
+def _allocator() -> Finding:
+    other = preloaded_allocator(os.environ)
+    if other:
+        return Finding("ok", "allocator", other)
+    if platform.libc_ver()[0] != "glibc":
+        return Finding("ok", "allocator", "the system's own, which has no setting that labkit knows")
+    missing = [name for name in KEEPING if name not in os.environ]
+    if not missing:
+        return Finding("ok", "allocator", "glibc, told to keep its memory (MALLOC_* are set)")
+    settings = " ".join(f"{name}={value}" for name, value in KEEPING.items())
+    if glibc_is_set(os.environ):
+        text = f"glibc, as MALLOC_* say (not set: {', '.join(missing)})"
+        return Finding("note", "allocator", text, f"for memory that is kept: export {settings}")
+    if choose(os.environ) == "default":
+        text = f"glibc gives big buffers back after every operation ({CHOICE}={os.environ[CHOICE]})"
+        return Finding("note", "allocator", text, f"unset {CHOICE}")
+    text = "glibc; labkit train, evaluate and profile start themselves anew, once, told to keep its memory"
+    return Finding("note", "allocator", text, f"for notebooks too: export {settings}")
+
+
+def _disk() -> Iterator[Finding]:
+    for subject, folder in (("data", home.data_home()), ("runs", home.runs_home())):
+        try:
+            existing = _existing(folder)
+            free = shutil.disk_usage(existing).free
+        except OSError as error:  # a folder that may not be searched, a name that is too long
+            text = f"{folder} can't be examined: {error.strerror}"
+            yield Finding("problem", subject, text, "set LABKIT_HOME to a folder of yours")
+            continue
+        text = f"{folder}, {free / 2**30:.1f} GiB free"
+        if not existing.is_dir():
+            text = f"{folder}: {existing} is not a folder"
+            yield Finding("problem", subject, text, "set LABKIT_HOME to a folder of yours")
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            yield Finding("problem", subject, f"{text}, not writable", "set LABKIT_HOME to a folder of yours")
+        elif free < LEAST_FREE_BYTES:
+            yield Finding("problem", subject, text, "free some space, or set LABKIT_HOME to another disk")
+        else:
+            yield Finding("ok", subject, text)
+
+
+def _existing(folder: Path) -> Path:
+    """Return ``folder`` or its nearest ancestor that exists. Raises OSError where that can't be seen."""
+    for path in (folder, *folder.parents):
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+
+
+def _data_sets() -> Iterator[Finding]:
+    for dataset in DATASETS:
+        prepare = f"labkit data prepare --dataset {dataset}"
+        try:
+            manifest = find_manifest(home.data_home(), dataset)
+        except InputError as error:
+            yield Finding("problem", dataset, str(error), prepare)
+            continue
+        if manifest is None:
+            yield Finding("note", dataset, "not prepared", prepare)
+            continue
+        damaged = verify_shards(manifest)
+        if damaged:
+            yield Finding("problem", dataset, f"damaged: {', '.join(damaged)}", f"rebuild with: {prepare}")
+        else:
+            counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
+            yield Finding("ok", dataset, f"{counts}; every shard verified")
+
+
+def _devices() -> Iterator[Finding]:
+    try:
+        import_tensorflow()
+        import tensorflow as tf
+    except ImportError as error:
+        yield Finding("problem", "devices", f"TensorFlow can't be imported: {error}", "run make env")
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        details = tf.config.experimental.get_device_details(gpu)
+        yield Finding("ok", "devices", f"{gpu.name}: {details.get('device_name', 'unknown')}")
+    if gpus:
+        return
+    if Path("/proc/driver/nvidia").exists():
+        yield Finding(
+            "problem",
+            "devices",
+            "this machine has an NVIDIA driver, but TensorFlow finds no GPU",
+            "install CUDA's libraries: .venv/bin/pip install 'tensorflow[and-cuda]==2.21.0'",
+        )
+    else:
+        yield Finding(
+            "ok", "devices", "CPU only; several replicas can be simulated (--simulate-missing-gpus)"
+        )
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,11 +222,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Examine this machine. Returns the exit code."""
-    from labkit.doctor import examine
-
     return examine()
 
 
-ACTION = Action(
+COMMAND = Command(
     "doctor", "Say what this machine has, and what to do about each problem.", _add_arguments, _run
 )

@@ -3,11 +3,11 @@
 import argparse
 from typing import Any
 
-from labkit.actions import Action
-from labkit.arguments import seconds, whole_number
+from labkit.commands.arguments import seconds, whole_number
+from labkit.commands.command import Command
 from labkit.errors import InputError
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +55,8 @@ def _run(options: argparse.Namespace) -> int:
         return _watch(options)
     if options.wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
+    from labkit.run_directory.find import find_run
     from labkit.training.api import evaluate
-    from labkit.training.find_run import find_run
 
     figures = evaluate(
         str(find_run(options.run)),
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print_figures(figures: dict[str, Any]) -> None:
-    from labkit.metrics import figures_in_words
+    from labkit.run_directory.metrics import figures_in_words
 
     names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in figures else {}
     print(
@@ -119,7 +119,7 @@ def _watch(options: argparse.Namespace) -> int:
     return 0 if result.state == "finished" else 1
 
 
-ACTION = Action(
+COMMAND = Command(
     "evaluate",
     "Evaluate a checkpoint and write its predictions; with --watch each checkpoint as it appears.",
     _add_arguments,

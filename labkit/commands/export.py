@@ -2,11 +2,11 @@
 
 import argparse
 
-from labkit.actions import Action
+from labkit.commands.command import Command
 from labkit.export.formats import FORMATS
-from labkit.training.find_run import find_run
+from labkit.run_directory.find import find_run
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def _shape(tensor) -> str:
     return f"{tensor['name']} {tensor['dtype']} [{sizes}]"
 
 
-ACTION = Action(
+COMMAND = Command(
     "export",
     "Write a run as a file that needs no labkit: Keras, SavedModel, TFLite, ONNX.",
     _add_arguments,

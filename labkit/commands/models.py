@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from labkit.actions import Action
-from labkit.architectures import ARCHITECTURES, KNOWN_MODELS, parse_model_name
+from labkit.commands.command import Command
 from labkit.config import ModelConfig
-from labkit.notices import import_tensorflow
+from labkit.config.architectures import ARCHITECTURES, KNOWN_MODELS, parse_model_name
+from labkit.quiet_import import import_tensorflow
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 # Those of CIFAR-10; the embedded shapes have the same.
 IMAGE_SHAPE = (32, 32, 3)
@@ -141,4 +141,4 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.2%}"
 
 
-ACTION = Action("models", "List the networks, or show one by stages.", _add_arguments, _run)
+COMMAND = Command("models", "List the networks, or show one by stages.", _add_arguments, _run)

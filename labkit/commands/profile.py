@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.actions import Action
-from labkit.arguments import add_field, config_of, whole_number
+from labkit.commands.arguments import add_field, config_of, whole_number
+from labkit.commands.command import Command
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 
 if TYPE_CHECKING:
-    from labkit.training.profiling import Profile
+    from labkit.analysis.profile import Profile
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 MAX_STEPS = 1000  # a trace of a step is about a megabyte, held in memory until it is written
 SHOWN_TYPES = 3
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(f"--steps is {options.steps}; allowed: a whole number from 1 to {MAX_STEPS}")
     config = config_of(options)
     _check_alone(config)
-    from labkit.training.profiling import profile_training
+    from labkit.analysis.profile import profile_training
 
     profile = profile_training(config, steps=options.steps, output=options.output)
     _print_times(profile)
@@ -69,7 +69,7 @@ def _check_alone(config: Config) -> None:
             f"--start-from is {config.transfer.start_from!r}, but a step takes as long whatever the weights "
             "are; leave it out"
         )
-    from labkit.cluster.tf_config import find_task
+    from labkit.distributed.tf_config import find_task
 
     task = find_task(config.distribution, os.environ)
     if task is not None:
@@ -146,4 +146,6 @@ def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], caption:
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
-ACTION = Action("profile", "Say where the time of a training step goes.", _add_arguments, _run, computes=True)
+COMMAND = Command(
+    "profile", "Say where the time of a training step goes.", _add_arguments, _run, computes=True
+)

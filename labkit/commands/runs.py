@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from labkit.actions import Action
+from labkit.commands.command import Command
 from labkit.errors import InputError
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Print a line for each run. Returns 0. Raises InputError where the named folder is none."""
     from labkit import home
-    from labkit.runs import list_runs
+    from labkit.run_directory import list_runs
 
     folder = Path(options.runs_dir) if options.runs_dir else home.runs_home()
     if options.runs_dir and not folder.is_dir():
@@ -33,4 +33,4 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-ACTION = Action("runs", "List runs and where they stand.", _add_arguments, _run)
+COMMAND = Command("runs", "List runs and where they stand.", _add_arguments, _run)

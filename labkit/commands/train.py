@@ -6,13 +6,13 @@ import signal
 import sys
 from typing import Any
 
-from labkit.actions import Action
-from labkit.arguments import add_field, config_of
-from labkit.cluster.endings import note_failure, note_step
+from labkit.cluster.exit_status import note_failure, note_step
+from labkit.commands.arguments import add_field, config_of
+from labkit.commands.command import Command
 from labkit.config import Config, fields_by_name
-from labkit.peers import EXIT_LOST_PEER, PeerLost
+from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
 
-__all__ = ["ACTION"]
+__all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,14 +28,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Train, or show the named runs. Returns the exit code; a task of a cluster ends the process with it."""
-    from labkit.presets import PRESETS, preset_summary
+    from labkit.config.presets import PRESETS, preset_summary
 
     if options.list_presets:
         for name in PRESETS:
             print(f"{name}: {preset_summary(name)}")
         return 0
     config = config_of(options)
-    from labkit.cluster.tf_config import find_task
+    from labkit.distributed.tf_config import find_task
 
     task = find_task(config.distribution, os.environ)
     if task is not None and task.job_name == "ps" and config.distribution.sync:
@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _train_as(task: Any, config: Config, overwrite: bool) -> int:
     """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code."""
-    from labkit.cluster.servers import is_server, serve
+    from labkit.distributed.servers import is_server, serve
     from labkit.training.api import train
 
     if task is not None and is_server(task, config):
@@ -76,4 +76,4 @@ def _train_as(task: Any, config: Config, overwrite: bool) -> int:
     return 0 if result.state == "finished" else 1
 
 
-ACTION = Action("train", "Train a run, or go on with it.", _add_arguments, _run, computes=True)
+COMMAND = Command("train", "Train a run, or go on with it.", _add_arguments, _run, computes=True)

@@ -4,8 +4,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from labkit.config.fields import FieldOwner, option
 from labkit.errors import InputError
-from labkit.fields import FieldOwner, option
 
 __all__ = ["DataConfig"]
 

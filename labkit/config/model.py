@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.architectures import (
+from labkit.config.architectures import (
     APPLICATIONS,
     ARCHITECTURES,
     default_depth,
     parse_model_name,
     resolved_depth,
 )
+from labkit.config.fields import FieldOwner, fields_of, option
 from labkit.errors import InputError
-from labkit.fields import FieldOwner, fields_of, option
 
 __all__ = ["ModelConfig"]
 

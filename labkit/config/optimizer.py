@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from labkit.config.fields import FieldOwner, option
 from labkit.errors import InputError
-from labkit.fields import FieldOwner, option
 
 __all__ = ["OptimizerConfig"]
 

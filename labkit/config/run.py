@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from labkit.fields import FieldOwner, option
+from labkit.config.fields import FieldOwner, option
 
 __all__ = ["RunConfig"]
 

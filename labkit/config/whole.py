@@ -9,12 +9,12 @@ from typing import Any, Self
 
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
+from labkit.config.fields import FieldInfo, fields_of, unknown_name_error
 from labkit.config.model import ModelConfig
 from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig
 from labkit.config.transfer import TransferConfig
 from labkit.errors import InputError
-from labkit.fields import FieldInfo, fields_of, unknown_name_error
 
 __all__ = ["Config", "fields_by_name"]
 

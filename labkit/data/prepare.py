@@ -32,11 +32,11 @@ from labkit.data.manifest import (
     verify_shards,
     write_manifest,
 )
-from labkit.data.part import class_names, with_classes, with_train_examples
 from labkit.data.request import Request, check_request
 from labkit.data.splitting import channel_statistics, strata, stratified_validation_rows
+from labkit.data.subset import class_names, with_classes, with_train_examples
 from labkit.errors import InputError
-from labkit.notices import import_tensorflow
+from labkit.quiet_import import import_tensorflow
 
 __all__ = ["DATASETS", "DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
 

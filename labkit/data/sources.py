@@ -125,7 +125,7 @@ def download(
 def _download(
     source: str, target: Path, timeout: float, attempts: int, announce: Callable[[str], None]
 ) -> Path:
-    from labkit.data.transfer import TransferError, fetch
+    from labkit.data.download import TransferError, fetch
 
     part = target.with_name(f"{target.name}.part")
     way_out = "try again, or get the archive elsewhere and give --archive PATH"

@@ -10,8 +10,8 @@ from labkit.errors import InputError
 from labkit.export.formats import FORMATS, check_installed
 from labkit.export.output import check_output
 from labkit.export.request import ExportRequest, ExportResult
-from labkit.notices import import_tensorflow
-from labkit.runs import RunDirectory
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
 from labkit.training.admission import recorded_config
 from labkit.training.resolution import data_directory
 

@@ -16,10 +16,10 @@ from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.export import predict
 from labkit.export.formats import Format
-from labkit.scores import right
 from labkit.training.evaluate import evaluate_split
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.training.steps import make_predict_step
+from labkit.training.scores import right
+from labkit.training.step import make_predict_step
 
 __all__ = ["TOLERANCE", "Comparison", "compare", "compare_outputs"]
 

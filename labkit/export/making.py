@@ -7,13 +7,13 @@ import keras
 import tensorflow as tf
 
 from labkit import __version__
-from labkit.architectures import model_name
+from labkit.config.architectures import model_name
 from labkit.export.check import compare
 from labkit.export.output import folder_beside, publish
 from labkit.export.request import ExportRequest, ExportResult
 from labkit.export.standard import standard_model
 from labkit.export.trained import trained_model
-from labkit.metrics import MetricsReader, with_evaluations
+from labkit.run_directory.metrics import MetricsReader, with_evaluations
 from labkit.training.api import chosen_step
 from labkit.training.checkpoint_evaluator import check_same_data
 from labkit.training.checkpoints import CheckpointState, CheckpointStore

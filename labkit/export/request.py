@@ -7,7 +7,7 @@ from typing import Any
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.export.formats import Format
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 
 __all__ = ["ExportRequest", "ExportResult"]
 

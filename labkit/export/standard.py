@@ -8,12 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.architectures import model_name
 from labkit.config import ModelConfig
+from labkit.config.architectures import model_name
 from labkit.data.augment import standardize
 from labkit.data.manifest import Manifest
+from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
-from labkit.models.toolbox import Toolbox
 
 __all__ = ["StandardToolbox", "copy_weights", "foreign_objects", "standard_model"]
 
@@ -23,13 +23,13 @@ PROBE_IMAGES = 8
 PROBE_TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
-class StandardToolbox(Toolbox):
+class StandardToolbox(LayerFactory):
     """Layers that plain Keras has. What only the start of a training needs is left out."""
 
     whitening_layer = keras.layers.Conv2D  # its kernel comes with the trained weights
 
     def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
-        """As in ``Toolbox``; the initial weights are Keras's whatever ``dirac`` is."""
+        """As in ``LayerFactory``; the initial weights are Keras's whatever ``dirac`` is."""
         return super().conv(x, filters, kernel_size, stride)
 
     def norm_layer(
@@ -79,7 +79,7 @@ def standard_model(
         loss: that the network was trained with, ``softmax`` or ``sigmoid``: which of the two it is.
 
     Raises RuntimeError where the architecture has something that plain Keras doesn't know, or where the two
-    networks differ: neither happens with those in ``labkit.architectures``.
+    networks differ: neither happens with those in ``labkit.config.architectures``.
     """
     ends: dict[str, Any] = {
         "standardized_input": standardized_input,

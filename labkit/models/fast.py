@@ -7,7 +7,7 @@ normalization without a trained factor, convolutions that begin as the identity.
 
 import keras
 
-from labkit.models.toolbox import Toolbox
+from labkit.models.layer_factory import LayerFactory
 
 __all__ = ["fast_net"]
 
@@ -16,7 +16,7 @@ LOGIT_SCALE = 1 / 9  # airbench94
 
 
 def fast_net(
-    toolbox: Toolbox,
+    layers: LayerFactory,
     images,
     *,
     width_factor: float,
@@ -28,24 +28,24 @@ def fast_net(
     """Return the logits, float32 [batch, num_classes], of the fast net over ``images``.
 
     Args:
-        toolbox: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the toolbox says so.
+        layers: makes the layers, with layout, precision, normalization and seed decided.
+        images: float [batch, height, width, channels], or channels first where the factory says so.
         width_factor: multiplies the widths of the stages; they are rounded to a multiple of 16.
         num_classes: of the logits.
         whitening: whether the first layer is frozen at what whitens the images; else it is trained.
         dirac: whether convolutions begin as the identity.
         activation: ``relu``, ``silu`` or ``gelu``.
     """
-    activate = {"relu": toolbox.relu, "silu": toolbox.silu, "gelu": toolbox.gelu}[activation]
+    activate = {"relu": layers.relu, "silu": layers.silu, "gelu": layers.gelu}[activation]
 
     def norm_activate(x):
-        return activate(toolbox.norm(x, scale=False))
+        return activate(layers.norm(x, scale=False))
 
-    with toolbox.part("stem"):
-        x = activate(toolbox.whitening(images)) if whitening else norm_activate(toolbox.conv(images, 24, 3))
+    with layers.part("stem"):
+        x = activate(layers.whitening(images)) if whitening else norm_activate(layers.conv(images, 24, 3))
     for stage, width in enumerate(STAGE_WIDTHS, start=1):
         filters = max(16, round(width * width_factor / 16) * 16)
-        with toolbox.part(f"stage{stage}"):
-            x = norm_activate(toolbox.max_pool(toolbox.conv(x, filters, 3, dirac=dirac), 2))
-            x = norm_activate(toolbox.conv(x, filters, 3, dirac=dirac))
-    return toolbox.logits(toolbox.global_max(x), num_classes, use_bias=False, scale=LOGIT_SCALE)
+        with layers.part(f"stage{stage}"):
+            x = norm_activate(layers.max_pool(layers.conv(x, filters, 3, dirac=dirac), 2))
+            x = norm_activate(layers.conv(x, filters, 3, dirac=dirac))
+    return layers.logits(layers.global_max(x), num_classes, use_bias=False, scale=LOGIT_SCALE)

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from labkit.errors import InputError
-from labkit.models.toolbox import Toolbox
+from labkit.models.layer_factory import LayerFactory
 
 __all__ = ["bare_application", "keras_application", "stage_name"]
 
@@ -22,22 +22,24 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 TAKES_STANDARDIZED = ("DenseNet121",)  # the others take pixels from -1 to 1: mode "tf"
 
 
-def keras_application(toolbox: Toolbox, images, *, application: str, num_classes: int) -> keras.KerasTensor:
+def keras_application(
+    layers: LayerFactory, images, *, application: str, num_classes: int
+) -> keras.KerasTensor:
     """Return the logits, float32 [batch, num_classes], of a network of ``keras.applications``.
 
     It gets standardized images, of whatever data set, as if they were standardized ones of ImageNet.
 
     Args:
-        toolbox: makes the layers, with precision, normalization and seed decided. The network itself is
+        layers: makes the layers, with precision, normalization and seed decided. The network itself is
             channels last; epsilons are its own.
-        images: float [batch, height, width, 3], or channels first where the toolbox says so.
-        application: its name there, one of ``labkit.architectures.APPLICATIONS``.
+        images: float [batch, height, width, 3], or channels first where the factory says so.
+        application: its name there, one of ``labkit.config.architectures.APPLICATIONS``.
         num_classes: of the logits.
 
     Raises InputError for images that are too small, or don't have three channels.
     """
     x = images
-    if toolbox.data_format == "channels_first":
+    if layers.data_format == "channels_first":
         x = keras.layers.Permute((2, 3, 1))(x)
     image_shape = x.shape[1:]
     if min(image_shape[:2]) < SMALLEST or image_shape[2] != 3:
@@ -47,18 +49,20 @@ def keras_application(toolbox: Toolbox, images, *, application: str, num_classes
         )
     if application not in TAKES_STANDARDIZED:
         x = keras.layers.Rescaling(
-            [2 * std for std in IMAGENET_STD], [2 * mean - 1 for mean in IMAGENET_MEAN], dtype=toolbox.dtype
+            [2 * std for std in IMAGENET_STD],
+            [2 * mean - 1 for mean in IMAGENET_MEAN],
+            dtype=layers.dtype,
         )(x)
     network = bare_application(application, image_shape)
     # What Keras's clone_model does, but for the layers being ours, side by side with the rest.
     x = network._run_through_graph(
         [x],
-        operation_fn=lambda layer: _remade(toolbox, layer, image_shape),
+        operation_fn=lambda layer: _remade(layers, layer, image_shape),
         call_fn=lambda layer, *tensors, mask=None: layer(*tensors),
     )
     x = keras.tree.flatten(x)[0]
-    x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=toolbox.dtype)(x)
-    return toolbox.logits(x, num_classes)
+    x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=layers.dtype)(x)
+    return layers.logits(x, num_classes)
 
 
 def bare_application(application: str, image_shape: tuple[int, int, int]) -> keras.Model:
@@ -73,13 +77,13 @@ def stage_name(layer: keras.Layer, image_shape: tuple[int, int, int]) -> str:
     return f"stage{halvings}_{layer.name}"
 
 
-def _remade(toolbox: Toolbox, layer: keras.Layer, image_shape: tuple[int, int, int]) -> keras.Layer:
-    """Return a new layer like ``layer``, in the toolbox's precision, with its normalization and seeds."""
+def _remade(layers: LayerFactory, layer: keras.Layer, image_shape: tuple[int, int, int]) -> keras.Layer:
+    """Return a new layer like ``layer``, in the factory's precision, with its normalization and seeds."""
     name = stage_name(layer, image_shape)
     if isinstance(layer, keras.layers.BatchNormalization):
-        return toolbox.norm_layer(name=name, epsilon=layer.epsilon, data_format="channels_last")
-    values: dict[str, Any] = {**layer.get_config(), "name": name, "dtype": toolbox.dtype}
+        return layers.norm_layer(name=name, epsilon=layer.epsilon, data_format="channels_last")
+    values: dict[str, Any] = {**layer.get_config(), "name": name, "dtype": layers.dtype}
     for key, value in values.items():
         if key.endswith("_initializer") and "seed" in value.get("config", {}):
-            values[key] = {**value, "config": {**value["config"], "seed": toolbox.next_seed()}}
+            values[key] = {**value, "config": {**value["config"], "seed": layers.next_seed()}}
     return type(layer).from_config(values)

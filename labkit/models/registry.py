@@ -5,13 +5,13 @@ from typing import Any
 
 import keras
 
-from labkit.architectures import model_name
 from labkit.config import ModelConfig
+from labkit.config.architectures import model_name
 from labkit.models.fast import fast_net
 from labkit.models.keras_application import keras_application
+from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import resnet
 from labkit.models.senet import se_resnet
-from labkit.models.toolbox import Toolbox
 from labkit.models.tutorial_cnn import tutorial_cnn
 from labkit.models.vgg import vgg
 from labkit.models.wide_resnet import wide_resnet
@@ -23,7 +23,7 @@ def _residual(config: ModelConfig) -> dict[str, Any]:
     return {"num_layers": config.depth, "version": config.resnet_version, "block": config.block}
 
 
-# For each name in labkit.architectures: the function, and those of the configuration's fields that it takes.
+# For each name in config.architectures: the function, and the configuration's fields that it takes.
 BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, Any]]]] = {
     "resnet": (resnet, _residual),
     "se_resnet": (se_resnet, _residual),
@@ -59,7 +59,7 @@ def build_model(
     Images are channels last whatever ``data_format`` is; the model transposes them on its device.
     Call it inside ``strategy.scope()``.
     """
-    toolbox = Toolbox(
+    layers = LayerFactory(
         data_format=data_format,
         dtype=config.precision,
         seed=seed,
@@ -72,5 +72,5 @@ def build_model(
     is_first = data_format == "channels_first"
     images = (keras.layers.Permute((3, 1, 2)) if is_first else keras.layers.Identity())(inputs)
     network, values = BUILDERS[config.model]
-    logits = network(toolbox, images, **values(config), num_classes=num_classes)
+    logits = network(layers, images, **values(config), num_classes=num_classes)
     return keras.Model(inputs, logits, name=model_name(config).replace("-", "_"))

@@ -7,8 +7,8 @@ and 1 for each channel. Blocks and depths are those of ``resnet``.
 
 import keras
 
+from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import resnet
-from labkit.models.toolbox import Toolbox
 
 __all__ = ["se_resnet"]
 
@@ -18,20 +18,20 @@ REDUCTION = 16
 
 
 def se_resnet(
-    toolbox: Toolbox, images, *, num_layers: int, version: int, block: str, num_classes: int
+    layers: LayerFactory, images, *, num_layers: int, version: int, block: str, num_classes: int
 ) -> keras.KerasTensor:
     """Return the logits, float32 [batch, num_classes], of an SE-ResNet over ``images``.
 
     Args:
-        toolbox: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the toolbox says so.
+        layers: makes the layers, with layout, precision, normalization and seed decided.
+        images: float [batch, height, width, channels], or channels first where the factory says so.
         num_layers: 6n+2 (basic) or 9n+2 (bottleneck).
         version: 1 (activation after the sum) or 2 (before the convolutions).
         block: ``basic`` or ``bottleneck``.
         num_classes: of the logits.
     """
     return resnet(
-        toolbox,
+        layers,
         images,
         num_layers=num_layers,
         version=version,
@@ -41,9 +41,9 @@ def se_resnet(
     )
 
 
-def _squeeze_excite(toolbox: Toolbox, x):
+def _squeeze_excite(layers: LayerFactory, x):
     """average-dense-relu-dense-sigmoid: a factor for each channel, and their product with the input."""
-    channels = toolbox.channels(x)
-    squeezed = toolbox.global_average(x)
-    hidden = toolbox.relu(toolbox.dense(squeezed, max(1, channels // REDUCTION)))
-    return toolbox.scale_channels(x, toolbox.sigmoid(toolbox.dense(hidden, channels)))
+    channels = layers.channels(x)
+    squeezed = layers.global_average(x)
+    hidden = layers.relu(layers.dense(squeezed, max(1, channels // REDUCTION)))
+    return layers.scale_channels(x, layers.sigmoid(layers.dense(hidden, channels)))

@@ -20,8 +20,8 @@ def layers_with_weights(model: keras.Model) -> list[keras.Layer]:
 def stages(model: keras.Model) -> dict[str, list[keras.Layer]]:
     """Return the layers with weights by stage, from the images to the logits.
 
-    A layer's name begins with its stage (``Toolbox.part``): ``stage2`` of ``stage2_block1_conv1``; the head
-    is ``logits``.
+    A layer's name begins with its stage (``LayerFactory.part``): ``stage2`` of ``stage2_block1_conv1``; the
+    head is ``logits``.
     """
     found: dict[str, list[keras.Layer]] = {}
     for layer in layers_with_weights(model):

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from labkit.models.toolbox import Toolbox
+from labkit.models.layer_factory import LayerFactory
 
 __all__ = ["tutorial_cnn"]
 
@@ -22,23 +22,23 @@ DENSE: dict[str, Any] = {"stddev": 0.04, "bias": 0.1}
 LOGITS: dict[str, Any] = {"stddev": 1 / 192}
 
 
-def tutorial_cnn(toolbox: Toolbox, images, *, num_classes: int) -> keras.KerasTensor:
+def tutorial_cnn(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTensor:
     """Return the logits, float32 [batch, num_classes], of the tutorial's network over ``images``.
 
     Args:
-        toolbox: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the toolbox says so.
+        layers: makes the layers, with layout, precision, normalization and seed decided.
+        images: float [batch, height, width, channels], or channels first where the factory says so.
         num_classes: of the logits.
     """
-    with toolbox.part("stage1"):
-        x = toolbox.relu(toolbox.biased_conv(images, **CONVOLUTION, bias=0.0))
-    x = toolbox.local_response_norm(toolbox.max_pool(x, **POOL), **NORMALIZATION)
-    with toolbox.part("stage2"):
-        x = toolbox.relu(toolbox.biased_conv(x, **CONVOLUTION, bias=0.1))
+    with layers.part("stage1"):
+        x = layers.relu(layers.biased_conv(images, **CONVOLUTION, bias=0.0))
+    x = layers.local_response_norm(layers.max_pool(x, **POOL), **NORMALIZATION)
+    with layers.part("stage2"):
+        x = layers.relu(layers.biased_conv(x, **CONVOLUTION, bias=0.1))
     # Normalization and pool stand the other way round here.
-    x = toolbox.max_pool(toolbox.local_response_norm(x, **NORMALIZATION), **POOL)
-    x = toolbox.flatten(x)
-    with toolbox.part("stage3"):
-        x = toolbox.relu(toolbox.dense(x, 384, **DENSE))
-        x = toolbox.relu(toolbox.dense(x, 192, **DENSE))
-    return toolbox.logits(x, num_classes, **LOGITS)
+    x = layers.max_pool(layers.local_response_norm(x, **NORMALIZATION), **POOL)
+    x = layers.flatten(x)
+    with layers.part("stage3"):
+        x = layers.relu(layers.dense(x, 384, **DENSE))
+        x = layers.relu(layers.dense(x, 192, **DENSE))
+    return layers.logits(x, num_classes, **LOGITS)

@@ -10,7 +10,7 @@ younger than the paper; with it convolutions need no bias.
 
 import keras
 
-from labkit.models.toolbox import Toolbox
+from labkit.models.layer_factory import LayerFactory
 
 __all__ = ["vgg"]
 
@@ -23,12 +23,12 @@ CONVOLUTIONS = {  # of each stage: table 1, configurations A, B, D and E
 }
 
 
-def vgg(toolbox: Toolbox, images, *, num_layers: int, num_classes: int) -> keras.KerasTensor:
+def vgg(layers: LayerFactory, images, *, num_layers: int, num_classes: int) -> keras.KerasTensor:
     """Return the logits, float32 [batch, num_classes], of a VGG network over ``images``.
 
     Args:
-        toolbox: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the toolbox says so. Larger
+        layers: makes the layers, with layout, precision, normalization and seed decided.
+        images: float [batch, height, width, channels], or channels first where the factory says so. Larger
             ones leave several places, which are averaged.
         num_layers: 11, 13, 16 or 19.
         num_classes: of the logits.
@@ -36,8 +36,8 @@ def vgg(toolbox: Toolbox, images, *, num_layers: int, num_classes: int) -> keras
     x = images
     stages = zip(STAGE_WIDTHS, CONVOLUTIONS[num_layers], strict=True)
     for stage, (width, convolutions) in enumerate(stages, start=1):
-        with toolbox.part(f"stage{stage}"):
+        with layers.part(f"stage{stage}"):
             for _ in range(convolutions):
-                x = toolbox.norm_relu(toolbox.conv(x, width, 3))
-        x = toolbox.max_pool(x, 2, padding="same")
-    return toolbox.logits(toolbox.global_average(x), num_classes)
+                x = layers.norm_relu(layers.conv(x, width, 3))
+        x = layers.max_pool(x, 2, padding="same")
+    return layers.logits(layers.global_average(x), num_classes)

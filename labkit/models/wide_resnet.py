@@ -7,7 +7,7 @@ between the convolutions, which the paper also tries, is left out.
 
 import keras
 
-from labkit.models.toolbox import Toolbox
+from labkit.models.layer_factory import LayerFactory
 
 __all__ = ["wide_resnet"]
 
@@ -16,36 +16,36 @@ STAGE_WIDTHS = (16, 32, 64)  # table 1, conv2 to conv4, times k
 
 
 def wide_resnet(
-    toolbox: Toolbox, images, *, num_layers: int, width_factor: float, num_classes: int
+    layers: LayerFactory, images, *, num_layers: int, width_factor: float, num_classes: int
 ) -> keras.KerasTensor:
     """Return the logits, float32 [batch, num_classes], of a wide ResNet over ``images``.
 
     Args:
-        toolbox: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the toolbox says so.
+        layers: makes the layers, with layout, precision, normalization and seed decided.
+        images: float [batch, height, width, channels], or channels first where the factory says so.
         num_layers: 6n+4.
         width_factor: k, which multiplies the channels of the stages.
         num_classes: of the logits.
     """
     blocks_per_stage = (num_layers - 4) // 6
 
-    with toolbox.part("stem"):
-        x = toolbox.conv(images, STEM_WIDTH, 3)
+    with layers.part("stem"):
+        x = layers.conv(images, STEM_WIDTH, 3)
     for stage, width in enumerate(STAGE_WIDTHS, start=1):
         for index in range(blocks_per_stage):
             stride = 2 if stage > 1 and index == 0 else 1
-            with toolbox.part(f"stage{stage}_block{index + 1}"):
-                x = _block(toolbox, x, round(width * width_factor), stride)
-    with toolbox.part(f"stage{len(STAGE_WIDTHS)}"):
-        x = toolbox.norm_relu(x)
-    return toolbox.logits(toolbox.global_average(x), num_classes)
+            with layers.part(f"stage{stage}_block{index + 1}"):
+                x = _block(layers, x, round(width * width_factor), stride)
+    with layers.part(f"stage{len(STAGE_WIDTHS)}"):
+        x = layers.norm_relu(x)
+    return layers.logits(layers.global_average(x), num_classes)
 
 
-def _block(toolbox: Toolbox, x, width: int, stride: int):
+def _block(layers: LayerFactory, x, width: int, stride: int):
     """norm-relu-conv twice, plus the shortcut: identity, or a projection of the activated input."""
-    activated = toolbox.norm_relu(x)
-    changes_shape = stride != 1 or toolbox.channels(x) != width
-    shortcut = toolbox.conv(activated, width, 1, stride) if changes_shape else x
-    x = toolbox.norm_relu(toolbox.conv(activated, width, 3, stride))
-    x = toolbox.conv(x, width, 3)
-    return toolbox.add(x, shortcut)
+    activated = layers.norm_relu(x)
+    changes_shape = stride != 1 or layers.channels(x) != width
+    shortcut = layers.conv(activated, width, 1, stride) if changes_shape else x
+    x = layers.norm_relu(layers.conv(activated, width, 3, stride))
+    x = layers.conv(x, width, 3)
+    return layers.add(x, shortcut)

@@ -16,10 +16,10 @@ from typing import Any
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
+from labkit.config.fields import unknown_name_error
+from labkit.config.presets import preset_values
 from labkit.errors import InputError
-from labkit.fields import unknown_name_error
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
-from labkit.presets import preset_values
 
 __all__ = ["DEFAULTS", "Parameters", "assigned_names", "parameters_from_values", "read_parameters"]
 

@@ -8,12 +8,12 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.predictions import Predictions, load_predictions
-from labkit.cluster import keeper
+from labkit.cluster import subreaper as keeper
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.notebook.session import Prepared, banner_html
-from labkit.runs import RunDirectory
-from labkit.worker_metrics import read_worker_metrics
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.worker_metrics import read_worker_metrics
 
 if TYPE_CHECKING:
     from labkit.training.result import TrainResult
@@ -46,7 +46,7 @@ def _evaluate(run: RunDirectory, split: str) -> None:
     control, held = os.pipe()
     try:
         keep = [sys.executable, "-I", "-S", keeper.__file__, str(control), str(os.getpid())]
-        command = [sys.executable, "-m", "labkit.cli", "evaluate", str(run.path), "--split", split]
+        command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--split", split]
         ended = subprocess.run([*keep, *command], pass_fds=(control,), capture_output=True, text=True)
     finally:
         os.close(control)
@@ -58,7 +58,7 @@ def _evaluate(run: RunDirectory, split: str) -> None:
 
 def show_workers(run: RunDirectory) -> None:
     """Show how fast each worker of a cluster was and what it did with its time, or say that there is none."""
-    from labkit.widgets import explore_workers
+    from labkit.notebook.widgets import explore_workers
 
     workers = read_worker_metrics(run.cluster_path)
     if workers:

@@ -10,11 +10,11 @@ from labkit import home
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
-from labkit.notices import import_tensorflow
+from labkit.quiet_import import import_tensorflow
 
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
-    from labkit.training.devices import DevicePlan
+    from labkit.distributed.devices import DevicePlan
 
 __all__ = ["Prepared", "banner_html", "prepare"]
 
@@ -102,7 +102,7 @@ def _plan_cluster(config: Config, cluster: LocalCluster) -> "DevicePlan":
 
     Raises InputError where they can't run ``config``.
     """
-    from labkit.training.devices import (
+    from labkit.distributed.devices import (
         check_precision,
         choose_data_format,
         configure_tensorflow,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
+from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader
 from labkit.notebook.cluster import ClusterFailed
-from labkit.peers import EXIT_LOST_PEER
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
 from labkit.training.console import Console
 from labkit.training.result import TrainResult
 

@@ -4,12 +4,12 @@ Each function returns a ``matplotlib.figure.Figure`` that belongs to no window a
 saved from anywhere, and shows itself in a notebook when it is the last value of a cell.
 """
 
-from labkit.figures import SHOWN_PER_INCH, png
 from labkit.plots.classes import class_accuracy, confusion_matrix
 from labkit.plots.comparison import comparison
 from labkit.plots.curves import training_curves
 from labkit.plots.images import image_grid, message, prediction_grid, wrong_predictions
 from labkit.plots.replicas import replica_curves
+from labkit.plots.style import SHOWN_PER_INCH, png
 from labkit.plots.workers import worker_throughput
 
 __all__ = [

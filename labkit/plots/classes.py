@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from labkit.figures import TRAIN, VALIDATION, new_figure, styled
 from labkit.plots.images import message
+from labkit.plots.style import TRAIN, VALIDATION, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from labkit.analysis.comparison import Comparison, ModelFigures, Spread
-from labkit.figures import GREY, OKABE_ITO, new_figure, styled
+from labkit.analysis.comparison.read import Comparison, ModelFigures, Spread
+from labkit.plots.style import GREY, OKABE_ITO, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def comparison(comparison: Comparison) -> Any:
     Models without a finished run are left out.
 
     Args:
-        comparison: of ``labkit.analysis.comparison.read_comparison``.
+        comparison: of ``labkit.analysis.comparison.read.read_comparison``.
     """
     from matplotlib.ticker import LogLocator
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.analysis.curves import Curve, Curves, moving_average
-from labkit.figures import GREY, MARK, TEST, TRAIN, VALIDATION, new_figure, styled
+from labkit.plots.style import GREY, MARK, TEST, TRAIN, VALIDATION, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.figures import GREY, MARK, TEST, new_figure, styled
+from labkit.plots.style import GREY, MARK, TEST, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

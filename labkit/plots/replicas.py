@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.figures import GREY, OKABE_ITO, new_figure, styled
+from labkit.plots.style import GREY, OKABE_ITO, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

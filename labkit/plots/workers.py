@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.figures import GREY, OKABE_ITO, TRAIN, VALIDATION, new_figure, styled
+from labkit.plots.style import GREY, OKABE_ITO, TRAIN, VALIDATION, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def worker_throughput(workers: Mapping[str, Sequence[Mapping[str, Any]]], *, ove
     """Draw the examples per second of each worker of a cluster, and what each did with its time.
 
     Args:
-        workers: rows of each by its name, of ``labkit.worker_metrics.read_worker_metrics``.
+        workers: rows of each by its name, of ``labkit.run_directory.worker_metrics.read_worker_metrics``.
         over: ``time`` of training, without pauses of over a minute, or ``step``.
 
     Raises ValueError where there is no row.

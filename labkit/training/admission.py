@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import home
-from labkit.architectures import model_name
 from labkit.config import Config
+from labkit.config.architectures import model_name
+from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
-from labkit.metrics import evaluations_path
-from labkit.runs import RunDirectory
-from labkit.training.topology import ClusterTask, split_address
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import evaluations_path
 
 __all__ = [
     "Admission",

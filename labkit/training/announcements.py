@@ -1,6 +1,6 @@
 """What a training says about itself: at its start, and where its step becomes another one."""
 
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from labkit.training.session import Session
 
 __all__ = ["at_start", "of_compiling"]

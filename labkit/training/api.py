@@ -9,10 +9,11 @@ from typing import Any
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.resolve import resolve
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader, append_evaluation, selection_figure
-from labkit.notices import import_tensorflow
-from labkit.runs import RunDirectory
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader, append_evaluation, selection_figure
 from labkit.training.admission import check_cluster, check_place, check_writable, recorded_config
 from labkit.training.resolution import (
     admit_to_cluster,
@@ -23,7 +24,6 @@ from labkit.training.resolution import (
     with_recorded_choices,
 )
 from labkit.training.result import TrainResult
-from labkit.training.topology import ClusterTask
 
 __all__ = ["chosen_step", "evaluate", "evaluation_inputs", "train"]
 

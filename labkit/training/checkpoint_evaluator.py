@@ -6,11 +6,11 @@ from typing import Any
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest
+from labkit.distributed.devices import num_gpus_found
 from labkit.errors import InputError
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from labkit.training.admission import recorded_config
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
-from labkit.training.devices import num_gpus_found
 from labkit.training.evaluate import Evaluation, evaluate_split
 from labkit.training.session import make_session, prepare_devices
 from labkit.training.telemetry import EventWriter

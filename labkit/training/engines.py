@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.peers import PeerLost
+from labkit.distributed.peers import PeerLost
 from labkit.training.evaluate import gathered
 from labkit.training.session import Session
 

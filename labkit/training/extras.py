@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from labkit.training.session import Session
 
 __all__ = ["Extras"]

@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.errors import InputError
-from labkit.metrics import (
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import (
     MetricsReader,
     append_evaluation,
     evaluations_path,
     evaluations_that_count,
     figures_in_words,
 )
-from labkit.notices import import_tensorflow
-from labkit.runs import RunDirectory
+from labkit.run_directory.watch import RunWatch, Standing, wait_for_run
 from labkit.training.api import evaluation_inputs
-from labkit.training.run_watch import RunWatch, Standing, wait_for_run
-from labkit.training.signals import StopRequest, stop_on_signals
 
 __all__ = ["Evaluator", "FollowResult", "Follower", "follow"]
 

@@ -6,26 +6,26 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.metrics import selection_figure
-from labkit.peers import PeerLost
-from labkit.runs import RunDirectory
+from labkit.distributed.asynchronous import AsynchronousEngine
+from labkit.distributed.membership import Membership
+from labkit.distributed.peers import PeerLost
+from labkit.distributed.signals import StopRequest
+from labkit.optim.schedules import learning_rate_at
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import selection_figure
+from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training import announcements
-from labkit.training.asynchronous import AsynchronousEngine
 from labkit.training.batches import training_batches
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, step_line
-from labkit.training.due import Due
 from labkit.training.engines import StepResult, SynchronousEngine
 from labkit.training.extras import Extras
-from labkit.training.membership import Membership
 from labkit.training.predictions import write_predictions
 from labkit.training.result import TrainResult
 from labkit.training.run_evaluator import RunEvaluator
-from labkit.training.schedules import learning_rate_at
 from labkit.training.session import Session
-from labkit.training.signals import StopRequest
 from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
-from labkit.worker_metrics import WorkerMetrics
+from labkit.training.triggers import Triggers
 
 __all__ = ["TrainLoop"]
 
@@ -62,7 +62,7 @@ class TrainLoop:
         self.steps_per_epoch = session.steps_per_epoch
         self.total_steps = self.config.run.train_steps
         validates = bool(self.manifest.splits.get("validation"))
-        self.due = Due(self.config.run, self.steps_per_epoch, validates)
+        self.due = Triggers(self.config.run, self.steps_per_epoch, validates)
 
     # ---- from start to end -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit import scores
+from labkit.training import scores
 
 __all__ = ["LOSSES", "SIGMOID", "SOFTMAX", "Loss", "sigmoid_cross_entropy", "softmax_cross_entropy"]
 

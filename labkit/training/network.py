@@ -4,10 +4,10 @@ import keras
 
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.models.resizing import check_image_sizes
 from labkit.models.stages import HEAD
-from labkit.training.freezing import Freezing
-from labkit.training.muon import check_muon
-from labkit.training.resizing import check_image_sizes
+from labkit.optim.muon import check_muon
+from labkit.transfer.freezing import Freezing
 
 __all__ = ["check_network"]
 

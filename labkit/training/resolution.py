@@ -14,8 +14,8 @@ from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import MULTI_LABEL, Manifest, load_manifest, verify_shards
 from labkit.data.resolve import find_data_set, resolve
 from labkit.errors import InputError
-from labkit.notices import import_tensorflow
-from labkit.runs import RunDirectory
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
 from labkit.training.admission import (
     Admission,
     admit,
@@ -24,7 +24,7 @@ from labkit.training.admission import (
     recorded_config,
     run_directory,
 )
-from labkit.training.start_from import find_place
+from labkit.transfer.source import find_place
 
 __all__ = [
     "DATA_CHOICE",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 
 __all__ = ["TrainResult"]
 

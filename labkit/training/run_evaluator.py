@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from labkit.metrics import figures_in_words
+from labkit.run_directory.metrics import figures_in_words
 from labkit.training.console import Console, format_duration
 from labkit.training.evaluate import Evaluation, evaluate_split
 from labkit.training.session import Session

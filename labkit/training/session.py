@@ -13,10 +13,7 @@ from labkit.config import Config
 from labkit.data.augment import standardize
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import eval_dataset
-from labkit.models.registry import build_model
-from labkit.models.whitening import Whitening
-from labkit.training.cluster_strategies import placed_variables
-from labkit.training.devices import (
+from labkit.distributed.devices import (
     DevicePlan,
     check_precision,
     check_xla,
@@ -24,13 +21,16 @@ from labkit.training.devices import (
     configure_tensorflow,
     make_strategy,
 )
-from labkit.training.freezing import Freezing, trained_parameters
-from labkit.training.lookahead import Lookahead
+from labkit.distributed.strategies import placed_variables
+from labkit.models.registry import build_model
+from labkit.models.whitening import Whitening
+from labkit.optim.lookahead import Lookahead
+from labkit.optim.sgd import SGD
 from labkit.training.losses import LOSSES, Loss
 from labkit.training.network import check_network
-from labkit.training.optimizers import SGD
-from labkit.training.steps import make_predict_step, make_train_step
-from labkit.training.transfer import Transfer
+from labkit.training.step import make_predict_step, make_train_step
+from labkit.transfer.freezing import Freezing, trained_parameters
+from labkit.transfer.load import Transfer
 
 __all__ = ["Session", "make_session", "prepare_devices"]
 

@@ -8,21 +8,21 @@ from typing import Any
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest
+from labkit.distributed.devices import DevicePlan, check_precision, configure_tensorflow
+from labkit.distributed.membership import Membership
+from labkit.distributed.peers import PeerLost
+from labkit.distributed.signals import StopRequest, stop_on_signals
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.peers import PeerLost
-from labkit.runs import RunDirectory, RunLock, process_alive, write_json_atomic
+from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.training.admission import check_disk_space, discard
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
-from labkit.training.devices import DevicePlan, check_precision, configure_tensorflow
+from labkit.training.environment import describe_environment
 from labkit.training.loop import TrainLoop
-from labkit.training.membership import Membership
-from labkit.training.provenance import describe_environment
 from labkit.training.result import TrainResult
 from labkit.training.session import Session, make_session
-from labkit.training.signals import StopRequest, stop_on_signals
-from labkit.training.topology import ClusterTask
-from labkit.training.transfer import Transfer, prepare_transfer
+from labkit.transfer.load import Transfer, prepare_transfer
 
 __all__ = ["train_in_cluster", "train_run"]
 

@@ -12,8 +12,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from labkit.metrics import MetricsReader, MetricsWriter
-from labkit.runs import RunDirectory, Status
+from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 
 __all__ = ["EventWriter", "Pace", "SilentTelemetry", "Telemetry", "recorded_evaluations"]
 

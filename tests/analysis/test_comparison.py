@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from labkit import plots
-from labkit.analysis.comparison import Comparison, read_comparison, spread
-from labkit.analysis.comparison_runs import WARM_UP_STEPS, measurements_path, request_path, run_directory
-from labkit.comparing.budget import budget_of
-from labkit.comparing.results import as_csv, as_json, as_markdown
+from labkit.analysis.comparison.budget import budget_of
+from labkit.analysis.comparison.read import Comparison, read_comparison, spread
+from labkit.analysis.comparison.read_runs import WARM_UP_STEPS, measurements_path, request_path, run_directory
+from labkit.analysis.comparison.tables import as_csv, as_json, as_markdown
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.metrics import MetricsWriter
-from labkit.runs import RunDirectory, Status, write_json_atomic
+from labkit.run_directory import RunDirectory, Status, write_json_atomic
+from labkit.run_directory.metrics import MetricsWriter
 
 BATCH_SIZE = 64
 MEASURED = {

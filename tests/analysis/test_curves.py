@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from labkit.analysis.curves import Curves, moving_average, read_curves
-from labkit.metrics import MetricsWriter
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsWriter
 
 
 def test_a_resumed_run_is_one_curve(tmp_path):

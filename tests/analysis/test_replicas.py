@@ -56,7 +56,7 @@ def values_of(command: list[str]) -> dict[str, str]:
 
 def test_commands_of_the_layouts():
     one = Layout().command({"learning_rate": 0.1, "gradient_clip_norm": None}, Path("/run"))
-    assert one[:4] == [sys.executable, "-m", "labkit.cli", "train"]
+    assert one[:4] == [sys.executable, "-m", "labkit", "train"]
     assert values_of(one) == {
         "--learning-rate": "0.1",
         "--gradient-clip-norm": "none",

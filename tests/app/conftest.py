@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from streamlit import config
 
-from labkit.metrics import MetricsWriter
-from labkit.runs import ACTIVE_STATES, RunDirectory, Status, write_json_atomic
+from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, write_json_atomic
+from labkit.run_directory.metrics import MetricsWriter
 
 CLASSES = ["circle", "square", "<b>star</b>"]
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from labkit.data.prepare import prepare
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from tests.app.conftest import CLASSES, write_predictions
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def shapes(session_home) -> None:
 def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
     """Train ``run``, from wherever it stands, with the real command, for longer than anyone looks at it."""
     fields = "--dataset shapes --num-layers 8 --train-batch-size 16 --train-steps 1000000"
-    command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(run.path), *fields.split()]
+    command = [sys.executable, "-m", "labkit", "train", "--job-dir", str(run.path), *fields.split()]
     log = run.path.with_suffix(".log")
     with open(log, "ab") as output, process(command, cwd=CHECKOUT, stdout=output, stderr=output) as trainer:
         wait_for(lambda: run.read_status() is not None and run.metrics_path.is_file(), trainer, log)

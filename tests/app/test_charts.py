@@ -18,7 +18,7 @@ from app.charts import (
     last_steps,
 )
 from app.curves import Curve
-from labkit.metrics import Seam
+from labkit.run_directory.metrics import Seam
 
 
 def curve(y: list[float] | np.ndarray, start: int = 1) -> Curve:

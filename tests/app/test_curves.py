@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.curves import CurveStore
-from labkit.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from tests.app.conftest import evaluation_row, train_row
 
 EVENTS = st.lists(

@@ -17,9 +17,9 @@ from app import state
 from app.compare import differences
 from app.configuration import flatten
 from app.live import duration
-from labkit.metrics import MetricsWriter
-from labkit.presets import PRESETS
-from labkit.runs import RunDirectory, write_json_atomic
+from labkit.config.presets import PRESETS
+from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"

@@ -8,7 +8,7 @@ from app import cards
 from labkit import plots
 from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.errors import InputError
-from labkit.runs import RunDirectory, write_json_atomic
+from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.conftest import CLASSES
 
 EXAMPLES = 50

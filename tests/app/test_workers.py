@@ -10,13 +10,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.workers import MAX_ROWS, ClusterStore
-from labkit.beats import Beat, beat_path, process_space, write_beat
-from labkit.metrics import MetricsReader, MetricsWriter
-from labkit.runs import RunDirectory
+from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, write_beat
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from tests.app.test_pages import figures, open_page
 
 
-def beat(name: str, **changed) -> Beat:
+def beat(name: str, **changed) -> Heartbeat:
     values = {
         "name": name,
         "address": "127.0.0.1:2222",
@@ -31,7 +31,7 @@ def beat(name: str, **changed) -> Beat:
         "examples_per_second": 1.0,
         "process_space": process_space(),
     }
-    return Beat(**{**values, **changed})
+    return Heartbeat(**{**values, **changed})
 
 
 def give_sign(run: RunDirectory, name: str, age: float = 0.0, **changed) -> None:

@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from labkit.cluster.tf_config import parse_tf_config
-from labkit.peers import EXIT_LOST_PEER, PeerLost, Peers, die_of_loss
-from labkit.training.topology import ClusterTask
+from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, die_of_loss
+from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_config import parse_tf_config
 
 
 def main() -> int:

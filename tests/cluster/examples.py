@@ -10,7 +10,7 @@ import os
 import shlex
 from pathlib import Path
 
-from labkit import cli
+from labkit.commands import main as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).with_name("golden")

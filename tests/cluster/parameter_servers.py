@@ -5,13 +5,13 @@ import tensorflow as tf
 
 from labkit.cluster.local import free_ports
 from labkit.config import Config, TransferConfig
+from labkit.distributed.bind_address.redirect import listen_on
+from labkit.distributed.strategies import make_parameter_server_strategy, placed_variables
+from labkit.distributed.task import ClusterTask
 from labkit.models.registry import build_model
-from labkit.training.cluster_strategies import make_parameter_server_strategy, placed_variables
-from labkit.training.freezing import Freezing
-from labkit.training.listening import listen_on
-from labkit.training.optimizers import SGD
-from labkit.training.steps import make_train_step
-from labkit.training.topology import ClusterTask
+from labkit.optim.sgd import SGD
+from labkit.training.step import make_train_step
+from labkit.transfer.freezing import Freezing
 
 STEPS = 200
 BATCH = 8

@@ -9,8 +9,8 @@ import yaml
 
 from labkit.cluster import pods
 from labkit.cluster.kubernetes import PodOptions, render_indexed_job, render_tfjob, task_from_kubernetes
-from labkit.cluster.tf_config import make_tf_config, parse_tf_config
 from labkit.config import Config
+from labkit.distributed.tf_config import make_tf_config, parse_tf_config
 from labkit.errors import InputError
 from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
 

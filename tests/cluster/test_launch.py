@@ -8,9 +8,9 @@ from labkit.cluster import launch as module
 from labkit.cluster.launch import gpu_environment, plan_launch
 from labkit.config import Config
 from labkit.data.prepare import prepare
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.training import resolution
-from labkit.training.topology import ClusterTask
 
 
 @pytest.mark.parametrize(

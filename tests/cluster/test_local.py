@@ -14,9 +14,9 @@ import pytest
 
 from labkit.cluster.local import LocalCluster, Patience, run_local_cluster
 from labkit.cluster.supervisor import Lines
+from labkit.distributed.peers import read_beats
 from labkit.errors import InputError
-from labkit.peers import read_beats
-from labkit.runs import process_alive
+from labkit.run_directory import process_alive
 
 LIMIT = 60.0  # seconds until a test gives up; nothing waits for it to pass
 ACTOR = Path(__file__).with_name("acting_task.py")
@@ -268,9 +268,10 @@ def test_whoever_gave_up_because_of_another_is_quoted(tmp_path):
     script = NAME + (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from labkit.beats import Beat, beat_path, write_beat\n"
+        "from labkit.distributed.heartbeat import Heartbeat, beat_path, write_beat\n"
         "if name == 'worker:0': time.sleep(1000)\n"
-        "beat = Beat(name, 'b:1', 'b', os.getpid(), 'x', 1, 'lost', 0, {}, 'worker:0 (a:1) is mute', None)\n"
+        "beat = Heartbeat(name, 'b:1', 'b', os.getpid(), 'x', 1, 'lost', 0, {},\n"
+        "                 'worker:0 (a:1) is mute', None)\n"
         f"write_beat(beat_path(Path({str(tmp_path)!r}), name), beat)\n"
         "sys.exit(75)\n"
     )

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import cli
-from labkit.arguments import config_of
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.slurm import expand_hostlist, listening_address, node_address, task_from_slurm
+from labkit.commands import main as cli
+from labkit.commands.arguments import config_of
 from labkit.config import Config, fields_by_name
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.training.topology import ClusterTask
 from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
 
 GOLDEN_COMMANDS = {

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
-from labkit.cluster.tf_config import parse_tf_config
 from labkit.config import Config
 from labkit.data.prepare import prepare
-from labkit.runs import RunDirectory, process_alive
+from labkit.distributed.tf_config import parse_tf_config
+from labkit.run_directory import RunDirectory, process_alive
 from tests.cluster.slurm_host import SlurmHost, missing, slurm_host, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
@@ -42,7 +42,7 @@ COUNTER = """#!{python}
 import os, signal, sys, time
 from pathlib import Path
 from labkit.cluster.slurm import task_from_slurm
-from labkit.cluster.tf_config import make_tf_config
+from labkit.distributed.tf_config import make_tf_config
 
 task = task_from_slurm(os.environ)
 asked = []

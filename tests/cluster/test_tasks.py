@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import cli
-from labkit.cluster.endings import note_failure, note_step
+from labkit.cluster.exit_status import note_failure, note_step
 from labkit.cluster.tasks import become_slurm_task, run_tfjob_task
+from labkit.commands import main as cli
 from labkit.errors import InputError
 
 # A training's place is taken by a short program.
@@ -112,11 +112,11 @@ tasks.become_slurm_task(sys.argv[1:], ending='job.0')
 
 NOTING = """
 import sys
-from labkit import cli
-from labkit.actions import Action
+from labkit.commands import main as cli
+from labkit.commands.command import Command
 def end(options):
     {program}
-cli.ACTIONS = (Action("train", "", lambda parser: None, end),)
+cli.COMMANDS = (Action("train", "", lambda parser: None, end),)
 sys.exit(cli.main(["train"]))
 """
 

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from labkit.config import Config
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory
-from labkit.training.listening import listening_addresses
-from labkit.worker_metrics import read_worker_metrics
+from labkit.distributed.bind_address.redirect import listening_addresses
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.worker_metrics import read_worker_metrics
 from tests.properties.harness import SMALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
@@ -43,7 +43,7 @@ class Ended:
 
 
 def run_cluster(job_dir: Path, *options: str, **fields: object) -> Ended:
-    command = [sys.executable, "-m", "labkit.cli", "cluster", "local", *options, "--", "train"]
+    command = [sys.executable, "-m", "labkit", "cluster", "local", *options, "--", "train"]
     for name, value in (FIELDS | fields | {"job_dir": job_dir}).items():
         command += ["--" + name.replace("_", "-"), str(value)]
     output = job_dir.with_suffix(".txt")

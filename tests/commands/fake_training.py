@@ -14,10 +14,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.comparing.measurements import update_measurements
+from labkit.analysis.comparison.measurements import update_measurements
 from labkit.config import Config
-from labkit.metrics import MetricsWriter
-from labkit.runs import RunDirectory, Status, write_json_atomic
+from labkit.run_directory import RunDirectory, Status, write_json_atomic
+from labkit.run_directory.metrics import MetricsWriter
 
 
 def note(run: RunDirectory, what: str) -> None:
@@ -99,8 +99,8 @@ if __name__ == "__main__":
         sys.exit(train(Config.from_json(json.loads(first))))
     if kind == "measure":
         sys.exit(measure(RunDirectory(Path(first))))
-    from labkit import cli
-    from labkit.comparing import execute
+    from labkit.analysis.comparison import execute
+    from labkit.commands import main as cli
 
     if kind == "compare":
         sys.exit(compare([first, *rest], train=True))

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from labkit import cli
-from labkit.analysis.comparison import read_comparison
-from labkit.analysis.comparison_runs import measurements_path, read_measurements
-from labkit.comparing import execute
-from labkit.comparing.budget import OF_A_CLUSTER, OF_A_RUN, budget_of, shared_fields
-from labkit.comparing.inference import REPEATS, WARM_UP_BATCHES, images_per_second
-from labkit.comparing.measurements import add_peak_memory
-from labkit.comparing.plan import plan_comparison
-from labkit.comparing.processes import run_to_end
+from labkit.analysis.comparison import execute
+from labkit.analysis.comparison.budget import OF_A_CLUSTER, OF_A_RUN, budget_of, shared_fields
+from labkit.analysis.comparison.measure_model import REPEATS, WARM_UP_BATCHES, images_per_second
+from labkit.analysis.comparison.measurements import add_peak_memory
+from labkit.analysis.comparison.processes import run_to_end
+from labkit.analysis.comparison.read import read_comparison
+from labkit.analysis.comparison.read_runs import measurements_path, read_measurements
+from labkit.analysis.comparison.trials import plan_comparison
+from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory, RunLock
+from labkit.run_directory import RunDirectory, RunLock
+from labkit.run_directory.metrics import MetricsReader
 from tests.commands import fake_training
 
 CHECK = execute.check_command
@@ -460,7 +460,7 @@ def test_peak_memory_is_that_of_the_process_alone():
     def program(megabytes: int) -> list[str]:
         return [sys.executable, "-c", f"held = b'x' * ({megabytes} << 20)"]
 
-    peaks = "from labkit.comparing.processes import run_to_end\n" + "".join(
+    peaks = "from labkit.analysis.comparison.processes import run_to_end\n" + "".join(
         f"print(run_to_end({program(megabytes)}, []).peak_memory_bytes)\n" for megabytes in (300, 400)
     )
     done = subprocess.run([sys.executable, "-c", peaks], capture_output=True, text=True, check=True)

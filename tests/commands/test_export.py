@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from labkit import cli
+from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.data.prepare import prepare
 from labkit.export import api, formats
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 
 
 @pytest.fixture

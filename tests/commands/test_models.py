@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from labkit import cli
-from labkit.architectures import KnownModel
+from labkit.commands import main as cli
 from labkit.commands import models
+from labkit.config.architectures import KnownModel
 
 
 @pytest.fixture

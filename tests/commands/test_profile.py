@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from labkit import cli
+from labkit.analysis import profile as profiling
+from labkit.analysis.profile import Profile
+from labkit.analysis.trace import KINDS, KindTime, StepTimes
+from labkit.commands import main as cli
 from labkit.data.prepare import prepare
-from labkit.training import profiling
-from labkit.training.profiling import Profile
-from labkit.training.trace import KINDS, KindTime, StepTimes
 
 PROFILE = Profile(
     model="resnet20",
@@ -146,7 +146,7 @@ def test_what_can_be_refused_without_tensorflow_is(tmp_path, data_dir, monkeypat
 
 @pytest.mark.slow
 def test_a_real_profile_counts_what_the_network_has(tmp_path, data_dir):
-    command = [sys.executable, "-m", "labkit.cli", "profile", "--num-layers", "8", "--train-batch-size", "16"]
+    command = [sys.executable, "-m", "labkit", "profile", "--num-layers", "8", "--train-batch-size", "16"]
     command += ["--data-dir", str(data_dir), "--steps", "6", "--output", str(tmp_path / "out")]
     command += ["--num-gpus", "0"]
     environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}

@@ -93,7 +93,7 @@ _SMALL_RESNET = (
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_small_resnet_passes_90_percent(session_home, tmp_path):
-    command = [sys.executable, "-m", "labkit.cli", "train", "--dataset", "shapes", *_SMALL_RESNET.split()]
+    command = [sys.executable, "-m", "labkit", "train", "--dataset", "shapes", *_SMALL_RESNET.split()]
     done = subprocess.run(
         [*command, "--job-dir", str(tmp_path / "run")],
         env={**os.environ, "LABKIT_HOME": str(session_home)},

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from labkit import cli
+from labkit.commands import main as cli
 from labkit.data.loading import load_split
 from labkit.errors import InputError
 from labkit.export import api

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import pytest
 
-from labkit.architectures import ARCHITECTURES, parse_model_name
 from labkit.config import ModelConfig
+from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.data.augment import standardize
 from labkit.export import predict
 from labkit.export.check import TOLERANCE
@@ -24,8 +24,8 @@ from labkit.export.standard import (
     foreign_objects,
     standard_model,
 )
+from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
-from labkit.models.toolbox import Toolbox
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 # The smallest of each kind.
@@ -182,7 +182,7 @@ def test_the_exported_network_is_float32_whatever_the_run_was(fields, shapes):
 
 
 def test_a_layer_that_keras_does_not_know_is_refused(monkeypatch, shapes):
-    monkeypatch.setattr(StandardToolbox, "norm_layer", Toolbox.norm_layer)
+    monkeypatch.setattr(StandardToolbox, "norm_layer", LayerFactory.norm_layer)
     with pytest.raises(RuntimeError, match="plain Keras knows no .*BatchNormalization"):
         exported("resnet8", shapes)
 

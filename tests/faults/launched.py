@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
-from labkit.beats import beat_path, read_beat
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory
+from labkit.distributed.heartbeat import beat_path, read_beat
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
 
 # Small enough for seconds, with a schedule by which every step is known: no two have the same learning rate.
 SMALL = {
@@ -83,7 +83,7 @@ class Cluster:
         self.lines: list[Line] = []
         self._mark = uuid.uuid4().hex
         self._ended: float | None = None
-        command = [sys.executable, "-m", "labkit.cli", "cluster", "local", "--workers", "2", "--ps", str(ps)]
+        command = [sys.executable, "-m", "labkit", "cluster", "local", "--workers", "2", "--ps", str(ps)]
         environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         self.launcher = subprocess.Popen(
             [*command, "--", "train", *flags(job_dir, **fields)],
@@ -113,7 +113,7 @@ class Cluster:
         """Return the process that is this task now, without its keeper; None where there is none."""
         for process in self.processes():
             with suppress(psutil.Error):
-                is_task = process.cmdline()[1:4] == ["-m", "labkit.cli", "train"]
+                is_task = process.cmdline()[1:4] == ["-m", "labkit", "train"]
                 if is_task and _task_name(_environment(process)) == name:
                     return process
         return None

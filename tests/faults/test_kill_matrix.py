@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.cluster.tf_config import make_tf_config
 from labkit.config import Config
-from labkit.peers import EXIT_LOST_PEER
-from labkit.training.schedules import learning_rate_at
-from labkit.training.topology import ClusterTask
+from labkit.distributed.peers import EXIT_LOST_PEER
+from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_config import make_tf_config
+from labkit.optim.schedules import learning_rate_at
 from tests.faults.launched import LIMIT, SMALL, Cluster, flags, until, worker_rows
 from tests.faults.table import Case
 
@@ -309,7 +309,7 @@ def test_a_peer_that_never_appears_is_named(tmp_path, table, data_dir):
     patience = 3.0
     given = flags(tmp_path / "run", **IN_STEP, data_dir=data_dir, rendezvous_seconds=patience)
     ended = subprocess.run(
-        [sys.executable, "-m", "labkit.cli", "train", *given],
+        [sys.executable, "-m", "labkit", "train", *given],
         env={**os.environ, "TF_CONFIG": make_tf_config(task)},
         capture_output=True,
         text=True,

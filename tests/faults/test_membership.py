@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from labkit.beats import beat_path, read_beat, write_beat
 from labkit.config import Config
-from labkit.peers import PeerLost, Peers
-from labkit.runs import RunDirectory
-from labkit.training import membership as module
-from labkit.training.membership import Membership
-from labkit.training.signals import StopRequest
-from labkit.training.topology import ClusterTask
+from labkit.distributed import membership as module
+from labkit.distributed.heartbeat import beat_path, read_beat, write_beat
+from labkit.distributed.membership import Membership
+from labkit.distributed.peers import PeerLost, Peers
+from labkit.distributed.signals import StopRequest
+from labkit.distributed.task import ClusterTask
+from labkit.run_directory import RunDirectory
 from tests.faults.launched import LIMIT, until
 
 ADDRESSES = {"worker:0": "127.0.0.1:2222", "worker:1": "127.0.0.1:2223"}

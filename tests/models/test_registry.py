@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.architectures import ARCHITECTURES, model_name
 from labkit.config import ModelConfig
+from labkit.config.architectures import ARCHITECTURES, model_name
 from labkit.models.registry import BUILDERS, build_model
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)

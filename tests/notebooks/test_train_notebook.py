@@ -10,9 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit.demo import read_conclusion
-from labkit.runs import RunDirectory
-from labkit.worker_metrics import read_worker_metrics
+from labkit.commands.demo import read_conclusion
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.worker_metrics import read_worker_metrics
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "train.ipynb"
 TIME_LIMIT = 200

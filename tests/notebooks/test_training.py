@@ -18,10 +18,10 @@ from labkit.cluster import launch
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.metrics import MetricsReader, MetricsWriter
 from labkit.notebook import training
 from labkit.notebook.cluster import ClusterFailed
-from labkit.runs import RunDirectory, Status
+from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from labkit.training import api
 from labkit.training.result import TrainResult
 

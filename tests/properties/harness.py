@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from labkit.metrics import MetricsReader
+from labkit.run_directory.metrics import MetricsReader
 
 # Small enough for seconds, with everything in it that resume has to get right: batch normalization,
 # momentum, distortion, a schedule, validation, several epochs' orders.
@@ -30,7 +30,7 @@ TIME_LIMIT = 240  # seconds for one process; far above what any needs
 
 def train_command(job_dir: Path, **fields: object) -> list[str]:
     """Return the command line of a training of ``SMALL`` with other ``fields``; None: not given."""
-    command = [sys.executable, "-m", "labkit.cli", "train", "--job-dir", str(job_dir)]
+    command = [sys.executable, "-m", "labkit", "train", "--job-dir", str(job_dir)]
     values = {name: value for name, value in (SMALL | fields).items() if value is not None}
     for name, value in values.items():
         command += ["--" + name.replace("_", "-"), str(value)]

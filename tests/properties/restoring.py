@@ -18,7 +18,7 @@ from labkit.config import Config
 from labkit.data.inputs import InputShare
 from labkit.data.manifest import find_manifest
 from labkit.data.pipeline import train_dataset
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from labkit.training.checkpoints import CheckpointStore
 from labkit.training.session import Session, make_session, prepare_devices
 from tests.properties.harness import checkpoint_values

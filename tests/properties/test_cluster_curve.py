@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labkit.analysis.replicas import Layout, compare_replicas
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from tests.properties.harness import TIME_LIMIT, checkpoint_values, losses, metrics
 
 STEPS, SAVED = 50, 25

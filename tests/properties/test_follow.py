@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labkit.analysis.curves import read_curves
-from labkit.metrics import MetricsReader, evaluations_path
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader, evaluations_path
 from tests.properties.harness import TIME_LIMIT, start
 
 STEPS = 80
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def watch(job_dir: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "labkit.cli", "evaluate", str(job_dir), "--watch"]
+    command = [sys.executable, "-m", "labkit", "evaluate", str(job_dir), "--watch"]
     command += ["--num-intra-threads", "1"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from tests.properties.harness import TIME_LIMIT, checkpoint_values, losses, metrics, train
 
 STEPS, SAVED = 12, 6

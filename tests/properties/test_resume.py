@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from tests.properties.harness import (
     TIME_LIMIT,
     assert_bit_equal,

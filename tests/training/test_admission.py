@@ -6,7 +6,7 @@ import pytest
 
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.runs import RunDirectory, RunLock, Status
+from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.training.admission import admit
 
 

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.curves import CurveStore
-from labkit import cli
 from labkit.analysis.curves import read_curves
+from labkit.commands import main as cli
 from labkit.errors import InputError
-from labkit.metrics import (
+from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.metrics import (
     MetricsReader,
     MetricsWriter,
     append_evaluation,
     evaluations_path,
     evaluations_that_count,
 )
-from labkit.runs import RunDirectory, Status
+from labkit.run_directory.watch import RunWatch, wait_for_run
 from labkit.training.follow import Follower, FollowResult
-from labkit.training.run_watch import RunWatch, wait_for_run
 
 
 def evaluation(step: int, split: str = "validation", read: float = 100.0, **values: float) -> dict:

@@ -5,7 +5,7 @@ import re
 from types import SimpleNamespace
 
 from labkit.config import Config
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
 from labkit.training.engines import StepResult
 from labkit.training.loop import TrainLoop, _Progress
 from labkit.training.session import Session

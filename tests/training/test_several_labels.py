@@ -14,11 +14,11 @@ from labkit.analysis.predictions import load_predictions
 from labkit.config import Config
 from labkit.data.loading import load_split
 from labkit.data.pipeline import standardize
-from labkit.runs import RunDirectory
+from labkit.optim.sgd import SGD
+from labkit.run_directory import RunDirectory
 from labkit.training.evaluate import evaluate_split
 from labkit.training.losses import LOSSES, SIGMOID
-from labkit.training.optimizers import SGD
-from labkit.training.steps import make_train_step
+from labkit.training.step import make_train_step
 from tests.multilabel import TEST, prepare_small
 from tests.properties.harness import losses, metrics, train
 
@@ -119,7 +119,7 @@ def test_a_small_network_learns_its_batch_by_heart(manifest, name):
 )
 def test_a_loss_for_other_targets_is_refused_before_anything_is_written(tmp_path, arguments, words):
     """The data set isn't prepared yet: it must not be drawn, or downloaded, for nothing."""
-    command = [sys.executable, "-m", "labkit.cli", "train", "--num-layers", "8", *arguments]
+    command = [sys.executable, "-m", "labkit", "train", "--num-layers", "8", *arguments]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env=os.environ | {"LABKIT_HOME": str(tmp_path)}
     )
@@ -167,7 +167,7 @@ def test_a_run_records_what_belongs_to_its_loss(run):
 @pytest.mark.thorough
 def test_a_run_is_evaluated_and_exported(run):
     def labkit(*arguments):
-        command = [sys.executable, "-m", "labkit.cli", *arguments]
+        command = [sys.executable, "-m", "labkit", *arguments]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=run)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout

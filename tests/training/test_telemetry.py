@@ -6,8 +6,8 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from labkit.metrics import MetricsReader
-from labkit.runs import RunDirectory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
 from labkit.training.console import format_duration, step_line
 from labkit.training.telemetry import Pace, Telemetry
 

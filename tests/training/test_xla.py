@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import Config, ModelConfig
+from labkit.distributed.devices import DevicePlan, check_xla
 from labkit.errors import InputError
 from labkit.models.registry import build_model
-from labkit.training.devices import DevicePlan, check_xla
-from labkit.training.optimizers import SGD
-from labkit.training.steps import make_train_step
+from labkit.optim.sgd import SGD
+from labkit.training.step import make_train_step
 
 BATCH, STEPS = 8, 3
 

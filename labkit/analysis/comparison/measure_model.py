@@ -1,0 +1,102 @@
+"""Count and time the model of a run in a process of its own: ``python -m <this module> RUN``."""
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labkit.analysis.comparison.measurements import update_measurements
+from labkit.analysis.comparison.processes import exit_code
+from labkit.config import Config
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+from labkit.training.admission import recorded_config
+from labkit.training.resolution import data_directory
+
+__all__ = ["images_per_second", "main", "measure"]
+
+WARM_UP_BATCHES = 3  # the first compiles
+REPEATS = 7
+SECONDS_OF_A_REPEAT = 0.5
+
+
+def images_per_second(
+    predict: Callable[[], object], batch_size: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Time ``predict``, which predicts one batch, in repeats of half a second or more.
+
+    Returns the images per second of each repeat.
+    """
+    for _ in range(WARM_UP_BATCHES):
+        started = clock()
+        predict()
+    batches = max(1, math.ceil(SECONDS_OF_A_REPEAT / (clock() - started)))
+    speeds = []
+    for _ in range(REPEATS):
+        started = clock()
+        for _ in range(batches):
+            predict()
+        speeds.append(batches * batch_size / (clock() - started))
+    return speeds
+
+
+def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
+    """Build the model of a configuration, count its weights and arithmetic, and time it.
+
+    It predicts random images, ``eval_batch_size`` at a time, on one device, the kind that trains; logits are
+    fetched. The weights are the initial ones, which cost as much as trained ones.
+
+    Raises InputError where the device can't run the configuration.
+    """
+    import_tensorflow()
+    import tensorflow as tf
+
+    from labkit.analysis.architecture import summarize
+    from labkit.distributed.devices import choose_data_format, make_strategy, num_gpus_found
+    from labkit.models.registry import build_model
+    from labkit.training.session import prepare_devices
+    from labkit.training.step import make_predict_step
+
+    asked = config.distribution.num_gpus
+    gpus = min(1 if asked is None else asked, 1, num_gpus_found())
+    config = config.replace({"num_gpus": gpus, "simulate_missing_gpus": False, "variable_strategy": "CPU"})
+    plan = prepare_devices(config)
+    strategy = make_strategy(plan, config.distribution.variable_strategy)
+    shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+    with strategy.scope():
+        data_format = choose_data_format(config.model, plan)
+        model = build_model(config.model, **shapes, data_format=data_format, seed=config.run.seed)
+    predict_step = make_predict_step(strategy, model)
+    batch_size = config.data.eval_batch_size
+    images = tf.random.stateless_normal([batch_size, *manifest.image_shape], seed=[config.run.seed, 0])
+    speeds = images_per_second(lambda: predict_step(images).numpy(), batch_size)
+    if data_format != "channels_last":
+        model = build_model(config.model, **shapes)  # the layout that can be counted
+    summary = summarize(model)
+    return {
+        "parameters": summary.parameters,
+        "multiply_adds": summary.multiply_adds,
+        "inference_images_per_second": statistics.median(speeds),
+        "inference_repeats": speeds,
+        "inference_batch_size": batch_size,
+        "inference_device": plan.describe(),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure the model of a run, and keep what was found beside it. Returns the exit code."""
+    run = RunDirectory(arguments[0])
+
+    def work() -> None:
+        config = recorded_config(run)
+        manifest = load_manifest(data_directory(config), config.data.dataset)
+        update_measurements(run, measure(config, manifest))
+
+    return exit_code(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

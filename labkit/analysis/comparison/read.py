@@ -1,0 +1,224 @@
+"""Several models trained with one budget, read from the directory that ``labkit compare`` writes.
+
+The run directories say how each training went; a small JSON file beside each holds what was measured around
+it, and ``comparison.json`` what was asked for. Needs no TensorFlow.
+"""
+
+import os
+import shlex
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from labkit.analysis.comparison.read_runs import NOT_STARTED, Request, RunFigures, read_request, read_run
+from labkit.config import fields_by_name
+from labkit.errors import InputError
+
+__all__ = ["Comparison", "ModelFigures", "Spread", "read_comparison", "spread"]
+
+# ---- figures -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (over ``count`` - 1) of runs; ``std`` is None for a single one."""
+
+    mean: float
+    std: float | None
+    count: int
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Return mean and sample standard deviation of the values that aren't None; None where there is none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    std = statistics.stdev(known) if len(known) > 1 else None
+    return Spread(statistics.fmean(known), std, len(known))
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """One model of a comparison: its trainings, one for each seed."""
+
+    name: str
+    runs: tuple[RunFigures, ...]
+
+    @property
+    def finished(self) -> tuple[RunFigures, ...]:
+        return tuple(run for run in self.runs if run.finished)
+
+    def spread(self, figure: str) -> Spread | None:
+        """Return mean and deviation of a field of ``RunFigures`` over the finished runs, None without one."""
+        return spread(getattr(run, figure) for run in self.finished)
+
+    def largest(self, figure: str) -> int | None:
+        """Return the largest value of a field of ``RunFigures`` over the finished runs, None without one."""
+        return max(
+            (value for run in self.finished if (value := getattr(run, figure)) is not None), default=None
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models trained with one budget; shows itself as a table in a notebook."""
+
+    path: Path
+    request: Request
+    models: tuple[ModelFigures, ...]
+
+    @property
+    def runs(self) -> tuple[RunFigures, ...]:
+        return tuple(run for model in self.models for run in model.runs)
+
+    @property
+    def accuracy(self) -> str:
+        """The field of ``RunFigures`` to compare by: of validation where the test was left out."""
+        return "test_accuracy" if self.request.budget.get("evaluate_test", True) else "validation_accuracy"
+
+    @property
+    def command(self) -> str:
+        """Return the command that asks for this comparison, for a shell."""
+        words = ["labkit", "compare", "--models", ",".join(self.request.models)]
+        words += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
+        if self.request.data_dir is not None:
+            words += ["--data-dir", self.request.data_dir]
+        for name, value in self.request.budget.items():
+            info = fields_by_name()[name]
+            if value == info.default:
+                continue
+            if isinstance(value, bool):
+                words.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
+            else:
+                words += [info.flag, "none" if value is None else str(value)]
+        return shlex.join(words)
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Return the header and a line of texts for each model."""
+        columns = [column for column in _COLUMNS if self._shows(column)]
+        header = tuple(column.title for column in columns)
+        return [header, *(tuple(column.text(model) for column in columns) for model in self.models)]
+
+    def _shows(self, column: "_Column") -> bool:
+        tests = self.accuracy == "test_accuracy"
+        augments = self.request.budget.get("test_time_augmentation", "none") != "none"
+        return {"test_accuracy": tests, "tta_accuracy": tests and augments}.get(column.figure, True)
+
+    def notes(self) -> list[str]:
+        """Return what a reader of the table has to know, in lines."""
+        budget = self.request.budget
+        devices = list(dict.fromkeys(run.device for run in self.runs if run.device))
+        lines = [
+            f"{budget['dataset']}: {budget['train_steps']:,} steps of {budget['train_batch_size']:,} images"
+            + (f" on {'; '.join(devices)}" if devices else ""),
+            "mean ± sample standard deviation over seeds; accuracy: of the weights that were the best on "
+            "validation; training seconds: in steps alone",
+            "images/s: of the median training step; of predicting, "
+            f"{budget['eval_batch_size']:,} images at a time on one device",
+            "peak memory: resident, of the training process, the largest of all seeds; "
+            "multiply-adds: of one image's forward pass",
+        ]
+        return lines + [_not_finished(run) for run in self.runs if not run.finished]
+
+    def __str__(self) -> str:
+        table = self.table()
+        widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+        lines = ["  ".join(_padded(row, widths)) for row in table]
+        return "\n".join([*(line.rstrip() for line in lines), "", *self.notes()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        header, *rows = self.table()
+        body = "".join(line(row, "td") for row in rows)
+        notes = "".join(f"<br>{escape(note)}" for note in self.notes())
+        return (
+            f"<table><thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
+            f"<small>{notes.removeprefix('<br>')}</small>"
+        )
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+
+
+def _not_finished(run: RunFigures) -> str:
+    if run.state == NOT_STARTED:
+        return f"{run.name}: {run.state}"
+    return f"{run.name}: {run.state} at step {run.step}" + (f": {run.message}" if run.message else "")
+
+
+# ---- the table's columns -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Column:
+    """``figure``: the field of ``RunFigures`` that it shows."""
+
+    title: str
+    figure: str
+
+    def text(self, model: ModelFigures) -> str:
+        if self.figure == "model":
+            return model.name
+        if self.figure == "finished":
+            return f"{len(model.finished)} of {len(model.runs)}"
+        if self.figure == "peak_memory_bytes":
+            peak = model.largest(self.figure)
+            return "-" if peak is None else f"{peak / 2**20:,.0f} MiB"
+        found = model.spread(self.figure)
+        if found is None:
+            return "-"
+        if self.figure in ("parameters", "multiply_adds"):
+            return f"{found.mean / 1e6:,.2f} M"
+        if self.figure.endswith("accuracy"):
+            return _with_deviation(100 * found.mean, found.std and 100 * found.std, digits=2) + " %"
+        return _with_deviation(found.mean, found.std, digits=0 if found.mean >= 100 else 1)
+
+
+def _with_deviation(mean: float, std: float | None, digits: int) -> str:
+    return f"{mean:,.{digits}f}" + ("" if std is None else f" ± {std:,.{digits}f}")
+
+
+_COLUMNS = (
+    _Column("model", "model"),
+    _Column("runs", "finished"),
+    _Column("test accuracy", "test_accuracy"),
+    _Column("with augmentation", "tta_accuracy"),
+    _Column("validation accuracy", "validation_accuracy"),
+    _Column("training images/s", "training_images_per_second"),
+    _Column("inference images/s", "inference_images_per_second"),
+    _Column("peak memory", "peak_memory_bytes"),
+    _Column("parameters", "parameters"),
+    _Column("multiply-adds", "multiply_adds"),
+    _Column("training seconds", "training_seconds"),
+)
+
+
+# ---- reading -------------------------------------------------------------------------------------------
+
+
+def read_comparison(path: str | os.PathLike[str]) -> Comparison:
+    """Read a comparison, finished or not.
+
+    Args:
+        path: the directory that ``labkit compare`` named (``--output``).
+
+    Raises InputError where there is none.
+    """
+    folder = Path(path).expanduser().absolute()
+    request = read_request(folder)
+    if request is None:
+        raise InputError(f"{folder} holds no comparison; name the --output of labkit compare")
+    seeds, budget = range(request.seeds), request.budget
+    models = tuple(
+        ModelFigures(name, tuple(read_run(folder, name, seed, budget) for seed in seeds))
+        for name in request.models
+    )
+    return Comparison(folder, request, models)

@@ -1,0 +1,199 @@
+"""What a comparison trains, and where: decided and checked before anything is written.
+
+TensorFlow is not imported here.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit import home
+from labkit.analysis.comparison.budget import budget_differences, budget_fingerprint, budget_of
+from labkit.analysis.comparison.read_runs import Request, read_request, run_directory
+from labkit.config import Config
+from labkit.config.architectures import parse_model_name
+from labkit.data.inputs import choose_input_path
+from labkit.data.manifest import Manifest
+from labkit.distributed.tf_config import find_task
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.training.admission import admit, check_writable
+from labkit.training.resolution import admitted, data_directory, prepared_data_set
+
+__all__ = ["Plan", "Trial", "default_output", "plan_comparison"]
+
+# What may lie in a comparison's directory when its comparison.json doesn't.
+_OURS = re.compile(r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training. ``found``: its directory is ``new``, ``resumable``, ``failed`` or ``finished``."""
+
+    model: str
+    seed: int
+    config: Config
+    run: RunDirectory
+    found: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All trainings of a comparison, in the order in which they are made: each seed of every model in turn.
+
+    So an interrupted comparison has seen the same seeds of all models but one.
+    """
+
+    output: Path
+    request: Request
+    trials: tuple[Trial, ...]
+
+
+def default_output(config: Config) -> Path:
+    """Return the directory that a budget, with its data set known, leads to."""
+    return home.home() / "comparisons" / f"{config.data.dataset}-{budget_fingerprint(config)}"
+
+
+def plan_comparison(
+    models: Sequence[str],
+    seeds: int,
+    values: Mapping[str, Any],
+    output: str | None = None,
+    *,
+    prepare: Callable[[Config], None],
+) -> Plan:
+    """Decide on every training of a comparison.
+
+    Args:
+        models: names as ``labkit.config.architectures.model_name`` gives them.
+        seeds: how many trainings of each, with the seeds from 0.
+        values: of ``labkit.analysis.comparison.budget.shared_fields``, by name; the rest keeps its defaults.
+        output: the comparison's directory; None derives one from the budget, so that the same command
+            finds it again, and so does one that asks for more models or seeds.
+        prepare: makes the data set of a configuration where there is none yet.
+
+    Raises InputError for what can't be trained, and where the directory can't be written, holds something
+    else, or a comparison with another budget.
+    """
+    configs = _configs(models, seeds, values)
+    config = next(iter(configs.values()))
+    named_folder = Path(output).expanduser().absolute() if output else None
+    recorded = _recorded(named_folder) if named_folder else None
+    if named_folder and recorded:
+        config = _as_recorded(config, recorded)
+        _check_same_budget(named_folder, recorded, budget_of(config))  # before any data are prepared
+    manifest = _manifest(config, prepare)
+    config = config.replace({"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent)})
+    folder = named_folder or default_output(config)
+    recorded = recorded if named_folder else _recorded(folder)
+    if recorded is not None:
+        config = _as_recorded(config, recorded)
+    resolved = {
+        "dataset": manifest.dataset,
+        "data_dir": config.data.data_dir,
+        "input_path": choose_input_path(manifest, config.data.input_path),
+    }
+    budget = budget_of(config.replace(resolved))
+    if recorded is not None:
+        _check_same_budget(folder, recorded, budget, manifest)
+    trials = tuple(
+        _trial(folder, model, seed, configs[model].replace(resolved), manifest)
+        for seed in range(seeds)
+        for model in models
+    )
+    pending = [trial for trial in trials if trial.found != "finished"]
+    if pending:
+        admitted(pending[0].config, manifest, overwrite=False)  # the batch size fits, the data are whole
+    named = config.data.data_dir if values.get("data_dir") is not None else None
+    return Plan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
+
+
+def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> dict[str, Config]:
+    """Return the configuration of each model, before the data set is known."""
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}; allowed: 1 or more")
+    if not any(models):
+        raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
+    if not all(models):
+        raise InputError(f"--models is {','.join(models)!r}, with a comma too many")
+    repeated = [name for name, count in Counter(models).items() if count > 1]
+    if repeated:
+        raise InputError(f"--models names {', '.join(repeated)} more than once; name each model once")
+    by_name = {name: parse_model_name(name) for name in models}
+    configs = {}
+    for name in models:
+        try:
+            configs[name] = Config.from_flat({**values, **by_name[name]})
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    task = find_task(configs[models[0]].distribution, os.environ)
+    if task is not None:
+        raise InputError(
+            f"TF_CONFIG makes this process {task.name} of a cluster; a comparison trains in one process: "
+            "unset it"
+        )
+    return configs
+
+
+def _recorded(folder: Path) -> Request | None:
+    """Return what the comparison in ``folder`` was asked for; None where there is none yet."""
+    check_writable(folder, "--output")
+    recorded = read_request(folder)
+    if recorded is None and folder.is_dir():
+        others = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
+        if others:
+            raise InputError(
+                f"--output {folder} is neither empty nor a comparison: it holds {others[0]}; "
+                "name another directory"
+            )
+    return recorded
+
+
+def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
+    """Return the data set, which ``prepare`` makes where it is missing."""
+    manifest, _ = prepared_data_set(config, data_directory(config))
+    if manifest is None:
+        prepare(config)
+        manifest, _ = prepared_data_set(config, data_directory(config), may_prepare=False)
+    assert manifest is not None, "prepare raises where it can't make the data set"
+    return manifest
+
+
+def _as_recorded(config: Config, recorded: Request) -> Config:
+    """Return ``config`` with what it leaves to choice as it was chosen before."""
+    auto = {"dataset": config.data.dataset, "input_path": config.data.input_path}
+    return config.replace({name: recorded.budget[name] for name, value in auto.items() if value == "auto"})
+
+
+def _check_same_budget(
+    folder: Path, recorded: Request, budget: Mapping[str, Any], manifest: Manifest | None = None
+) -> None:
+    differences = budget_differences(recorded.budget, budget)
+    if manifest is not None and recorded.data_checksum != manifest.checksum:
+        differences.append(
+            f"the checksum of {manifest.dataset} is {recorded.data_checksum[:12]} there, "
+            f"{manifest.checksum[:12]} here"
+        )
+    if differences:
+        raise InputError(
+            f"--output {folder} holds a comparison with another budget: {'; '.join(differences)}; "
+            "name another directory"
+        )
+
+
+def _trial(folder: Path, model: str, seed: int, config: Config, manifest: Manifest) -> Trial:
+    run = run_directory(folder, model, seed)
+    config = config.replace({"seed": seed, "job_dir": str(run.path)})
+    found = admit(config, manifest.dataset).found
+    status = run.read_status()
+    if found == "resumable" and status is not None and status.state == "failed":
+        found = "failed"
+    return Trial(model, seed, config, run, found)

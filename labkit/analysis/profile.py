@@ -1,0 +1,170 @@
+"""Measure some training steps, without a run: how fast they are, and where their time goes."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labkit.analysis.trace import STEP_NAME, StepTimes, read_trace, step_times
+from labkit.config import Config
+from labkit.data.resolve import resolve
+from labkit.quiet_import import import_tensorflow
+from labkit.training.admission import check_writable
+from labkit.training.resolution import check_fits, data_directory, prepared_data_set
+
+__all__ = ["Profile", "profile_training"]
+
+WARMUP_STEPS = 3  # the first one traces and compiles, the next ones let memory and input settle
+STEPS_AHEAD = 100  # batches beyond the last step: at the end of its data an input pipeline would be idle
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was found.
+
+    ``seconds_per_step``, ``waited_per_step`` (for the input) and ``cpu_seconds_per_step`` (of all threads)
+    are means over steps that aren't traced. ``flops_per_step``: see ``arithmetic.training_flops``, times the
+    batch. ``ceiling_gflops``: of large matrix products in the model's precision. ``times``: None where the
+    steps ran on GPUs, whose kernels a trace shows otherwise. ``image_size``: side of the images that
+    ``progressive_resizing`` begins with, None where they are shown as they are.
+    """
+
+    model: str
+    parameters: int
+    device: str
+    precision: str
+    batch_size: int
+    steps: int
+    seconds_per_step: float
+    waited_per_step: float
+    cpu_seconds_per_step: float
+    flops_per_step: int
+    ceiling_gflops: float
+    times: StepTimes | None
+    image_size: int | None = None
+
+    @property
+    def examples_per_second(self) -> float:
+        return self.batch_size / self.seconds_per_step
+
+    @property
+    def gflops(self) -> float:
+        """GFLOP/s that a step reaches, everything that it does besides included in its time."""
+        return self.flops_per_step / self.seconds_per_step / 1e9
+
+
+def profile_training(
+    config: Config, *, steps: int, output: Path | None, announce: Callable[[str], None] = print
+) -> Profile:
+    """Train some steps as ``labkit train`` would, from the initial weights, and say where their time goes.
+
+    The data set is found, or made, by the rules of ``labkit train``. What is measured is the first step,
+    again and again: no image grows and no layer thaws meanwhile.
+
+    Args:
+        config: what to train. No run is written, so it names no ``job_dir``.
+        steps: how many are measured, and then traced.
+        output: folder for the trace, which TensorBoard's profile plugin reads; None: it is thrown away.
+        announce: takes lines for people.
+
+    Raises InputError, before anything is written, for what can't be trained here.
+    """
+    if output is not None:
+        check_writable(output, "--output")
+    manifest, note = prepared_data_set(config, data_directory(config))
+    if manifest is not None:
+        check_fits(config.data, manifest)
+    import_tensorflow()
+    from labkit.training.session import make_session, prepare_devices
+
+    plan = prepare_devices(config)
+    if manifest is None:
+        manifest, note = resolve(config.data.dataset, data_directory(config), announce=announce)
+        check_fits(config.data, manifest)
+    announce(note)
+    if plan.banner:
+        announce(plan.banner)
+    session = make_session(config, manifest, plan)
+    session.adapt_to_data()
+    with _trace_folder(output) as folder:
+        return _measure(session, steps, folder)
+
+
+@contextmanager
+def _trace_folder(output: Path | None) -> Iterator[Path]:
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        yield output
+        return
+    with tempfile.TemporaryDirectory(prefix="labkit-profile-") as name:
+        yield Path(name)
+
+
+def _measure(session: Any, steps: int, folder: Path) -> Profile:
+    import tensorflow as tf
+
+    from labkit.analysis.flops import ceiling, training_flops
+
+    last = WARMUP_STEPS + 2 * steps
+    engine = _engine(session, last + STEPS_AHEAD)
+    for _ in range(WARMUP_STEPS):
+        engine.next_step(last)
+    started, used = time.perf_counter(), time.process_time()
+    waited = sum(engine.next_step(last).waited for _ in range(steps))
+    seconds, cpu = time.perf_counter() - started, time.process_time() - used
+    # Python's own calls would only make the file large: what they start is traced all the same.
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+    with tf.profiler.experimental.Profile(str(folder), options):
+        for number in range(steps):
+            with tf.profiler.experimental.Trace(STEP_NAME, step_num=number, _r=1):
+                engine.next_step(last)
+    config, plan = session.config, session.plan
+    on_gpu = plan.kind == "GPU" and not plan.simulated
+    sizes = {"sizes": (8192,), "device": plan.devices[0]} if on_gpu else {}
+    image_size = config.data.image_size_at(0, config.run.train_steps)
+    flops = training_flops(session.model, session.freezing.at(0), image_size=image_size)
+    return Profile(
+        model=session.model.name,
+        parameters=session.num_parameters(),
+        device=plan.describe(),
+        precision=config.model.precision,
+        batch_size=config.data.train_batch_size,
+        steps=steps,
+        seconds_per_step=seconds / steps,
+        waited_per_step=waited / steps,
+        cpu_seconds_per_step=cpu / steps,
+        flops_per_step=flops * config.data.train_batch_size,
+        ceiling_gflops=ceiling(config.model.precision, **sizes) * (len(plan.devices) if on_gpu else 1),
+        times=None if on_gpu else step_times(read_trace(folder)),
+        image_size=image_size,
+    )
+
+
+def _engine(session: Any, stop_step: int) -> Any:
+    """Return what makes the first step again and again, in the way of the train loop."""
+    from labkit.optim.schedules import learning_rate_at
+    from labkit.training.batches import training_batches
+    from labkit.training.engines import SynchronousEngine
+
+    config, first = session.config, session.train_step
+    session = replace(session, train_step_for=lambda frozen, image_size: first)
+
+    def learning_rate(number: int) -> float:
+        return learning_rate_at(
+            number,
+            config.optimizer,
+            total_steps=config.run.train_steps,
+            steps_per_epoch=session.steps_per_epoch,
+        )
+
+    return SynchronousEngine(
+        session,
+        training_batches(session, start_step=0, stop_step=stop_step),
+        learning_rate,
+        step=0,
+        stopping=lambda: False,
+        name="worker:0",
+    )

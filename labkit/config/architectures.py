@@ -1,0 +1,277 @@
+"""The known architectures and models by name: what a configuration may ask for, without TensorFlow.
+
+``registry.BUILDERS`` builds what is declared here.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from labkit.errors import InputError
+
+__all__ = [
+    "APPLICATIONS",
+    "ARCHITECTURES",
+    "KNOWN_MODELS",
+    "Architecture",
+    "Depths",
+    "KnownModel",
+    "default_depth",
+    "model_name",
+    "parse_model_name",
+    "resolved_depth",
+]
+
+
+@dataclass(frozen=True)
+class Depths:
+    """Allowed numbers of layers: those listed, or ``period`` * n + ``offset`` with n of at least 1."""
+
+    default: int
+    period: int = 0
+    offset: int = 0
+    listed: tuple[int, ...] = ()
+
+    def allows(self, depth: int) -> bool:
+        if self.listed:
+            return depth in self.listed
+        return depth >= self.period + self.offset and (depth - self.offset) % self.period == 0
+
+    def allowed_near(self, depth: int) -> str:
+        """Return the allowed depths in words, with examples next to ``depth``."""
+        if self.listed:
+            return f"{', '.join(map(str, self.listed))}, or none for its own, {self.default}"
+        below = max(1, (depth - self.offset) // self.period) * self.period + self.offset
+        return f"{self.period}n+{self.offset}, for example {below} or {below + self.period}"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A family of networks.
+
+    Args:
+        name: as ``--model`` takes it.
+        summary: what it is, in a line.
+        paper: where it was published.
+        depths: by residual block. Where there are two, ``--block`` and ``--resnet-version`` may be chosen.
+        has_width_factor: whether ``--width-factor`` may be chosen.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    depths: Mapping[str, Depths]
+    has_width_factor: bool = False
+
+    @property
+    def has_residual_variants(self) -> bool:
+        return len(self.depths) > 1
+
+    @property
+    def has_one_depth(self) -> bool:
+        return len(self.depths["basic"].listed) == 1
+
+
+def _residual(default: int, default_bottleneck: int) -> Mapping[str, Depths]:
+    """Three stages of n blocks, a first and a last layer: He et al. 2015, section 4.2; 2016, appendix."""
+    return {"basic": Depths(default, 6, 2), "bottleneck": Depths(default_bottleneck, 9, 2)}
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.name: architecture
+    for architecture in (
+        Architecture(
+            "resnet",
+            "residual network for small images, version 1 or 2, basic or bottleneck blocks",
+            "He et al. 2015, arXiv:1512.03385; 2016, arXiv:1603.05027",
+            _residual(44, 47),
+        ),
+        Architecture(
+            "se_resnet",
+            "resnet whose blocks weigh their channels by what the whole image holds",
+            "Hu et al. 2017, arXiv:1709.01507",
+            _residual(20, 29),
+        ),
+        Architecture(
+            "wide_resnet",
+            "few residual blocks of many channels",
+            "Zagoruyko & Komodakis 2016, arXiv:1605.07146",
+            {"basic": Depths(16, 6, 4)},
+            has_width_factor=True,
+        ),
+        Architecture(
+            "vgg",
+            "plain stack of 3x3 convolutions and maximum pools, with batch normalization",
+            "Simonyan & Zisserman 2014, arXiv:1409.1556",
+            {"basic": Depths(16, listed=(11, 13, 16, 19))},
+        ),
+        Architecture(
+            "tutorial_cnn",
+            "TensorFlow's CIFAR-10 tutorial: two convolutions, two dense layers",
+            "github.com/tensorflow/models, tutorials/image/cifar10; after Krizhevsky's cuda-convnet",
+            {"basic": Depths(5, listed=(5,))},
+        ),
+        Architecture(
+            "fast",
+            "few wide layers behind a whitening convolution, for short trainings",
+            "Jordan 2024, arXiv:2404.00498",
+            {"basic": Depths(8, listed=(8,))},
+            has_width_factor=True,
+        ),
+        Architecture(
+            "keras_application",
+            "a network of keras.applications (--application), for images of 32x32 pixels or more",
+            "keras.io/api/applications",
+            {"basic": Depths(1, listed=(1,))},  # has no depth to choose
+        ),
+    )
+}
+
+
+# Of keras.applications, those whose weights without the head labkit.transfer.imagenet knows.
+APPLICATIONS = ("MobileNetV2", "ResNet50V2", "DenseNet121")
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model that people know by name, and its published accuracy on CIFAR-10's test images, from 0 to 1."""
+
+    name: str
+    accuracy: float | None = None
+    source: str = ""
+
+
+_HE_2015 = "He et al. 2015, table 6"
+_HE_2016 = "He et al. 2016, table 3"
+_PYTORCHCV = "PyTorchCV, epoch chosen on the test set (its ResNet-{depth}: {accuracy})"
+_CIFAR_MODELS = "chenyaofo/pytorch-cifar-models, with two more dense layers"
+
+KNOWN_MODELS = (
+    KnownModel("resnet20", 0.9125, _HE_2015),
+    KnownModel("resnet32", 0.9249, _HE_2015),
+    KnownModel("resnet44", 0.9283, _HE_2015),
+    KnownModel("resnet56", 0.9303, _HE_2015),
+    KnownModel("resnet110", 0.9357, _HE_2015),
+    KnownModel("resnet110-v2", 0.9363, _HE_2016),
+    KnownModel("se_resnet20", 0.9399, _PYTORCHCV.format(depth=20, accuracy="94.03 %")),
+    KnownModel("se_resnet56", 0.9587, _PYTORCHCV.format(depth=56, accuracy="95.48 %")),
+    KnownModel("wide_resnet16_4"),
+    KnownModel("wide_resnet28_10", 0.96, "Zagoruyko & Komodakis 2016, median of 5 runs"),
+    KnownModel("vgg11", 0.9279, _CIFAR_MODELS),
+    KnownModel("vgg13", 0.94, _CIFAR_MODELS),
+    KnownModel("vgg16", 0.9416, _CIFAR_MODELS),
+    KnownModel("vgg19", 0.9391, _CIFAR_MODELS),
+    KnownModel("tutorial_cnn", 0.86, "the tutorial, on crops of 24x24 pixels"),
+    KnownModel("fast", 0.9401, "Jordan 2024, airbench94_muon.py, six views of each image"),
+    KnownModel("mobilenetv2"),
+)
+
+
+def default_depth(model: str, block: str) -> int:
+    """Return the depth of an architecture where nobody names one."""
+    depths = ARCHITECTURES[model].depths
+    return depths.get(block, depths["basic"]).default
+
+
+def resolved_depth(
+    model: str, num_layers: int | None, *, resnet_version: int, block: str, width_factor: float
+) -> int:
+    """Return the depth of a network; None for ``num_layers`` means the architecture's own.
+
+    Raises InputError, naming the flag, for a depth that the architecture doesn't have, and for a version,
+    block or width where it has none to choose.
+    """
+    architecture = ARCHITECTURES[model]
+    if not architecture.has_residual_variants:
+        others = _names(other.name for other in ARCHITECTURES.values() if other.has_residual_variants)
+        if resnet_version != 1:
+            raise InputError(
+                f"--resnet-version is {resnet_version}; allowed for {model}: 1 ({others} have others)"
+            )
+        if block != "basic":
+            raise InputError(f"--block is {block!r}; allowed for {model}: basic ({others} have others)")
+    if width_factor != 1 and not architecture.has_width_factor:
+        others = _names(other.name for other in ARCHITECTURES.values() if other.has_width_factor)
+        raise InputError(f"--width-factor is {width_factor:g}; allowed for {model}: 1 ({others} have others)")
+    depths = architecture.depths[block]
+    if num_layers is None:
+        return depths.default
+    if not depths.allows(num_layers):
+        kind = f"with {block} blocks" if architecture.has_residual_variants else f"for {model}"
+        raise InputError(f"--num-layers is {num_layers}; allowed {kind}: {depths.allowed_near(num_layers)}")
+    return num_layers
+
+
+def _names(names: Iterable[str]) -> str:
+    return " and ".join(names)
+
+
+# ---- names ---------------------------------------------------------------------------------------------
+
+_NAME = re.compile(
+    r"(?P<model>[a-z_]+?)(?P<num_layers>\d+)?(?:_(?P<width_factor>[\d.]+))?"
+    r"(?:-v(?P<resnet_version>[12]))?(?:-(?P<block>bottleneck))?"
+)
+
+
+def model_name(config: Any) -> str:
+    """Return a short name: ``resnet20``, ``resnet164-v2-bottleneck``, ``wide_resnet16_4``, ``mobilenetv2``.
+
+    Args:
+        config: a ``ModelConfig``.
+    """
+    if config.model == "keras_application":
+        return config.application.lower()
+    architecture = ARCHITECTURES[config.model]
+    depth = "" if architecture.has_one_depth else str(config.num_layers)
+    width = f"_{config.width_factor!r}".removesuffix(".0") if architecture.has_width_factor else ""
+    if architecture.has_one_depth and config.width_factor == 1:
+        width = ""
+    version = "" if config.resnet_version == 1 else f"-v{config.resnet_version}"
+    block = "" if config.block == "basic" else f"-{config.block}"
+    return f"{config.model}{depth}{width}{version}{block}"
+
+
+def parse_model_name(name: str) -> dict[str, Any]:
+    """Inverse of ``model_name``: return the values of ModelConfig's fields that the name stands for.
+
+    Raises InputError for a name that ``model_name`` never gives, with the nearest known one, and for a depth
+    that the architecture doesn't have.
+    """
+    for application in APPLICATIONS:
+        if name == application.lower():
+            own = {"model": "keras_application", "application": application, "num_layers": 1}
+            return own | {"width_factor": 1.0, "resnet_version": 1, "block": "basic"}
+    found = _NAME.fullmatch(name)
+    if found is None or found["model"] not in ARCHITECTURES:
+        raise _unknown(name)
+    try:
+        values: dict[str, Any] = {
+            "model": found["model"],
+            "num_layers": int(found["num_layers"] or default_depth(found["model"], "basic")),
+            "width_factor": float(found["width_factor"] or 1),
+            "resnet_version": int(found["resnet_version"] or 1),
+            "block": found["block"] or "basic",
+        }
+    except ValueError:  # more than one point, or more digits than Python converts
+        raise _unknown(name) from None
+    if model_name(SimpleNamespace(**values)) != name:
+        raise _unknown(name)
+    try:
+        resolved_depth(**values)
+    except InputError as error:
+        raise InputError(f"model {name!r}: {error}") from None
+    return values | {"application": APPLICATIONS[0]}
+
+
+def _unknown(name: str) -> InputError:
+    known = [model.name for model in KNOWN_MODELS]
+    depths = [model for model in known if model.startswith(name)] if name in ARCHITECTURES else []
+    if depths:
+        return InputError(f"model {name!r} lacks its depth; known, among others: {', '.join(depths)}")
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "known, among others: " + ", ".join(known)
+    return InputError(f"unknown model {name!r}; {hint}")

@@ -1,0 +1,1 @@
+"""Keep TensorFlow's servers on one address: they have no setting for it and listen on every one."""

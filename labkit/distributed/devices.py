@@ -1,0 +1,251 @@
+"""Which devices a run uses, and the ``tf.distribute`` strategy over them.
+
+One strategy for one process: TensorFlow fixes threads and logical devices at its first operation.
+"""
+
+import os
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+
+from labkit.config import Config, DistributionConfig, ModelConfig
+from labkit.distributed.cpu import bfloat16_instructions
+from labkit.distributed.task import ClusterTask
+from labkit.errors import InputError
+
+__all__ = [
+    "DevicePlan",
+    "choose_data_format",
+    "configure_tensorflow",
+    "make_strategy",
+    "plan_devices",
+    "threads_for_peers",
+]
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Where the replicas of a run are.
+
+    ``devices``: this process's, one logical device name a replica. ``num_workers``: processes that train
+    in step, each with as many devices; ``worker_number``: which of them this is. ``asynchronous_workers``:
+    with parameter servers, processes that train each at its own pace, while this one coordinates.
+    ``banner``: a line to show wherever results are shown, where the devices aren't what the names of the
+    flags promise; else empty.
+    """
+
+    kind: str
+    devices: tuple[str, ...]
+    simulated: bool = False
+    banner: str = ""
+    num_workers: int = 1
+    worker_number: int = 0
+    asynchronous_workers: int = 0
+    num_ps: int = 0
+
+    @property
+    def num_local_replicas(self) -> int:
+        return len(self.devices)
+
+    @property
+    def num_replicas(self) -> int:
+        """Return how many replicas share a batch."""
+        return len(self.devices) * self.num_workers
+
+    def describe(self) -> str:
+        if self.asynchronous_workers:
+            servers = f"{self.num_ps} parameter server" + ("s" if self.num_ps > 1 else "")
+            return f"{self.asynchronous_workers} asynchronous workers with {servers}"
+        local = "CPU"
+        if self.simulated:
+            local = f"{self.num_local_replicas} replicas simulated on logical CPU devices"
+        elif self.kind == "GPU":
+            local = f"{self.num_local_replicas} GPU" + ("s" if self.num_local_replicas > 1 else "")
+        return f"{self.num_workers} synchronous workers, each {local}" if self.num_workers > 1 else local
+
+
+def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
+    """Return the devices for ``config`` on a machine with ``num_gpus_found`` GPUs.
+
+    Raises InputError where more GPUs are asked for than there are, unless missing ones are simulated,
+    and for the GPU variable strategy without a GPU.
+    """
+    wanted = num_gpus_found if config.num_gpus is None else config.num_gpus
+    if wanted > num_gpus_found:
+        if not config.simulate_missing_gpus:
+            raise InputError(
+                f"--num-gpus is {wanted}, but TensorFlow finds {num_gpus_found} here (see labkit doctor); "
+                f"allowed: 0 to {num_gpus_found}, or any number with --simulate-missing-gpus"
+            )
+        # All replicas are simulated, not only the missing ones: a synchronous step is as slow as its
+        # slowest replica, and one kind of device keeps one data format and one set of kernels.
+        banner = (
+            f"SIMULATED: {wanted} GPUs asked for, {num_gpus_found} found; "
+            f"the {wanted} replicas run on logical CPU devices, so speeds say nothing about GPUs"
+        )
+        devices = tuple(f"/cpu:{index}" for index in range(wanted))
+        return DevicePlan("CPU", devices, simulated=True, banner=banner)
+    if wanted == 0:
+        if config.variable_strategy == "GPU":
+            raise InputError(
+                "--variable-strategy is 'GPU' but no GPU is found; allowed here: 'CPU' (see labkit doctor)"
+            )
+        return DevicePlan("CPU", ("/cpu:0",))
+    return DevicePlan("GPU", tuple(f"/gpu:{index}" for index in range(wanted)))
+
+
+def configure_tensorflow(
+    config: DistributionConfig, *, deterministic: bool, task: ClusterTask | None = None
+) -> DevicePlan:
+    """Set threads, placement, determinism and logical devices before the first operation; return the plan.
+
+    Args:
+        config: threads and devices of this process.
+        deterministic: whether operations must give the same bits each time.
+        task: this process's place in a cluster that trains in step, or the coordinator's in one with
+            parameter servers, which uses no GPU itself.
+
+    Raises InputError where the devices aren't there (``plan_devices``), or where TensorFlow is already
+    running in this process with other settings.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    coordinates = task is not None and task.asynchronous_by_default
+    plan = DevicePlan("CPU", ("/cpu:0",)) if coordinates else plan_devices(config, len(gpus))
+    inter_threads = config.num_inter_threads
+    if task is not None and coordinates:
+        plan = replace(plan, asynchronous_workers=task.count("worker"), num_ps=task.count("ps"))
+        inter_threads = inter_threads or threads_for_peers(task)
+    elif task is not None:
+        plan = replace(plan, num_workers=task.num_workers, worker_number=task.worker_number)
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
+        tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
+        tf.config.set_soft_device_placement(config.allow_soft_placement)
+        tf.debugging.set_log_device_placement(config.log_device_placement)
+        used = gpus[: plan.num_local_replicas] if plan.kind == "GPU" else []
+        tf.config.set_visible_devices(used, "GPU")
+        for gpu in used:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        if plan.simulated:
+            _split_cpu(plan.num_local_replicas)
+    except RuntimeError:
+        raise InputError(
+            "TensorFlow is already running in this process with other threads or devices; "
+            "restart the kernel (or start a new process) and train first thing"
+        ) from None
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    return plan
+
+
+def threads_for_peers(task: ClusterTask) -> int:
+    """Return how many operations at a time a process with parameter servers must be able to run.
+
+    An operation that waits for another process keeps its thread: with as many threads as workers or fewer,
+    all may wait and nobody answers (seen with two workers on two cores).
+    """
+    return max(task.count("worker") + task.count("ps") + 1, os.cpu_count() or 1)
+
+
+def num_gpus_found() -> int:
+    """Return how many GPUs TensorFlow finds."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def _split_cpu(count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    )
+
+
+def make_strategy(plan: DevicePlan, variable_strategy: str) -> tf.distribute.Strategy:
+    """Return the strategy over the plan's devices in this process (``strategies`` has those of a cluster).
+
+    One replica: TensorFlow's default strategy or ``OneDeviceStrategy``; there is nothing to reduce.
+    Several with variable strategy ``CPU``: ``CentralStorageStrategy``, one copy of the variables on the
+    CPU, where gradients are summed and the update is made. ``GPU``: ``MirroredStrategy``, a copy on
+    every device, gradients summed by all-reduce, each device updating its own copy.
+    """
+    if plan.num_replicas == 1:
+        if plan.kind == "CPU":
+            return tf.distribute.get_strategy()
+        return tf.distribute.OneDeviceStrategy(plan.devices[0])
+    if variable_strategy == "CPU":
+        return tf.distribute.experimental.CentralStorageStrategy(list(plan.devices), "/cpu:0")
+    return tf.distribute.MirroredStrategy(list(plan.devices))
+
+
+def choose_data_format(config: ModelConfig, plan: DevicePlan) -> str:
+    """Return ``channels_last`` or ``channels_first``; ``auto`` means first on GPUs, last on CPUs.
+
+    What is asked for is tried on the first device, forward and backward. Raises InputError where the
+    device can't run it.
+    """
+    asked = data_format = config.data_format
+    if asked == "auto":
+        data_format = "channels_first" if plan.kind == "GPU" else "channels_last"
+    is_double = config.precision == "float64"
+    try:
+        _probe_data_format(data_format, plan.devices[0], tf.float64 if is_double else tf.float32)
+    except (tf.errors.OpError, ValueError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:160]
+        raise InputError(
+            f"--data-format is {asked!r}, which {plan.devices[0]} can't run"
+            f"{' in float64' if is_double else ''} ({reason}); "
+            "allowed here: channels_last, or auto"
+        ) from None
+    return data_format
+
+
+def _probe_data_format(data_format: str, device: str, dtype: tf.DType) -> None:
+    layout = "NHWC" if data_format == "channels_last" else "NCHW"
+    shape = [2, 8, 8, 4] if layout == "NHWC" else [2, 4, 8, 8]
+    window = [1, 2, 2, 1] if layout == "NHWC" else [1, 1, 2, 2]
+
+    @tf.function
+    def probe(images, kernel, scale):
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            x = tf.nn.conv2d(images, kernel, 1, "SAME", data_format=layout)
+            if dtype != tf.float64:  # for which there is no fused kernel anywhere
+                x, _, _ = tf.compat.v1.nn.fused_batch_norm(x, scale, scale, data_format=layout)
+            x = tf.nn.avg_pool2d(x, window, window, "VALID", data_format=layout)
+            loss = tf.reduce_sum(tf.square(x))
+        return tape.gradient(loss, kernel)
+
+    soft = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(False)
+    try:
+        with tf.device(device):
+            probe(tf.ones(shape, dtype), tf.ones([3, 3, 4, 4], dtype), tf.ones([4])).numpy()
+    finally:
+        tf.config.set_soft_device_placement(soft)
+
+
+def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
+    """Raise InputError where the devices have no arithmetic units for the precision asked for."""
+    if config.precision in ("float32", "float64"):
+        return
+    if plan.kind == "GPU":
+        found = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+        capability = found.get("compute_capability", (0, 0))
+        good, needs = capability >= (8, 0), f"compute capability 8.0, this one has {capability}"
+    else:
+        good, needs = bool(bfloat16_instructions()), "avx512_bf16 or amx_bf16, which this CPU doesn't have"
+    if not good:
+        raise InputError(
+            f"--precision is {config.precision!r}, which needs {needs}; allowed here: float32, float64"
+        )
+
+
+def check_xla(config: Config, plan: DevicePlan) -> None:
+    """Raise InputError where XLA is asked for and can't compile the step."""
+    several = plan.num_local_replicas > 1 and f"{plan.num_local_replicas} replicas in this process"
+    remote = plan.asynchronous_workers > 0 and "variables on parameter servers"
+    exchanged = (
+        config.model.sync_batch_norm and plan.num_replicas > 1 and "batch normalization over several replicas"
+    )
+    reason = several or remote or exchanged
+    if config.distribution.xla and reason:
+        raise InputError(f"--xla is for one replica a process; here: {reason}; leave --xla out")

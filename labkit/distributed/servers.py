@@ -1,0 +1,115 @@
+"""The tasks of a cluster that serve others: parameter servers, and workers that a coordinator uses."""
+
+import time
+from typing import Any
+
+from labkit.config import Config
+from labkit.distributed.peers import PeerLost, Peers, die_of_loss
+from labkit.distributed.signals import StopRequest, stop_on_signals
+from labkit.distributed.task import ClusterTask
+from labkit.errors import InputError
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+from labkit.training.admission import check_cluster
+from labkit.training.resolution import admit_to_cluster
+
+__all__ = ["is_server", "serve"]
+
+LOOK_SECONDS = 0.2
+# A server that is asked to stop is still needed while the coordinator, asked too, saves its last checkpoint.
+SECONDS_TO_STOP = 45.0
+
+
+def is_server(task: ClusterTask, config: Config) -> bool:
+    """Return whether ``task`` trains nothing by itself, but serves a coordinator."""
+    asynchronous = task.asynchronous_by_default and not config.distribution.sync
+    return asynchronous and task.job_name in ("worker", "ps")
+
+
+def serve(task: ClusterTask, config: Config) -> int:
+    """Serve until the coordinator says goodbye.
+
+    Returns 0 then, 128 + signal where this task was asked to stop. Ends the process with ``EXIT_LOST_PEER``
+    when the coordinator is lost. Raises InputError for what can't be run, PeerLost where no coordinator
+    appears.
+    """
+    check_cluster(config, task, overwrite=False)
+    config, _, _, admission = admit_to_cluster(config)
+    if admission.found == "finished":
+        print(f"nothing left to do: {admission.run.path} is finished", flush=True)
+        return 0
+    admission.run.create()
+    with stop_on_signals() as stop:
+        return _serve(task, config, admission.run, stop)
+
+
+def _serve(task: ClusterTask, config: Config, run: RunDirectory, stop: StopRequest) -> int:
+    import_tensorflow()
+    from labkit.distributed.bind_address.redirect import listen_on
+    from labkit.distributed.devices import threads_for_peers
+
+    listen_on(config.distribution.bind)
+    server = _start_server(task, config, threads_for_peers(task))
+    peers = Peers(
+        run.cluster_path,
+        task.name,
+        task.address,
+        task.addresses("chief"),
+        timeout=config.distribution.peer_timeout_seconds,
+    )
+    peers.start()
+    if not peers.rendezvous(config.distribution.rendezvous_seconds, lambda: bool(stop)):
+        peers.leave()
+        return 128 + (stop.signal_number or 0)
+    peers.watch(die_of_loss)
+    peers.tell(phase="serving")
+    print(f"{task.name} serves at {task.address}", flush=True)
+    code = _wait_for_goodbye(peers, stop)
+    peers.leave()
+    del server  # it serves as long as it is referred to
+    return code
+
+
+def _start_server(task: ClusterTask, config: Config, inter_threads: int) -> Any:
+    import tensorflow as tf
+
+    proto = tf.compat.v1.ConfigProto()
+    proto.intra_op_parallelism_threads = config.distribution.num_intra_threads
+    proto.inter_op_parallelism_threads = config.distribution.num_inter_threads or inter_threads
+    proto.allow_soft_placement = config.distribution.allow_soft_placement
+    proto.gpu_options.allow_growth = True
+    wants_gpu = task.job_name == "worker" and config.distribution.num_gpus != 0
+    proto.device_count["GPU"] = 1 if wants_gpu else 0
+    jobs = tf.train.ClusterSpec({job: list(addresses) for job, addresses in task.jobs.items()})
+    found = len(tf.config.list_physical_devices("GPU"))
+    if task.job_name == "worker" and (config.distribution.num_gpus or 0) > found:
+        raise InputError(
+            f"--num-gpus is {config.distribution.num_gpus}, but TensorFlow finds {found} here (see labkit "
+            "doctor); allowed: 0"
+        )
+    try:
+        return tf.distribute.Server(
+            jobs, job_name=task.job_name, task_index=task.task_index, config=proto, protocol="grpc"
+        )
+    except tf.errors.OpError as error:
+        raise PeerLost(
+            f"{task.name} can't listen at {task.address} ({str(error).splitlines()[0][:160]}); "
+            "is another process there?"
+        ) from None
+
+
+def _wait_for_goodbye(peers: Peers, stop: StopRequest) -> int:
+    """Return 0 when the coordinator has left; 128 + signal when it did not, long after a request to stop."""
+    asked_at: float | None = None
+    while True:
+        coordinator = peers.beats().get("chief:0")
+        if coordinator is not None and coordinator.phase == "left":
+            return 0
+        if stop and asked_at is None:
+            asked_at = time.monotonic()
+            peers.tell(
+                phase="stopping"
+            )  # asks the coordinator to save and end, if this is a parameter server
+        if asked_at is not None and time.monotonic() - asked_at > SECONDS_TO_STOP:
+            return 128 + (stop.signal_number or 0)
+        time.sleep(LOOK_SECONDS)

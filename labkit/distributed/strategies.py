@@ -1,0 +1,128 @@
+"""The ``tf.distribute`` strategies over several processes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from tensorflow.python.eager.context import Context
+
+from labkit.distributed.devices import DevicePlan
+from labkit.distributed.peers import PeerLost
+from labkit.distributed.task import ClusterTask
+
+__all__ = ["make_multi_worker_strategy", "make_parameter_server_strategy", "placed_variables"]
+
+
+def make_multi_worker_strategy(task: ClusterTask, plan: DevicePlan) -> tf.distribute.Strategy:
+    """Start this worker's server and return the strategy over all workers' devices.
+
+    Must come before the first operation of this process.
+
+    Args:
+        task: of a synchronous cluster.
+        plan: this process's devices; every worker has as many.
+
+    Raises PeerLost where another process has the task's port.
+    """
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({job: list(addresses) for job, addresses in task.jobs.items()}),
+        task_type=task.job_name,
+        task_id=task.task_index,
+        num_accelerators={"GPU": plan.num_local_replicas} if plan.kind == "GPU" else {},
+        rpc_layer="grpc",
+    )
+    ring = tf.distribute.experimental.CommunicationImplementation.RING
+    automatic = tf.distribute.experimental.CommunicationImplementation.AUTO
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=automatic if plan.kind == "GPU" else ring
+    )
+    with (
+        _local_cpu_replicas(plan.num_local_replicas if plan.kind == "CPU" else 0),
+        _without_coordination_service(),
+    ):
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        except tf.errors.UnknownError as error:
+            # The port was free when it was chosen; a restart takes others.
+            raise PeerLost(f"{task.name} can't listen at {task.address}: {error.message}") from None
+
+
+@contextmanager
+def _without_coordination_service() -> Iterator[None]:
+    """Keep TensorFlow's own watch over the workers out of the strategy; ``distributed.peers`` watches them.
+
+    The service waits for all workers with Python's lock held, without a time limit: no signal, no thread
+    and no time-out of ours gets through when one of them dies meanwhile or can't be reached. It also takes
+    SIGTERM for itself, and keeps a worker for 10 s at its end. Without it the strategy has a health check of
+    its own, which names nobody and begins with a reduction.
+    """
+    with (
+        mock.patch.object(Context, "configure_coordination_service", return_value=None),
+        mock.patch.object(CollectiveAllReduceExtended, "_enable_check_health", False),
+    ):
+        yield
+
+
+@contextmanager
+def _local_cpu_replicas(count: int) -> Iterator[None]:
+    """Let the strategy have ``count`` logical CPU devices in each worker; TensorFlow only ever takes one.
+
+    It asks one method for them, which has no setting (TensorFlow 2.21, collective_all_reduce_strategy.py).
+    """
+    if count < 2:
+        yield
+        return
+
+    def devices(extended: Any, resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
+        return tuple(f"{worker_device}/device:CPU:{index}" for index in range(count)), "CPU"
+
+    with mock.patch.object(CollectiveAllReduceExtended, "_initialize_local_devices", devices):
+        yield
+
+
+def make_parameter_server_strategy(task: ClusterTask) -> tf.distribute.Strategy:
+    """Connect the coordinator to its workers and servers and return the strategy.
+
+    Blocks until they are there.
+    """
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({job: list(task.jobs[job]) for job in ("chief", "worker", "ps")}),
+        task_type="chief",
+        task_id=0,
+        rpc_layer="grpc",
+    )
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
+@contextmanager
+def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
+    """Spread the variables made inside over the parameter servers. Enter it inside the strategy's scope.
+
+    ``round_robin`` is TensorFlow's own: server 0, 1, 2, 0, … in order of creation. It balances their number,
+    but not their bytes: a network's last layers have most of them. ``greedy`` gives
+    each variable to the server that holds the fewest bytes so far, as the ``GreedyLoadBalancingStrategy`` of
+    TensorFlow 1 did with ``byte_size_load_fn``: what a server has to send and receive is balanced.
+    A variable that is colocated with another follows it in both.
+    """
+    if placement == "round_robin" or num_ps < 2:
+        yield
+        return
+    # The strategy takes no device, but it colocates: a scalar on each server is what to colocate with.
+    anchors = [tf.Variable(0.0, trainable=False, name=f"anchor_{index}") for index in range(num_ps)]
+    num_bytes = [0] * num_ps
+
+    def place(next_creator: Any, **arguments: Any) -> Any:
+        if arguments.get("colocate_with") is None:
+            value = arguments["initial_value"]
+            value = tf.convert_to_tensor(value() if callable(value) else value, dtype=arguments.get("dtype"))
+            arguments["initial_value"] = value
+            server = num_bytes.index(min(num_bytes))
+            num_bytes[server] += value.shape.num_elements() * value.dtype.size
+            arguments["colocate_with"] = anchors[server]
+        return next_creator(**arguments)
+
+    with tf.variable_creator_scope(place):
+        yield

@@ -1,0 +1,149 @@
+"""``TF_CONFIG``: made, read, and translated from the flags of 2017.
+
+``TF_CONFIG`` is the environment variable by which launchers tell a TensorFlow process its cluster:
+``{"cluster": {"worker": ["host:port", ...], "ps": [...]}, "task": {"type": "worker", "index": 0}}``
+(https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from labkit.config import DistributionConfig
+from labkit.distributed.task import ClusterTask
+from labkit.errors import InputError
+
+__all__ = ["find_task", "make_tf_config", "parse_tf_config", "task_from_hosts"]
+
+VARIABLE = "TF_CONFIG"
+
+
+def make_tf_config(task: ClusterTask) -> str:
+    """Return the value of ``TF_CONFIG`` for one task. Inverse of ``parse_tf_config``."""
+    cluster = {job: list(addresses) for job, addresses in task.jobs.items() if addresses}
+    return json.dumps({"cluster": cluster, "task": {"type": task.job_name, "index": task.task_index}})
+
+
+def parse_tf_config(text: str) -> ClusterTask | None:
+    """Return the task that a ``TF_CONFIG`` names; None where it describes no cluster of several tasks.
+
+    A ``master``, the chief of TensorFlow 1, is taken for the chief. Raises InputError for what can't be read.
+    """
+    try:
+        value = json.loads(text)
+        cluster, task = value.get("cluster") or {}, value.get("task") or {}
+        jobs = {
+            ("chief" if job == "master" else job): tuple(_addresses(job, given))
+            for job, given in cluster.items()
+        }
+        name, index = task.get("type", "worker"), _index(task.get("index", 0))
+        if not isinstance(name, str):
+            raise TypeError("the task's type is no text")
+    except InputError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise InputError(
+            f"{VARIABLE} is {text[:200]!r}; allowed: a JSON object such as "
+            '{"cluster": {"worker": ["host:port", "host:port"]}, "task": {"type": "worker", "index": 0}}'
+        ) from None
+    jobs = {job: addresses for job, addresses in jobs.items() if addresses}
+    trained_by = sum(len(addresses) for job, addresses in jobs.items() if job != "evaluator")
+    if trained_by < 2 and name != "evaluator":
+        return None  # one process: nothing to distribute over
+    described = ClusterTask(jobs, "chief" if name == "master" else name, index)
+    if not task:
+        raise InputError(
+            f"{VARIABLE} names {trained_by} tasks and not which of them this is; add "
+            '"task": {"type": "worker", "index": 0}, with each one\'s own index'
+        )
+    return described
+
+
+def _index(given: Any) -> int:
+    if isinstance(given, str):
+        return int(given)
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError("the task's index is no whole number")
+    return given
+
+
+def _addresses(job: str, given: Any) -> list[str]:
+    # A mapping from index to address is a sparse cluster: what one task knows of the others.
+    if isinstance(given, Mapping | str):
+        raise InputError(
+            f"{VARIABLE} names the tasks of job {job!r} as {given!r}; allowed: a list of host:port"
+        )
+    return [str(address) for address in given]
+
+
+def task_from_hosts(config: DistributionConfig) -> ClusterTask | None:
+    """Return the task that ``--ps-hosts``, ``--worker-hosts``, ``--job-name`` and ``--task-index`` name.
+
+    As in 2017 the first worker is the chief. It trains like the others in synchronous training. With
+    parameter servers and without ``--sync`` it is the coordinator, which TensorFlow 2 needs and which
+    doesn't train: worker 1 of the flags is worker 0 of the cluster, and so on.
+
+    Raises InputError for an incomplete description.
+    """
+    given = {
+        "--worker-hosts": config.worker_hosts,
+        "--ps-hosts": config.ps_hosts,
+        "--job-name": config.job_name,
+        "--task-index": config.task_index,
+    }
+    if not any(value is not None for value in given.values()):
+        return None
+    missing = [flag for flag in ("--worker-hosts", "--job-name", "--task-index") if given[flag] is None]
+    if missing:
+        raise InputError(
+            f"{missing[0]} is missing; a cluster needs --worker-hosts, --job-name and --task-index together "
+            "(and --ps-hosts for asynchronous training)"
+        )
+    workers, servers = _listed(config.worker_hosts), _listed(config.ps_hosts)
+    job, index = config.job_name, config.task_index
+    assert job is not None
+    assert index is not None
+    if config.sync or not servers:
+        if job == "ps" and config.sync:
+            raise InputError("--job-name is 'ps' with --sync; synchronous training has no parameter servers")
+        return ClusterTask({"worker": workers}, job, index)
+    if len(workers) < 2:
+        raise InputError(
+            f"--worker-hosts names {len(workers)} worker; asynchronous training needs at least 2, of which "
+            "the first coordinates and doesn't train (or use --sync)"
+        )
+    if job == "worker":
+        job, index = ("chief", 0) if index == 0 else ("worker", index - 1)
+    return ClusterTask({"chief": workers[:1], "worker": workers[1:], "ps": servers}, job, index)
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> ClusterTask | None:
+    """Return this process's place in the cluster of its flags, or else of ``TF_CONFIG``; None without one.
+
+    In synchronous training the parameter servers, if any are named, are left out; one of them gets its
+    place, but has nothing to do. Raises InputError for a description that can't be used, and for an
+    evaluator.
+    """
+    task = task_from_hosts(config)
+    if task is None and environment.get(VARIABLE, "").strip():
+        task = parse_tf_config(environment[VARIABLE])
+    if task is None:
+        return None
+    if task.job_name == "evaluator":
+        raise InputError(f"this task is {task.name}, which doesn't train; run: labkit evaluate RUN --watch")
+    if task.asynchronous_by_default and not config.sync:
+        if not task.count("chief"):
+            raise InputError(
+                "the cluster has parameter servers but no chief; asynchronous training needs one: the "
+                "coordinator, which doesn't train (or use --sync)"
+            )
+        if not task.count("worker"):
+            raise InputError("the cluster has parameter servers but no worker; name at least one worker")
+        return task
+    if task.job_name not in ("chief", "worker"):
+        return task
+    return task.synchronous()

@@ -1,0 +1,259 @@
+"""Layers with everything decided that an architecture should not have to know."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
+from labkit.models.whitening import Whitening
+
+__all__ = ["LayerFactory"]
+
+
+class LayerFactory:
+    """Make and apply layers with one layout, precision, normalization and seed.
+
+    Each method applies a new layer to a Keras tensor. Every layer with random initial weights gets a
+    seed of its own, derived from ``seed`` and the order of construction; and a name that says where in the
+    network it is, such as ``stage2_block1_conv2`` (see ``part``).
+
+    Args:
+        data_format: ``channels_last`` or ``channels_first``.
+        dtype: Keras dtype policy of the layers, ``float32``, ``mixed_bfloat16`` or ``float64``.
+        seed: decides the initial weights.
+        batch_norm_decay, batch_norm_epsilon, sync_batch_norm: see ``BatchNormalization``.
+    """
+
+    whitening_layer: type[keras.layers.Conv2D] = Whitening
+
+    def __init__(
+        self,
+        *,
+        data_format: str = "channels_last",
+        dtype: str = "float32",
+        seed: int = 0,
+        batch_norm_decay: float = 0.997,
+        batch_norm_epsilon: float = 1e-5,
+        sync_batch_norm: bool = False,
+    ) -> None:
+        self.data_format = data_format
+        self.dtype = dtype
+        self._seed = seed
+        self._layers_with_weights = 0
+        self._part: str | None = None
+        self._named: Counter[str] = Counter()
+        self._batch_norm: dict[str, Any] = {
+            "decay": batch_norm_decay,
+            "epsilon": batch_norm_epsilon,
+            "synchronized": sync_batch_norm,
+        }
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Name the layers with weights that are made within: ``<name>_conv1``, ``<name>_norm1`` and so on.
+
+        ``name``: the stage, with what it has inside behind an underscore (``labkit.models.stages``).
+        """
+        outer, self._part = self._part, name
+        try:
+            yield
+        finally:
+            self._part = outer
+
+    def _name(self, kind: str) -> str | None:
+        """Return the next name for a layer of this kind; None outside of all parts, where Keras finds one."""
+        if self._part is None:
+            return None
+        stem = f"{self._part}_{kind}"
+        self._named[stem] += 1
+        return f"{stem}{self._named[stem]}"
+
+    def next_seed(self) -> int:
+        """Return the seed of the next layer with random initial weights."""
+        self._layers_with_weights += 1
+        return (self._seed * 1_000_003 + self._layers_with_weights) % 2**31
+
+    def channels(self, x) -> int:
+        """Return the number of channels of ``x``."""
+        return x.shape[-1 if self.data_format == "channels_last" else 1]
+
+    def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
+        """Convolution without bias, ``same`` padding, He initialization (He et al., 2015b).
+
+        ``dirac``: as many filters as there are input channels begin as the identity.
+        """
+        initializer = keras.initializers.HeNormal(self.next_seed())
+        layer = keras.layers.Conv2D(
+            filters,
+            kernel_size,
+            strides=stride,
+            padding="same",
+            use_bias=False,
+            data_format=self.data_format,
+            kernel_initializer=Dirac(initializer) if dirac else initializer,
+            dtype=self.dtype,
+            name=self._name("conv"),
+        )
+        return layer(x)
+
+    def biased_conv(self, x, filters: int, kernel_size: int, *, stddev: float, bias: float):
+        """Convolution with a bias that begins at ``bias``; normal weights, cut at 2 ``stddev``."""
+        layer = keras.layers.Conv2D(
+            filters,
+            kernel_size,
+            padding="same",
+            data_format=self.data_format,
+            kernel_initializer=keras.initializers.TruncatedNormal(0.0, stddev, self.next_seed()),
+            bias_initializer=keras.initializers.Constant(bias),
+            dtype=self.dtype,
+            name=self._name("conv"),
+        )
+        return layer(x)
+
+    def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
+        """Dense layer on [batch, features]; without ``stddev`` He initialization, else as ``biased_conv``."""
+        seed = self.next_seed()
+        layer = keras.layers.Dense(
+            units,
+            kernel_initializer=(
+                keras.initializers.HeNormal(seed)
+                if stddev is None
+                else keras.initializers.TruncatedNormal(0.0, stddev, seed)
+            ),
+            bias_initializer=keras.initializers.Constant(bias),
+            dtype=self.dtype,
+            name=self._name("dense"),
+        )
+        return layer(x)
+
+    def whitening(self, x):
+        """Convolution with a frozen 2x2 kernel that whitens the training images' patches, and a bias."""
+        layer = self.whitening_layer(
+            2 * 2 * 2 * self.channels(x),
+            2,
+            data_format=self.data_format,
+            kernel_initializer=keras.initializers.HeNormal(self.next_seed()),
+            dtype=self.dtype,
+            name=self._name("whitening"),
+        )
+        return layer(x)
+
+    def norm(self, x, *, scale: bool = True):
+        """Batch normalization; ``scale``: whether its factor is trained."""
+        return self.norm_layer(name=self._name("norm"), scale=scale)(x)
+
+    def norm_layer(
+        self,
+        *,
+        name: str | None,
+        scale: bool = True,
+        epsilon: float | None = None,
+        data_format: str | None = None,
+    ) -> keras.Layer:
+        """Return a batch normalization; None stands for the factory's own value."""
+        own = {} if epsilon is None else {"epsilon": epsilon}
+        return BatchNormalization(
+            data_format=data_format or self.data_format,
+            dtype=self.dtype,
+            scale=scale,
+            name=name,
+            **(self._batch_norm | own),
+        )
+
+    def relu(self, x):
+        """Rectified linear unit."""
+        return keras.layers.ReLU(dtype=self.dtype)(x)
+
+    def sigmoid(self, x):
+        """Logistic function."""
+        return keras.layers.Activation("sigmoid", dtype=self.dtype)(x)
+
+    def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
+        """Local response normalization, see ``LocalResponseNormalization``."""
+        layer = LocalResponseNormalization(
+            depth_radius, bias, alpha, beta, data_format=self.data_format, dtype=self.dtype
+        )
+        return layer(x)
+
+    def gelu(self, x):
+        """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
+        return keras.layers.Activation("gelu", dtype=self.dtype)(x)
+
+    def silu(self, x):
+        """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
+        return keras.layers.Activation("silu", dtype=self.dtype)(x)
+
+    def norm_relu(self, x):
+        """Batch normalization, then rectified linear unit."""
+        return self.relu(self.norm(x))
+
+    def add(self, x, y):
+        """Sum of two tensors of one shape."""
+        return keras.layers.Add(dtype=self.dtype)([x, y])
+
+    def average_pool(self, x, size: int):
+        """Average over ``size`` x ``size`` windows that don't overlap; smaller ones at the border."""
+        layer = keras.layers.AveragePooling2D(
+            size, padding="same", data_format=self.data_format, dtype=self.dtype
+        )
+        return layer(x)
+
+    def max_pool(self, x, size: int, stride: int | None = None, *, padding: str = "valid"):
+        """Maximum over ``size`` x ``size`` windows, ``stride`` apart (None: ``size``, they do not overlap).
+
+        ``padding``: ``valid``: a rest at the border is dropped; ``same``: it has a window, too.
+        """
+        layer = keras.layers.MaxPooling2D(
+            size, stride, padding, data_format=self.data_format, dtype=self.dtype
+        )
+        return layer(x)
+
+    def global_max(self, x):
+        """Maximum over height and width: [batch, channels]."""
+        return keras.layers.GlobalMaxPooling2D(data_format=self.data_format, dtype=self.dtype)(x)
+
+    def pad_channels(self, x, channels: int):
+        """Zero channels before and after, up to ``channels``."""
+        extra = channels - self.channels(x)
+        channel_padding = [extra // 2, extra - extra // 2]
+        padding = [[0, 0], [0, 0], [0, 0], channel_padding]
+        if self.data_format == "channels_first":
+            padding = [[0, 0], channel_padding, [0, 0], [0, 0]]
+        return keras.ops.pad(x, padding)
+
+    def global_average(self, x):
+        """Average over height and width: [batch, channels]."""
+        return keras.layers.GlobalAveragePooling2D(data_format=self.data_format, dtype=self.dtype)(x)
+
+    def flatten(self, x):
+        """[batch, height * width * channels], in this order of the features whatever the layout is."""
+        return keras.layers.Flatten(data_format=self.data_format, dtype=self.dtype)(x)
+
+    def scale_channels(self, x, factors):
+        """Multiply each channel of ``x`` by its factor, [batch, channels]."""
+        channels = self.channels(x)
+        shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
+        factors = keras.layers.Reshape(shape, dtype=self.dtype)(factors)
+        return keras.layers.Multiply(dtype=self.dtype)([x, factors])
+
+    def logits(
+        self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
+    ):
+        """Dense layer in float32 at least, so that the loss is computed in full precision.
+
+        ``scale``: a constant factor of the logits. ``stddev``: as in ``dense``, else Glorot initialization.
+        """
+        seed = self.next_seed()
+        initializer = (
+            keras.initializers.GlorotUniform(seed)
+            if stddev is None
+            else keras.initializers.TruncatedNormal(0.0, stddev, seed)
+        )
+        dtype = "float64" if self.dtype == "float64" else "float32"
+        layer = keras.layers.Dense(
+            num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
+        )
+        return layer(x) if scale == 1.0 else keras.layers.Rescaling(scale, dtype=dtype)(layer(x))

@@ -1,0 +1,21 @@
+"""The run directory: where training, notebook, command line and dashboard meet. Standard library only."""
+
+from labkit.run_directory.directory import (
+    ACTIVE_STATES,
+    RunDirectory,
+    RunLock,
+    Status,
+    list_runs,
+    process_alive,
+    write_json_atomic,
+)
+
+__all__ = [
+    "ACTIVE_STATES",
+    "RunDirectory",
+    "RunLock",
+    "Status",
+    "list_runs",
+    "process_alive",
+    "write_json_atomic",
+]

@@ -1,0 +1,143 @@
+"""What each worker of a cluster does with its time, one file a worker in the run directory.
+
+Standard library only: the dashboard and the notebook read these files.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+
+__all__ = ["WorkerMetrics", "read_worker_metrics"]
+
+SECONDS_BETWEEN_ROWS = 1.0
+
+
+@dataclass
+class _Window:
+    since: float = field(default_factory=time.perf_counter)
+    steps: int = 0
+    waited: float = 0.0
+    exchanged: float = 0.0
+    worked: float = 0.0
+    last_step: int = 0
+    is_fed: bool = False
+
+
+class WorkerMetrics:
+    """Writes ``<run>/cluster/<job>-<index>.jsonl``, a row a second and worker.
+
+    Args:
+        folder: ``<run>/cluster``.
+        examples_per_step: of one worker.
+        replicas: devices of one worker.
+        first_step: steps of the run completed before this session: rows of greater ones no longer count.
+    """
+
+    def __init__(self, folder: Path, *, examples_per_step: float, replicas: int, first_step: int = 0) -> None:
+        self._folder, self._examples, self._replicas = folder, examples_per_step, replicas
+        self._first_step = first_step
+        self._windows: dict[str, _Window] = {}
+        self._writers: dict[str, MetricsWriter] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(
+        self, worker: str, step: int, *, waited: float | None, worked: float, exchanged: float
+    ) -> float | None:
+        """Count a step of ``worker``.
+
+        Args:
+            step: completed steps of the run.
+            waited, worked, exchanged: seconds of input, of the step, and within it of communication.
+                ``waited`` None: all that was not worked, where others hand out the batches. ``exchanged``
+                NaN: not measured; it is part of computing then.
+
+        Returns the worker's examples per second when a row was written, else None.
+        """
+        if worker not in self._windows:
+            # The first step compiles; counting starts after it.
+            self._windows[worker] = _Window()
+            return None
+        window = self._windows[worker]
+        window.steps += 1
+        if waited is None:
+            window.is_fed = True
+        else:
+            window.waited += waited
+        window.worked += worked
+        window.exchanged += exchanged
+        window.last_step = step
+        if time.perf_counter() - window.since < SECONDS_BETWEEN_ROWS:
+            return None
+        return self._write(worker)
+
+    def _write(self, worker: str) -> float:
+        """Write the row of the window that ends now, and begin the next one."""
+        window = self._windows[worker]
+        seconds = time.perf_counter() - window.since
+        rate = window.steps * self._examples / seconds
+        communication = window.exchanged / seconds
+        known = 0.0 if math.isnan(communication) else min(1.0, communication)
+        computing = min(1.0, max(0.0, window.worked / seconds - known), 1.0 - known)
+        rest = 1.0 - computing - known
+        waiting = rest if window.is_fed else min(rest, window.waited / seconds)
+        row = {
+            "worker": worker,
+            "step": window.last_step,
+            "steps": window.steps,
+            "examples_per_second": rate,
+            "replica_examples_per_second": rate / self._replicas,
+            "compute_fraction": computing,
+            "communication_fraction": communication,
+            "input_wait_fraction": waiting,
+            "other_fraction": rest - waiting,
+            "wall_time": time.time(),
+        }
+        self._writer(worker).append([row])
+        self._windows[worker] = _Window()
+        return rate
+
+    def finish(self) -> None:
+        """Write the rows of what was counted so far."""
+        for worker, window in list(self._windows.items()):
+            if window.steps:
+                self._write(worker)
+
+    def begin(self) -> None:
+        """Count time from now on, after an evaluation or a checkpoint."""
+        self._windows = {worker: _Window() for worker in self._windows}
+
+    def _writer(self, worker: str) -> MetricsWriter:
+        if worker not in self._writers:
+            path = self._folder / f"{worker.replace(':', '-')}.jsonl"
+            resumed = path.exists()
+            self._writers[worker] = MetricsWriter(path)
+            if resumed:
+                self._writers[worker].mark_seam(self._first_step)
+        return self._writers[worker]
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.finish()
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+def read_worker_metrics(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each worker by its name, in order of writing. Empty without a cluster.
+
+    Args:
+        folder: ``<run>/cluster``.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        reader = MetricsReader(path)
+        reader.poll()
+        rows = [row for row in reader if isinstance(row.get("worker"), str)]
+        if rows:
+            found[rows[-1]["worker"]] = rows
+    return found

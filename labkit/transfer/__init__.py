@@ -1,0 +1,1 @@
+"""Start from other weights, and train only part of a network."""

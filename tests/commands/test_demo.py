@@ -1,0 +1,176 @@
+"""``labkit demo``: what it leaves behind, and what it says, whatever the notebook does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from labkit.commands import demo
+from labkit.errors import InputError
+from labkit.notebook.results import RESULT_MIME, Conclusion
+from labkit.run_directory import RunDirectory
+
+CONCLUSION = Conclusion(
+    run="/runs/one",
+    state="finished",
+    did_work=False,
+    dataset="shapes",
+    data_note="shapes in /data (no network)",
+    devices="CPU",
+    banner="SIMULATED: two",
+    split="test",
+    accuracy=0.98765,
+    examples=2000,
+    step=600,
+)
+PARAMETERS = "folder = '.'"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def notebook(tmp_path, monkeypatch):
+    """Return a function that makes ``code`` the notebook of the demo."""
+
+    def make(*code: str) -> Path:
+        cells = [new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}), *map(new_code_cell, code)]
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        path = tmp_path / "train.ipynb"
+        nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
+        monkeypatch.setattr(demo, "find_notebook", lambda: path)
+        return path
+
+    return make
+
+
+def conclude(run: str = "folder") -> str:
+    """Return the code of a cell that ends as the training notebook does."""
+    return (
+        "from IPython.display import display\n"
+        f"result = dict({vars(CONCLUSION)!r}, run={run})\n"
+        f"display({{{RESULT_MIME!r}: result, 'text/plain': 'done'}}, raw=True)"
+    )
+
+
+def left_behind(*folders: Path) -> list[str]:
+    return sorted(path.name for folder in folders if folder.exists() for path in folder.iterdir())
+
+
+def test_the_executed_notebook_goes_to_its_run_and_everything_is_said(home, notebook, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    notebook("print('step 1\\nstep 2')", conclude())
+    said: list[str] = []
+    assert demo.run_demo(parameters={"folder": str(run)}, announce=said.append) == 0
+    assert left_behind(home / "runs", run) == ["train.ipynb"]
+    assert demo.read_conclusion(run / "train.ipynb")["run"] == str(run)
+    text = "\n".join(said)
+    assert said.index("step 1") < said.index("step 2")
+    for expected in (run / "train.ipynb", run, "0.9877", "shapes in /data (no network)", "SIMULATED: two"):
+        assert str(expected) in text
+    assert "finished already" in text
+    assert "streamlit run app/main.py" in text
+
+
+def test_a_named_output_is_used(home, notebook, tmp_path):
+    notebook(conclude("'/nowhere'"))
+    assert demo.run_demo(output=tmp_path / "out" / "mine.ipynb", announce=lambda line: None) == 0
+    assert left_behind(tmp_path / "out") == ["mine.ipynb"]
+
+
+def test_an_error_is_reported_and_the_earlier_result_kept(home, notebook, tmp_path):
+    output = tmp_path / "out" / "mine.ipynb"
+    output.parent.mkdir()
+    output.write_text("earlier")
+    notebook("1 / 0")
+    said: list[str] = []
+    assert demo.run_demo(output=output, announce=said.append) == 1
+    assert output.read_text() == "earlier"
+    assert left_behind(output.parent) == ["mine-failed.ipynb", "mine.ipynb"]
+    assert "ZeroDivisionError" in said[-1]
+    assert "mine-failed.ipynb" in said[-1]
+
+
+def test_what_the_notebook_refuses_is_refused_in_one_line(home, notebook):
+    notebook("from labkit.errors import InputError\nraise InputError('unknown parameter')")
+    with pytest.raises(InputError, match=r"^unknown parameter \(see .*train-failed\.ipynb\)$"):
+        demo.run_demo(announce=lambda line: None)
+
+
+def test_a_kernel_that_dies_leaves_no_partial_notebook(home, notebook):
+    notebook("import os\nos._exit(1)")
+    said: list[str] = []
+    assert demo.run_demo(announce=said.append) == 1
+    assert "DeadKernelError" in said[-1]
+    assert left_behind(home / "runs") == ["train-failed.ipynb"]
+
+
+def test_a_notebook_without_a_result_is_refused(home, notebook):
+    notebook("1")
+    with pytest.raises(InputError, match="holds no result"):
+        demo.run_demo(announce=lambda line: None)
+    assert left_behind(home / "runs") == []
+
+
+def test_a_home_that_cannot_be_made_is_refused(tmp_path, notebook, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "file"))
+    notebook("1")
+    with pytest.raises(InputError, match="LABKIT_HOME"):
+        demo.run_demo(announce=lambda line: None)
+
+
+def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "__file__", str(tmp_path / "labkit" / "demo.py"))
+    with pytest.raises(InputError, match="without its notebooks; clone the repository"):
+        demo.find_notebook()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, tmp_path, number):
+    run = RunDirectory(tmp_path / "run")
+    parameters = {
+        "dataset": "shapes",
+        "job_dir": str(run.path),
+        "train_steps": 100_000,
+        "train_batch_size": 16,
+        "log_every_steps": 1,
+        "validate_every_steps": 0,
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "labkit", "demo"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LABKIT_PARAMETERS": json.dumps(parameters)},
+        # As from a terminal: tests that were started in the background ignore Ctrl-C, and hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            next(line for line in process.stdout if line.startswith("step "))
+            status = run.read_status()
+            assert status is not None
+            kernel = psutil.Process(status.pid)
+            assert kernel.parent().pid == process.pid
+            process.send_signal(number)
+            rest = process.stdout.read()
+            assert process.wait(60) == 128 + number
+        finally:
+            process.kill()
+    assert "the same command goes on" in rest
+    kernel.wait(30)
+    assert run.read_status().state == "interrupted"
+    assert any(run.checkpoints_path.iterdir())
+    assert not list((session_home / "runs").glob(".train-*"))

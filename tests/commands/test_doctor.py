@@ -1,0 +1,152 @@
+"""What ``labkit doctor`` finds: every problem is named and has a way out."""
+
+import json
+
+import pytest
+
+from labkit.allocator import CHOICE, KEEPING
+from labkit.commands import doctor
+from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_manifest
+from labkit.distributed import cpu as processor
+
+
+@pytest.fixture(autouse=True)
+def without_tensorflow(monkeypatch):
+    monkeypatch.setattr(doctor, "_devices", lambda: iter(()))
+
+
+def of(subject):
+    return [finding for finding in doctor.findings() if finding.subject == subject]
+
+
+def problems():
+    return [finding for finding in doctor.findings() if finding.level == "problem"]
+
+
+def test_levels_are_known_and_whatever_is_not_ok_has_a_way_out():
+    for finding in doctor.findings():
+        assert finding.level in ("ok", "note", "problem")
+        assert bool(finding.way_out) is (finding.level != "ok"), finding
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
+def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, capsys, level, code):
+    found = [doctor.Finding(level, "disk", "text", "way"), doctor.Finding("ok", "cpu", "fine")]
+    monkeypatch.setattr(doctor, "findings", lambda: iter(found))
+    assert doctor.examine() == code
+    assert "-> way" in capsys.readouterr().out
+
+
+def test_a_home_that_is_a_file_is_a_problem(tmp_path, monkeypatch):
+    (tmp_path / "home").write_text("")
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    assert [finding.level for finding in of("data") + of("runs")] == ["problem"] * 2
+    assert "is not a folder" in of("data")[0].text
+
+
+def test_a_home_that_cannot_be_written_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert "not writable" in of("runs")[0].text
+    assert of("runs")[0].level == "problem"
+
+
+def test_a_folder_that_cannot_be_searched_is_a_problem(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor, "_existing", refuse)
+    assert "Permission denied" in of("data")[0].text
+    assert {"data", "runs"} <= {finding.subject for finding in problems()}
+
+
+def test_a_path_that_is_too_long_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / ("x" * 5000)))
+    assert {"data", "runs"} <= {finding.subject for finding in problems()}
+
+
+def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    folder = tmp_path / "data" / "shapes"
+    folder.mkdir(parents=True)
+    path = folder / "train-00000-of-00001.tfrecord"
+    path.write_bytes(b"whole")
+    splits = {"train": Split("train", 1, (Shard(path.name, 1, file_sha256(path), 5),))}
+    source = {"kind": "generated", "location": "", "sha256": "", "matches_published": None}
+    manifest = Manifest("shapes", folder, ("a",), (32, 32, 3), splits, (0.5,) * 3, (0.5,) * 3, source, 0, 1)
+    assert json.loads(write_manifest(manifest).read_text())["dataset"] == "shapes"
+    assert of("shapes")[0].level == "ok", of("shapes")[0].text
+    path.write_bytes(b"whxle")
+    assert of("shapes")[0].level == "problem"
+    assert path.name in of("shapes")[0].text
+
+
+# ---- processor and allocator ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "words"),
+    [
+        ({"avx2", "avx512f", "avx512_bf16"}, "ok", "avx512_bf16: the CPU computes in bfloat16"),
+        ({"avx2", "avx512f", "avx512_bf16", "amx_bf16"}, "ok", "avx512_bf16, amx_bf16:"),
+        ({"avx2", "avx512f"}, "note", "no avx512_bf16 or amx_bf16: emulated"),
+        (None, "note", "unknown"),
+    ],
+)
+def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words, monkeypatch):
+    monkeypatch.setattr(processor, "cpu_flags", lambda: flags)
+    (found,) = of("bfloat16")
+    assert found.level == level
+    assert words in found.text
+
+
+@pytest.mark.parametrize(("flags", "width"), [({"avx2", "avx512f"}, "512"), ({"avx2"}, "256")])
+def test_the_width_of_vectors_is_said(flags, width, monkeypatch):
+    monkeypatch.setattr(processor, "cpu_flags", lambda: flags)
+    assert f"vectors of {width} bits" in of("instructions")[0].text
+
+
+ALLOCATOR_VARIABLES = (*KEEPING, CHOICE, "TF_CPU_ALLOCATOR_USE_BFC", "LD_PRELOAD")
+
+
+@pytest.mark.parametrize(
+    ("variables", "level", "words"),
+    [
+        ({}, "note", "start themselves anew"),
+        ({CHOICE: "default"}, "note", "gives big buffers back"),
+        (KEEPING, "ok", "told to keep its memory (MALLOC_* are set)"),
+        ({"MALLOC_MMAP_MAX_": "0"}, "note", "not set: MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_"),
+        ({"MALLOC_ARENA_MAX": "2"}, "note", "as MALLOC_* say (not set: MALLOC_MMAP_MAX_, "),
+        ({"TF_CPU_ALLOCATOR_USE_BFC": "1"}, "ok", "TensorFlow's own"),
+        ({"TF_CPU_ALLOCATOR_USE_BFC": "0"}, "note", "start themselves anew"),
+        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, "ok", "jemalloc"),
+    ],
+)
+def test_the_allocator_in_force_is_said(variables, level, words, monkeypatch):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    (found,) = of("allocator")
+    assert found.level == level
+    assert words in found.text
+
+
+def test_what_to_do_about_the_allocator_is_all_of_it(monkeypatch):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    (found,) = of("allocator")
+    for setting in found.way_out.partition("export ")[2].split():
+        name, _, value = setting.partition("=")
+        monkeypatch.setenv(name, value)
+    assert "MALLOC_* are set" in of("allocator")[0].text
+
+
+def test_settings_of_glibc_are_not_recommended_elsewhere(monkeypatch):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("", ""))
+    assert of("allocator")[0].level == "ok"

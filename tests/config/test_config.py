@@ -1,0 +1,174 @@
+"""The configuration: what it refuses, and that it survives JSON."""
+
+import dataclasses
+
+import pytest
+
+from labkit.config import Config, fields_by_name
+from labkit.config.presets import PRESETS, preset_values
+from labkit.errors import InputError
+
+# The flags of the 2017 cifar10_estimator with their defaults, from its README and main function.
+ESTIMATOR_2017 = {
+    "data_dir": None,
+    "job_dir": None,
+    "variable_strategy": "CPU",
+    "num_gpus": None,
+    "num_layers": 44,
+    "train_steps": 80000,
+    "train_batch_size": 128,
+    "eval_batch_size": 100,
+    "momentum": 0.9,
+    "weight_decay": 2e-4,
+    "learning_rate": 0.1,
+    "use_distortion_for_training": True,
+    "sync": False,
+    "num_intra_threads": 0,
+    "num_inter_threads": 0,
+    "data_format": "auto",
+    "log_device_placement": False,
+    "batch_norm_decay": 0.997,
+    "batch_norm_epsilon": 1e-5,
+}
+
+
+def test_estimator_flags_keep_their_defaults():
+    flat = Config().flat()
+    assert {name: flat[name] for name in ESTIMATOR_2017} == ESTIMATOR_2017
+
+
+def test_names_are_unique_over_the_owners():
+    config = Config()
+    names = [
+        field.name
+        for owner in dataclasses.fields(config)
+        for field in dataclasses.fields(getattr(config, owner.name))
+    ]
+    assert len(names) == len(set(names)) == len(fields_by_name())
+
+
+def test_json_round_trip():
+    config = Config.from_flat({"num_layers": 20, "gradient_clip_norm": 1.5, "num_gpus": 2, "job_dir": "x"})
+    assert Config.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"num_layers": 21}, ["--num-layers", "21", "6n+2", "20", "26"]),
+        ({"num_layers": 44, "block": "bottleneck"}, ["44", "9n+2", "38", "47"]),
+        ({"model": "se_resnet", "num_layers": 21}, ["--num-layers", "21", "6n+2", "20", "26"]),
+        ({"model": "wide_resnet", "num_layers": 20}, ["--num-layers is 20", "wide_resnet: 6n+4", "16 or 22"]),
+        ({"model": "vgg", "num_layers": 20}, ["--num-layers is 20", "vgg: 11, 13, 16, 19", "none", "16"]),
+        ({"model": "tutorial_cnn", "num_layers": 8}, ["--num-layers is 8", "tutorial_cnn: 5", "none"]),
+        ({"model": "vgg", "block": "bottleneck"}, ["--block", "'bottleneck'", "vgg", "basic", "se_resnet"]),
+        ({"model": "vgg", "resnet_version": 2}, ["--resnet-version is 2", "vgg: 1", "resnet and se_resnet"]),
+        ({"width_factor": 4}, ["--width-factor is 4", "resnet: 1", "wide_resnet"]),
+        ({"model": "wide_resnet", "width_factor": 0}, ["--width-factor", "at least 0.125"]),
+        ({"model": "resnet20"}, ["--model is 'resnet20'", "write --model resnet --num-layers 20"]),
+        ({"model": "wide_resnet16_4"}, ["--model wide_resnet --num-layers 16 --width-factor 4"]),
+        ({"model": "resnet50v2"}, ["--model keras_application --application ResNet50V2"]),
+        ({"model": "fast_0.25"}, ["--model fast --width-factor 0.25"]),
+        ({"model": "densenet"}, ["--model", "'densenet'", "resnet, se_resnet, wide_resnet, vgg"]),
+        ({"train_steps": -1}, ["--train-steps", "-1", "at least 1"]),
+        ({"num_gpus": -1}, ["--num-gpus", "-1", "at least 0"]),
+        ({"num_intra_threads": -2}, ["--num-intra-threads", "-2"]),
+        ({"variable_strategy": "GPU", "num_gpus": 0}, ["--variable-strategy", "GPU", "--num-gpus 0"]),
+        ({"variable_strategy": "TPU"}, ["TPU", "CPU, GPU"]),
+        (
+            {"train_batch_size": 128, "num_gpus": 3, "simulate_missing_gpus": True},
+            ["--train-batch-size", "128", "3 replicas", "129"],
+        ),
+        (
+            {"eval_batch_size": 101, "num_gpus": 2, "simulate_missing_gpus": True},
+            ["--eval-batch-size", "101", "2 replicas"],
+        ),
+        ({"learning_rate": float("nan")}, ["--learning-rate", "nan"]),
+        ({"learning_rate": "0.1"}, ["--learning-rate", "'0.1'", "a number"]),
+        ({"use_distortion_for_training": 1}, ["--use-distortion-for-training", "1", "True or False"]),
+        ({"lookahead_decay": 0.5}, ["--lookahead-decay is 0.5", "without --lookahead-every-steps: 0.95"]),
+        (
+            {"one_cycle_start": 0.2, "learning_rate_schedule": "cosine"},
+            ["--one-cycle-start is 0.2", "with --learning-rate-schedule cosine: 0.0"],
+        ),
+        ({"one_cycle_end": 0.1}, ["--one-cycle-end is 0.1", "steps: 0.0"]),
+        (
+            {"cutout_size": 8, "use_distortion_for_training": False},
+            ["--cutout-size is 8", "with --no-use-distortion-for-training: 0"],
+        ),
+        ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
+        ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),
+        ({"train_steps": 10**30}, ["--train-steps", "at most 1,000,000,000"]),
+        ({"train_batch_size": 10**7}, ["--train-batch-size", "at most 131,072"]),
+        ({"num_intra_threads": 10**5}, ["--num-intra-threads", "at most 1,024"]),
+        ({"learning_rat": 1.0}, ["learning_rat", "did you mean 'learning_rate'"]),
+    ],
+)
+def test_refusals_name_the_value_and_what_is_allowed(values, words):
+    with pytest.raises(InputError) as refusal:
+        Config.from_flat(values)
+    message = str(refusal.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *({"learning_rate_schedule": schedule} for schedule in ("steps", "cosine", "one_cycle", "constant")),
+        {"optimizer": "sgd"},
+        {"use_distortion_for_training": False},
+        {"evaluate_test": False},
+        {"lookahead_every_steps": 5},
+    ],
+    ids=str,
+)
+def test_a_flag_may_make_a_presets_values_useless(preset, flag):
+    Config.from_flat({**preset_values(preset), **flag})
+
+
+def test_identity_is_what_is_trained():
+    config = Config()
+    assert config.replace({"log_every_steps": 7, "num_gpus": 2}).fingerprint() == config.fingerprint()
+    changed = config.replace({"learning_rate": 0.2, "seed": 1})
+    assert changed.fingerprint() != config.fingerprint()
+    assert config.differences(changed) == [
+        "--learning-rate is 0.1 there, 0.2 here",
+        "--seed is 0 there, 1 here",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "depth"),
+    [
+        ({}, 44),
+        ({"block": "bottleneck"}, 47),
+        ({"model": "se_resnet"}, 20),
+        ({"model": "wide_resnet", "width_factor": 4}, 16),
+        ({"model": "vgg"}, 16),
+        ({"model": "vgg", "num_layers": None}, 16),
+        ({"model": "vgg", "num_layers": 11}, 11),
+        ({"model": "tutorial_cnn"}, 5),
+    ],
+)
+def test_a_depth_that_nobody_names_is_the_architectures_own_and_recorded(values, depth):
+    config = Config.from_flat(values)
+    assert config.model.depth == depth
+    assert config.to_json()["model"]["num_layers"] == depth
+    assert Config.from_json(config.to_json()) == config
+    assert config.fingerprint() == Config.from_flat({**values, "num_layers": depth}).fingerprint()
+
+
+def test_another_architecture_has_its_own_depth_unless_one_was_named():
+    config = Config().replace({"model": "vgg"})
+    assert config.model.depth == 16
+    assert config.replace({"model": "wide_resnet", "width_factor": 2}).model.depth == 16
+    assert config.replace({"model": "se_resnet"}).model.depth == 20
+    assert config.replace({"model": "resnet", "block": "bottleneck"}).model.depth == 47
+    named = Config.from_flat({"num_layers": 56})
+    assert named.replace({"model": "se_resnet"}).model.depth == 56
+    assert named.replace({"precision": "float64"}).model.depth == 56
+    with pytest.raises(InputError, match="--num-layers is 56; allowed for vgg: 11"):
+        named.replace({"model": "vgg"})

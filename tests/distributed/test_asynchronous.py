@@ -1,0 +1,77 @@
+"""Handing out steps, with a coordinator whose workers are made of a list."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.distributed.asynchronous import AsynchronousEngine
+from labkit.training.losses import SOFTMAX
+
+LOST = tf.errors.UnavailableError(None, None, "Connection reset by peer")
+
+
+class Result:
+    """Stands for a RemoteValue: ready at once; its figures may be lost, or its step have failed."""
+
+    def __init__(self, figures, lost=None, failed=None):
+        self._status_available_event = threading.Event()
+        self._status_available_event.set()
+        self._values = [SimpleNamespace(backing_device="/job:worker/replica:0/task:1/device:CPU:0")]
+        self._error = failed
+        self.figures, self.raised = figures, lost or failed
+
+    def fetch(self):
+        if self.raised:
+            raise self.raised
+        return np.array([self.figures, 0.5, 1.0]), np.array([0.1, 0.05])
+
+
+@pytest.fixture
+def make_engine(monkeypatch):
+    """Return an engine over batches 0, 1, 2 ..., and the numbers of the batches as they were scheduled."""
+
+    def make(**raised_by_second_schedule):
+        scheduled: list[int] = []
+
+        def schedule(function, args):
+            scheduled.append(args[0])
+            return Result(args[0], **raised_by_second_schedule if len(scheduled) == 2 else {})
+
+        monkeypatch.setattr(
+            tf.distribute.coordinator,
+            "ClusterCoordinator",
+            lambda strategy: SimpleNamespace(schedule=schedule),
+        )
+        session = SimpleNamespace(
+            strategy=None,
+            train_step_at=lambda number: None,
+            loss=SOFTMAX,
+            plan=SimpleNamespace(asynchronous_workers=1),
+        )
+        engine = AsynchronousEngine(
+            session, iter((n, n) for n in range(100)), lambda step: 0.1 * step, step=0,
+            stopping=lambda: False, stuck=list, patience=5,
+        )  # fmt: skip
+        return engine, scheduled
+
+    return make
+
+
+def test_figures_lost_with_their_worker_have_their_step_made_again(make_engine):
+    engine, scheduled = make_engine(lost=LOST)
+    results = [engine.next_step(limit=6) for _ in range(6)]
+    assert [result.step for result in results] == [1, 2, 3, 4, 5, 6]
+    assert sorted(result.figures["loss"] for result in results) == [0, 1, 2, 3, 4, 5], "a batch was lost"
+    assert sorted(scheduled) == [0, 1, 1, 2, 3, 4, 5]
+    assert all(result.learning_rate == pytest.approx(0.1 * result.figures["loss"]) for result in results)
+
+
+def test_a_step_that_failed_by_itself_is_not_made_again(make_engine):
+    engine, scheduled = make_engine(failed=tf.errors.InvalidArgumentError(None, None, "not finite"))
+    engine.next_step(limit=4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+        engine.next_step(limit=4)
+    assert sorted(scheduled) == [0, 1, 2, 3]

@@ -1,0 +1,325 @@
+"""Real sockets: which addresses TensorFlow's servers listen on, and what runs in place of bind."""
+
+import ctypes
+import errno
+import ipaddress
+import json
+import mmap
+import platform
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from labkit.distributed.bind_address import imported_functions as library_imports
+from labkit.distributed.bind_address import redirect as listening
+from labkit.distributed.bind_address.redirect import listen_on, listening_addresses
+from labkit.errors import InputError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets labkit choose the address")
+
+LOOPBACK, OTHER_LOOPBACK = "127.0.0.1", "127.0.0.2"  # Linux answers on all of 127.0.0.0/8
+TIME_LIMIT = 120  # seconds; importing TensorFlow and three servers take about 7
+
+# Prints what the test looks at, one JSON per line, and then lives until its input is closed.
+SERVERS = """
+import json, socket, sys
+from labkit.quiet_import import import_tensorflow
+from labkit.distributed.bind_address.redirect import listen_on, listening_addresses
+
+import_tensorflow()
+import tensorflow as tf
+
+def free_ports(count):
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+def server(hosts, task):
+    cluster = tf.train.ClusterSpec({"worker": hosts})
+    return tf.distribute.Server(cluster, job_name="worker", task_index=task, protocol="grpc")
+
+alone, *ports = free_ports(4)
+plain = server([f"127.0.0.1:{alone}"], 0)
+before = listening_addresses()
+
+listen_on("127.0.0.1")
+hosts = [f"127.0.0.1:{port}" for port in ports[:2]]
+workers = [server(hosts, task) for task in range(2)]
+with tf.Graph().as_default(), tf.compat.v1.Session(workers[0].target) as session:
+    with tf.device("/job:worker/task:1"):
+        there = tf.constant([[3.0]])
+    with tf.device("/job:worker/task:0"):
+        product = tf.matmul(there, there)
+    product = session.run(product).item()
+try:
+    server(hosts, 0)
+    taken = False
+except tf.errors.UnknownError:
+    taken = True
+
+listen_on("127.0.0.2")
+moved = server([f"127.0.0.2:{ports[2]}"], 0)
+found = {"alone": alone, "ports": ports, "before": before, "product": product, "taken": taken}
+print(json.dumps(found), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """A process with a server of TensorFlow's own choice, two on 127.0.0.1 and one on 127.0.0.2."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    watchdog = threading.Timer(TIME_LIMIT, process.kill)
+    watchdog.start()
+    try:
+        line = process.stdout.readline()
+        assert line, f"the servers' process ended with {process.wait()}"
+        yield json.loads(line) | {"pid": process.pid}
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether a connection is taken; anything but yes and no fails."""
+    try:
+        socket.create_connection((host, port), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def addresses_beyond_loopback() -> list[str]:
+    interfaces = psutil.net_if_addrs().values()
+    found = [entry.address for entries in interfaces for entry in entries if entry.family == socket.AF_INET]
+    return [ip for ip in found if not ipaddress.ip_address(ip).is_loopback]
+
+
+@pytest.mark.slow
+def test_without_a_choice_tensorflow_listens_on_every_address(servers):
+    """If this fails, TensorFlow has learned to listen where the cluster says, and the module can go."""
+    assert servers["before"] == [["::", servers["alone"]]] or servers["before"] == [
+        ["0.0.0.0", servers["alone"]]
+    ]
+    assert all(answers(host, servers["alone"]) for host in (LOOPBACK, OTHER_LOOPBACK))
+
+
+@pytest.mark.slow
+def test_servers_listen_on_the_chosen_address_alone(servers):
+    first, second, moved = servers["ports"]
+    wanted = {(LOOPBACK, first), (LOOPBACK, second), (OTHER_LOOPBACK, moved)}
+    found = {(ip, port) for ip, port in listening_addresses(servers["pid"]) if port != servers["alone"]}
+    assert found == wanted
+    assert answers(LOOPBACK, first) and answers(LOOPBACK, second) and answers(OTHER_LOOPBACK, moved)
+    for elsewhere in (OTHER_LOOPBACK, *addresses_beyond_loopback()):
+        assert not answers(elsewhere, first) and not answers(elsewhere, second)
+
+
+@pytest.mark.slow
+def test_servers_on_the_chosen_address_work_together(servers):
+    assert servers["product"] == 9.0
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_port_that_is_taken_is_an_error_as_before(servers):
+    assert servers["taken"]
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("203.0.113.7", "not this machine's"),  # a documentation address (RFC 5737) that nobody has
+        ("224.0.0.1", "not this machine's"),  # multicast: bind takes it, no client ever reaches it
+        ("255.255.255.255", "not this machine's"),
+        ("nosuch.invalid", "neither an address nor a known host name"),  # RFC 6761: never resolves
+        ("127.0.0.1:8000", "neither an address nor a known host name"),
+        ("", "neither an address nor a known host name"),
+        ("a" * 70, "neither an address nor a known host name"),  # longer than a label may be
+    ],
+)
+def test_an_address_that_is_not_this_machines_is_refused(address, reason):
+    with pytest.raises(InputError, match=f"^--bind {address}: {reason}.*0.0.0.0 for all of them$"):
+        listen_on(address)
+
+
+@pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "riscv64")])
+def test_a_system_where_tensorflow_cannot_be_held_is_refused(monkeypatch, system, machine):
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(InputError, match=f"every address.*{system} {machine}.*--bind 0.0.0.0 accepts that"):
+        listen_on(LOOPBACK)
+
+
+def test_libraries_without_the_entry_are_refused(monkeypatch):
+    monkeypatch.setattr(listening, "import_tensorflow", lambda: None)
+    monkeypatch.setattr(listening, "loaded_libraries", lambda package_file: [])
+    with pytest.raises(InputError, match="every address.*no call of bind.*--bind 0.0.0.0 accepts that"):
+        listen_on(LOOPBACK)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
+def test_every_address_leaves_bind_alone_on_any_system(monkeypatch, address):
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(listening, "_wanted", ipaddress.ip_address(LOOPBACK))
+    listen_on(address)
+    assert listening._wanted is None
+
+
+def test_a_name_means_its_first_ipv4_address(monkeypatch):
+    answer = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (OTHER_LOOPBACK, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (LOOPBACK, 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: answer)
+    assert str(listening._resolve("a-host")) == OTHER_LOOPBACK
+
+
+# ---- What runs in place of bind: called through its C pointer, as gRPC calls it
+
+
+_bind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, use_errno=True)(
+    ctypes.cast(listening._bind_callback, ctypes.c_void_p).value
+)
+
+
+def sockaddr(family: int, host: str, port: int) -> bytes:
+    """``struct sockaddr_in`` and ``sockaddr_in6`` as <netinet/in.h> lays them out."""
+    start = family.to_bytes(2, sys.byteorder) + port.to_bytes(2, "big")
+    packed = socket.inet_pton(family, host)
+    return start + packed + bytes(8) if family == socket.AF_INET else start + bytes(4) + packed + bytes(4)
+
+
+@pytest.fixture
+def want(monkeypatch):
+    """Set the wanted address for one test."""
+    return lambda address: monkeypatch.setattr(
+        listening, "_wanted", address and ipaddress.ip_address(address)
+    )
+
+
+def bound(family: int, host: str, port: int = 0, v6only: int = 0) -> tuple[str, int]:
+    """Bind a socket through the callback and return where it really is."""
+    with socket.socket(family) as server:
+        if family == socket.AF_INET6:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
+        raw = sockaddr(family, host, port)
+        if _bind(server.fileno(), raw, len(raw)):
+            raise OSError(ctypes.get_errno(), "bind")
+        server.listen()
+        ip, port = server.getsockname()[:2]
+        assert (ip.removeprefix("::ffff:"), port) in listening_addresses()
+        return ip, port
+
+
+has_ipv6 = pytest.mark.skipif(
+    not any(entry.address == "::1" for entries in psutil.net_if_addrs().values() for entry in entries),
+    reason="this machine has no IPv6 loopback address",
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "family", "host", "expected"),
+    [
+        (LOOPBACK, socket.AF_INET, "0.0.0.0", LOOPBACK),
+        (OTHER_LOOPBACK, socket.AF_INET, "0.0.0.0", OTHER_LOOPBACK),
+        (LOOPBACK, socket.AF_INET, OTHER_LOOPBACK, OTHER_LOOPBACK),  # not the wildcard: stays
+        (None, socket.AF_INET, "0.0.0.0", "0.0.0.0"),
+        pytest.param(LOOPBACK, socket.AF_INET6, "::", "::ffff:127.0.0.1", marks=has_ipv6),
+        pytest.param(LOOPBACK, socket.AF_INET6, "::ffff:0.0.0.0", "::ffff:127.0.0.1", marks=has_ipv6),
+        pytest.param(LOOPBACK, socket.AF_INET6, "::1", "::1", marks=has_ipv6),
+        pytest.param("::1", socket.AF_INET6, "::", "::1", marks=has_ipv6),
+        pytest.param(None, socket.AF_INET6, "::", "::", marks=has_ipv6),
+    ],
+)
+def test_only_the_wildcard_is_replaced(want, wanted, family, host, expected):
+    want(wanted)
+    assert bound(family, host)[0] == expected
+
+
+def test_the_port_stays(want):
+    want(LOOPBACK)
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    assert bound(socket.AF_INET, "0.0.0.0", port=port) == (LOOPBACK, port)
+
+
+def test_a_failed_bind_says_why(want):
+    want(LOOPBACK)
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, 0))
+        with pytest.raises(OSError) as caught:
+            bound(socket.AF_INET, "0.0.0.0", port=taken.getsockname()[1])
+    assert caught.value.errno == errno.EADDRINUSE
+
+
+def test_a_socket_that_cannot_have_the_address_gets_none(want):
+    want("::1")
+    with pytest.raises(OSError) as caught:
+        bound(socket.AF_INET, "0.0.0.0")
+    assert caught.value.errno == errno.EADDRNOTAVAIL
+
+
+@has_ipv6
+def test_an_ipv6_only_socket_gets_no_ipv4_address(want):
+    want(LOOPBACK)
+    with pytest.raises(OSError) as caught:
+        bound(socket.AF_INET6, "::", v6only=1)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_an_exception_in_between_binds_nothing(want, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    want(LOOPBACK)
+    monkeypatch.setattr(listening, "_redirected", interrupted)
+    raw = sockaddr(socket.AF_INET, "0.0.0.0", 0)
+    with socket.socket() as server:
+        assert _bind(server.fileno(), raw, len(raw)) == -1
+        assert ctypes.get_errno() == errno.EADDRNOTAVAIL
+        assert server.getsockname() == ("0.0.0.0", 0)  # what Linux says of a socket without an address
+
+
+def test_other_threads_bind_through_it_too(want):
+    want(LOOPBACK)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: bound(socket.AF_INET, "0.0.0.0")[0], range(16)))
+    assert found == [LOOPBACK] * 16
+
+
+def test_a_link_local_address_keeps_its_link():
+    raw = sockaddr(socket.AF_INET6, "::", 80)
+    wanted = ipaddress.ip_address("fe80::1%3")
+    assert listening._redirected(raw, wanted) == raw[:8] + wanted.packed + (3).to_bytes(4, sys.byteorder)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x01", (socket.AF_UNIX).to_bytes(2, sys.byteorder) + b"/tmp/x\0"])
+def test_what_is_not_an_internet_address_stays(raw):
+    assert listening._redirected(raw, ipaddress.ip_address(LOOPBACK)) == raw
+
+
+def test_a_pointer_in_a_read_only_page_is_replaced_and_the_page_stays_read_only():
+    with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory:
+        view = ctypes.c_char.from_buffer(memory)
+        where = ctypes.addressof(view) + mmap.PAGESIZE + 8
+        library_imports._protect(where, mmap.PROT_READ)
+        library_imports.write_pointer(where, 0x1234)
+        assert ctypes.c_uint64.from_address(where).value == 0x1234
+        assert "w" not in library_imports._permissions(where)
+        assert "w" in library_imports._permissions(where - mmap.PAGESIZE)
+        del view

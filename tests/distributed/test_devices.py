@@ -1,0 +1,84 @@
+"""Which devices a configuration gets on which machine."""
+
+import pytest
+import tensorflow as tf
+
+from labkit.config import DistributionConfig, ModelConfig
+from labkit.distributed import devices
+from labkit.distributed.devices import (
+    DevicePlan,
+    check_precision,
+    choose_data_format,
+    make_strategy,
+    plan_devices,
+)
+from labkit.errors import InputError
+
+CPU = DevicePlan("CPU", ("/cpu:0",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "found", "kind", "names"),
+    [
+        ({}, 0, "CPU", ("/cpu:0",)),
+        ({}, 2, "GPU", ("/gpu:0", "/gpu:1")),
+        ({"num_gpus": 0}, 2, "CPU", ("/cpu:0",)),
+        ({"num_gpus": 1}, 2, "GPU", ("/gpu:0",)),
+        ({"num_gpus": 2, "variable_strategy": "GPU"}, 2, "GPU", ("/gpu:0", "/gpu:1")),
+    ],
+)
+def test_real_devices(fields, found, kind, names):
+    plan = plan_devices(DistributionConfig(**fields), found)
+    assert (plan.kind, plan.devices, plan.simulated, plan.banner) == (kind, names, False, "")
+
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_missing_gpus_are_simulated_only_where_asked_and_said(found):
+    with pytest.raises(InputError, match=f"--num-gpus is 2, but TensorFlow finds {found} here"):
+        plan_devices(DistributionConfig(num_gpus=2), found)
+    plan = plan_devices(DistributionConfig(num_gpus=2, simulate_missing_gpus=True), found)
+    assert plan.devices == ("/cpu:0", "/cpu:1")
+    assert plan.simulated and f"2 GPUs asked for, {found} found" in plan.banner
+
+
+def test_gpu_variables_need_a_gpu():
+    with pytest.raises(InputError, match="no GPU is found"):
+        plan_devices(DistributionConfig(variable_strategy="GPU"), 0)
+
+
+def test_one_cpu_needs_no_strategy_of_its_own():
+    assert make_strategy(CPU, "CPU") is tf.distribute.get_strategy()
+
+
+def test_automatic_layout_on_a_cpu():
+    assert choose_data_format(ModelConfig(), CPU) == "channels_last"
+
+
+def test_a_layout_that_the_device_cannot_run_is_refused_with_its_reason(monkeypatch):
+    def refuse(data_format, device, dtype):
+        raise tf.errors.UnimplementedError(None, None, "only supports the NHWC tensor format")
+
+    monkeypatch.setattr(devices, "_probe_data_format", refuse)
+    with pytest.raises(
+        InputError, match="channels_first.*only supports the NHWC.*allowed here: channels_last"
+    ):
+        choose_data_format(ModelConfig(data_format="channels_first"), CPU)
+
+
+def test_channels_first_in_float64_is_refused_before_any_work():
+    # TensorFlow has no gradient of its kernels on a CPU; in float32 oneDNN has.
+    with pytest.raises(InputError, match="channels_first.* in float64 .*allowed here: channels_last"):
+        choose_data_format(ModelConfig(data_format="channels_first", precision="float64"), CPU)
+
+
+def test_float64_runs_anywhere():
+    check_precision(ModelConfig(precision="float64"), CPU)
+
+
+def test_bfloat16_where_the_cpu_has_it(monkeypatch):
+    config = ModelConfig(precision="mixed_bfloat16")
+    monkeypatch.setattr(devices, "bfloat16_instructions", lambda: ["avx512_bf16"])
+    check_precision(config, CPU)
+    monkeypatch.setattr(devices, "bfloat16_instructions", list)
+    with pytest.raises(InputError, match="mixed_bfloat16.*avx512_bf16 or amx_bf16.*float32"):
+        check_precision(config, CPU)

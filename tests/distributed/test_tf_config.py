@@ -1,0 +1,209 @@
+"""Who is who in a cluster: TF_CONFIG, the flags of 2017, and what is refused."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.commands import main as cli
+from labkit.commands import train
+from labkit.config import Config
+from labkit.distributed.task import ClusterTask, split_address
+from labkit.distributed.tf_config import find_task, make_tf_config, parse_tf_config, task_from_hosts
+from labkit.errors import InputError
+from labkit.training.admission import check_cluster
+
+ASYNC = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1"]}
+
+
+def distribution(**values: object):
+    return Config.from_flat(values).distribution
+
+
+def tf_config(cluster: dict, job: str, index: int) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})}
+
+
+@given(
+    counts=st.fixed_dictionaries(
+        {"chief": st.integers(0, 1), "worker": st.integers(1, 5), "ps": st.integers(0, 3)}
+    ).filter(lambda counts: sum(counts.values()) > 1),
+    data=st.data(),
+)
+def test_tf_config_says_what_it_was_made_from(counts, data):
+    ports = iter(range(1, 100))
+    jobs = {job: tuple(f"host:{next(ports)}" for _ in range(count)) for job, count in counts.items() if count}
+    job = data.draw(st.sampled_from(sorted(jobs)))
+    task = ClusterTask(jobs, job, data.draw(st.integers(0, len(jobs[job]) - 1)))
+    assert parse_tf_config(make_tf_config(task)) == task
+
+
+def test_a_master_of_tensorflow_1_is_the_chief():
+    cluster = {"master": ["m:1"], "worker": ["w:1"], "ps": ["p:1"]}
+    task = find_task(distribution(), tf_config(cluster, "master", 0))
+    assert task is not None
+    assert (task.name, task.is_chief, task.asynchronous_by_default) == ("chief:0", True, True)
+
+
+def test_one_process_is_no_cluster():
+    assert find_task(distribution(), {}) is None
+    assert find_task(distribution(), {"TF_CONFIG": " "}) is None
+    assert find_task(distribution(), {"TF_CONFIG": '{"cluster": {"worker": ["w:1"]}}'}) is None
+
+
+def test_in_step_the_chief_and_the_workers_train_and_the_servers_are_left_out():
+    numbers = []
+    for job, index in (("chief", 0), ("worker", 0), ("worker", 1)):
+        task = find_task(distribution(sync=True), tf_config(ASYNC, job, index))
+        assert task is not None
+        assert (task.num_workers, task.count("ps")) == (3, 0)
+        numbers.append((task.worker_number, task.is_chief))
+    assert numbers == [(0, True), (1, False), (2, False)]
+
+
+def test_the_flags_of_2017_name_a_synchronous_cluster():
+    task = task_from_hosts(distribution(worker_hosts="a:1, b:1", job_name="worker", task_index=1, sync=True))
+    assert task == ClusterTask({"worker": ("a:1", "b:1")}, "worker", 1)
+
+
+@pytest.mark.parametrize(
+    ("job", "index", "name", "address"),
+    [
+        ("worker", 0, "chief:0", "a:1"),
+        ("worker", 1, "worker:0", "b:1"),
+        ("worker", 2, "worker:1", "c:1"),
+        ("ps", 0, "ps:0", "d:1"),
+    ],
+)
+def test_with_servers_the_first_worker_of_2017_coordinates(job, index, name, address):
+    values = {"worker_hosts": "a:1,b:1,c:1", "ps_hosts": "d:1", "job_name": job, "task_index": index}
+    task = task_from_hosts(distribution(**values))
+    assert task is not None
+    assert (task.name, task.address) == (name, address)
+
+
+def test_flags_come_before_the_environment():
+    given_by_flags = distribution(worker_hosts="a:1,b:1", job_name="worker", task_index=0)
+    task = find_task(given_by_flags, tf_config({"worker": ["x:1", "y:1"]}, "worker", 1))
+    assert task is not None
+    assert task.address == "a:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{", "TF_CONFIG is '{'"),
+        ("[1]", "TF_CONFIG is '[1]'"),
+        ('{"cluster": {"worker": ["a:1", "b"]}}', "'b' is no address"),
+        ('{"cluster": {"worker": ["a:1", "a:1"]}}', "a:1 twice"),
+        ('{"cluster": {"worker": "a:1"}}', "allowed: a list of host:port"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}', "0 to 1"),
+        ('{"cluster": {"workers": ["a:1", "b:1"]}}', "job 'workers'"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "ps"}}', "allowed: worker:0 to 1"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": []}}', "allowed: a JSON object"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": Infinity}}', "allowed: a JSON object"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 0.5}}', "allowed: a JSON object"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "labkit evaluate RUN --watch"),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}, "task": {"type": "evaluator"}}',
+            "labkit evaluate RUN --watch",
+        ),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}}', "not which of them this is"),
+        ('{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps"}}', "no chief"),
+        ('{"cluster": {"chief": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps"}}', "no worker"),
+        ('{"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}', "2 chiefs"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(text, part):
+    with pytest.raises(InputError, match="(?s).*") as caught:
+        find_task(distribution(), {"TF_CONFIG": text})
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"worker_hosts": "a:1,b:1"}, "--job-name is missing"),
+        ({"job_name": "worker", "task_index": 0}, "--worker-hosts is missing"),
+        ({"worker_hosts": "a:1", "ps_hosts": "p:1", "job_name": "ps", "task_index": 0}, "at least 2"),
+        ({"worker_hosts": "a:1,b:1", "job_name": "worker", "task_index": 5}, "0 to 1"),
+        (
+            {"worker_hosts": "a:1,b:1", "ps_hosts": "p:1", "job_name": "ps", "task_index": 0, "sync": True},
+            "synchronous training has no parameter servers",
+        ),
+    ],
+)
+def test_flags_that_describe_no_cluster_are_refused(values, part):
+    with pytest.raises(InputError) as caught:
+        task_from_hosts(distribution(**values))
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:65536", "host:x"])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(InputError, match="no address"):
+        split_address(address)
+
+
+def test_an_address_of_ipv6_loses_its_brackets():
+    assert split_address("[::1]:22") == ("::1", 22)
+
+
+@pytest.mark.parametrize(
+    ("values", "cluster", "part"),
+    [
+        (
+            {"sync": True, "train_batch_size": 15},
+            {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
+            "multiples of 2",
+        ),
+        ({"sync": True}, {"worker": ["node1:1", "node2:1"]}, "--bind is 127.0.0.1"),
+        (
+            {"num_gpus": 2},
+            {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]},
+            "one worker for each GPU",
+        ),
+        (
+            {"sync_batch_norm": True},
+            {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]},
+            "needs replicas in step",
+        ),
+    ],
+)
+def test_trainings_that_a_cluster_cannot_do_are_refused(values, cluster, part):
+    config = Config.from_flat(values)
+    job = "chief" if "chief" in cluster else "worker"
+    task = find_task(config.distribution, tf_config(cluster, job, 0))
+    assert task is not None
+    with pytest.raises(InputError) as caught:
+        check_cluster(config, task, overwrite=False)
+    assert part in str(caught.value)
+
+
+def test_overwriting_in_a_cluster_is_refused():
+    task = ClusterTask({"worker": ("127.0.0.1:1", "127.0.0.1:2")}, "worker", 0)
+    with pytest.raises(InputError, match="at every restart"):
+        check_cluster(Config(), task, overwrite=True)
+
+
+def test_a_parameter_server_of_a_synchronous_cluster_ends_well(monkeypatch, capsys):
+    for name, value in tf_config(ASYNC, "ps", 0).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["train", "--sync"]) == 0
+    assert "synchronous training needs no parameter servers; ps:0" in capsys.readouterr().out
+
+
+def test_sync_without_a_cluster_is_said(monkeypatch, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(train, "_train_as", lambda *given: 0)
+    assert cli.main(["train"]) == 0
+    assert not capsys.readouterr().out
+    assert cli.main(["train", "--sync"]) == 0
+    assert capsys.readouterr().out.startswith("note: --sync without a cluster")
+
+
+def test_list_presets_behind_dashes_is_refused(capsys):
+    assert cli.main(["cluster", "slurm", "--nodes", "2", "--", "train", "--list-presets"]) == 2
+    assert "--list-presets trains nothing" in capsys.readouterr().err

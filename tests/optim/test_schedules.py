@@ -1,0 +1,78 @@
+"""Schedule values worked out by hand."""
+
+import math
+
+import pytest
+
+from labkit.config import OptimizerConfig
+from labkit.optim.schedules import learning_rate_at
+
+
+def rates(steps, total_steps=1000, steps_per_epoch=10.0, **fields):
+    config = OptimizerConfig(**fields)
+    return [
+        learning_rate_at(step, config, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+        for step in steps
+    ]
+
+
+def test_steps_of_the_2017_estimator():
+    found = rates([0, 819, 820, 1229, 1230, 2999, 3000, 79999], total_steps=80000)
+    assert found == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0002, 0.0002])
+
+
+def test_steps_with_part_of_a_step_an_epoch():
+    # 45,000 examples in batches of 128: epoch 82 begins within step 28828; 28829 is the first wholly in it.
+    assert rates([28828, 28829], total_steps=80000, steps_per_epoch=45000 / 128) == pytest.approx([0.1, 0.01])
+
+
+def test_cosine():
+    found = rates([0, 250, 500, 750], learning_rate_schedule="cosine", learning_rate=1.0)
+    assert found == pytest.approx([1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2])
+
+
+def test_cosine_starts_after_its_warm_up():
+    found = rates([0, 99, 100, 550], learning_rate_schedule="cosine", learning_rate=1.0, warmup_steps=100)
+    assert found == pytest.approx([0.01, 1.0, 1.0, 0.5])
+
+
+def test_one_cycle_goes_up_and_down_in_straight_lines():
+    found = rates(
+        [0, 124, 249, 250, 625, 999],
+        learning_rate_schedule="one_cycle",
+        learning_rate=0.4,
+        one_cycle_peak=0.25,
+    )
+    assert found == pytest.approx([0.4 / 250, 0.2, 0.4, 0.4, 0.2, 0.4 / 750])
+
+
+def test_one_cycle_between_other_ends():
+    found = rates(
+        [0, 99, 199, 999],
+        learning_rate_schedule="one_cycle",
+        learning_rate=2.0,
+        one_cycle_peak=0.2,
+        one_cycle_start=0.2,
+        one_cycle_end=0.05,
+    )
+    assert found == pytest.approx([2 * (0.2 + 0.8 / 200), 1.2, 2.0, 2 * (0.05 + 0.95 / 800)])
+
+
+@pytest.mark.parametrize("total_steps", [1, 2, 3, 10, 50, 999, 1000])
+def test_one_cycle_never_passes_its_peak_and_never_reaches_zero(total_steps):
+    found = rates(
+        range(total_steps), total_steps=total_steps, learning_rate_schedule="one_cycle", learning_rate=0.4
+    )
+    assert max(found) <= 0.4
+    assert min(found) > 0
+
+
+def test_constant_with_warm_up():
+    found = rates([0, 1, 3, 4, 999], learning_rate_schedule="constant", learning_rate=0.5, warmup_steps=5)
+    assert found == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("schedule", ["steps", "cosine", "one_cycle", "constant"])
+def test_warm_up_of_the_whole_run_is_defined(schedule):
+    found = rates(range(10), total_steps=10, learning_rate_schedule=schedule, warmup_steps=10)
+    assert all(math.isfinite(rate) and rate >= 0 for rate in found)

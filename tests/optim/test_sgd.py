@@ -1,0 +1,144 @@
+"""SGD against the formulas, written out in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.config import OptimizerConfig
+from labkit.models.layers import BatchNormalization
+from labkit.optim.sgd import SGD
+
+RATES = (0.1, 0.05, 0.2)
+
+
+def model_and_gradients():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    random = np.random.default_rng(0)
+    model.layers[-1].bias.assign(random.normal(size=2))
+    gradients = [
+        [random.normal(size=weight.shape).astype(np.float32) for weight in model.trainable_variables]
+        for _ in RATES
+    ]
+    return model, gradients
+
+
+def by_labkit(config: OptimizerConfig):
+    model, gradients = model_and_gradients()
+    optimizer = SGD(model, config)
+
+    @tf.function
+    def step(values, rate):
+        def update(strategy, values, rate):
+            optimizer.apply(strategy, values, rate)
+
+        tf.distribute.get_replica_context().merge_call(update, args=(values, rate))
+
+    for values, rate in zip(gradients, RATES, strict=True):
+        step([tf.constant(value) for value in values], tf.constant(rate))
+    return [weight.numpy() for weight in model.trainable_variables]
+
+
+def by_hand(config: OptimizerConfig):
+    model, gradients = model_and_gradients()
+    weights = [weight.numpy().astype(np.float64) for weight in model.trainable_variables]
+    velocities = [np.zeros_like(weight) for weight in weights]
+    for values, rate in zip(gradients, RATES, strict=True):
+        norm = np.sqrt(sum(float((value**2).sum()) for value in values))
+        clip = 1.0
+        if config.gradient_clip_norm is not None:
+            clip = min(1.0, config.gradient_clip_norm / norm)
+        for index, value in enumerate(values):
+            gradient = clip * value
+            decay = config.weight_decay
+            if weights[index].ndim == 1 and not config.decay_norm_and_bias:
+                decay = 0.0
+            if config.weight_decay_mode == "l2":
+                gradient = gradient + decay * weights[index]
+            else:
+                weights[index] = weights[index] - rate * decay * weights[index]
+            velocities[index] = config.momentum * velocities[index] + gradient
+            if config.nesterov:
+                weights[index] = weights[index] - rate * (gradient + config.momentum * velocities[index])
+            else:
+                weights[index] = weights[index] - rate * velocities[index]
+    return weights
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"weight_decay": 0.0},
+        {"weight_decay": 0.0, "nesterov": True},
+        {"weight_decay": 0.3},
+        {"weight_decay": 0.3, "decay_norm_and_bias": False},
+        {"weight_decay": 0.3, "weight_decay_mode": "decoupled"},
+        {
+            "weight_decay": 0.3,
+            "weight_decay_mode": "decoupled",
+            "decay_norm_and_bias": False,
+            "nesterov": True,
+        },
+        {"weight_decay": 0.3, "gradient_clip_norm": 0.5},
+        {"weight_decay": 0.0, "gradient_clip_norm": 1000.0},
+        {"weight_decay": 0.0, "momentum": 0.0},
+    ],
+    ids=str,
+)
+def test_updates_follow_the_formulas(fields):
+    config = OptimizerConfig(**fields)
+    for found, expected in zip(by_labkit(config), by_hand(config), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_head_has_a_learning_rate_of_its_own_and_what_is_left_out_stays():
+    layers = [keras.layers.Dense(2, name="dense"), keras.layers.Dense(2, name="logits")]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    config = OptimizerConfig(weight_decay=0.25, momentum=0.5)
+    optimizer = SGD(model, config, head_factor=4.0)
+    before = [weight.numpy() for weight in model.trainable_variables]
+    places = [1, 2, 3]  # all but the first kernel
+
+    @tf.function
+    def step():
+        def update(strategy):
+            ones = [tf.ones(model.trainable_variables[place].shape) for place in places]
+            optimizer.apply(strategy, ones, tf.constant(0.5), places)
+
+        tf.distribute.get_replica_context().merge_call(update)
+
+    step()
+    step()
+    for place, (weight, old) in enumerate(zip(model.trainable_variables, before, strict=True)):
+        velocity, rate = 0.0, 0.5 * (4.0 if "logits" in weight.path else 1.0)
+        expected = old.astype(np.float64)
+        for _ in range(2 if place in places else 0):
+            velocity = 0.5 * velocity + 1.0 + 0.25 * expected
+            expected = expected - rate * velocity
+        np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)
+    assert not optimizer.velocities[0].numpy().any()
+
+
+def test_offsets_of_normalization_have_a_learning_rate_of_their_own_and_the_common_decay():
+    layers = [keras.layers.Conv2D(2, 1), BatchNormalization()]
+    model = keras.Sequential([keras.Input((4, 4, 3)), *layers])
+    for weight in model.trainable_variables:
+        weight.assign(tf.fill(weight.shape, 2.0))
+    config = OptimizerConfig(weight_decay=0.25, norm_bias_learning_rate_factor=8.0)
+    optimizer = SGD(model, config)
+
+    @tf.function
+    def step():
+        def update(strategy):
+            ones = [tf.ones(weight.shape) for weight in model.trainable_variables]
+            optimizer.apply(strategy, ones, tf.constant(0.5))
+
+        tf.distribute.get_replica_context().merge_call(update)
+
+    step()
+    assert len(model.trainable_variables) == 4
+    for weight in model.trainable_variables:
+        rate = 4.0 if weight.path == layers[1].beta.path else 0.5
+        # Of the gradient by its own rate, of the decay by the common one.
+        np.testing.assert_allclose(weight, 2.0 - rate * 1.0 - 0.5 * 0.25 * 2.0, rtol=1e-6)

@@ -1,0 +1,369 @@
+"""The run directory: what one process writes is what any number of readers see, whatever was killed."""
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory, RunLock, Status, list_runs, process_alive, write_json_atomic
+from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+written_rows = st.lists(st.fixed_dictionaries({"split": st.just("train"), "loss": numbers}), max_size=30)
+
+
+def row(step: int, **values: object) -> dict[str, object]:
+    return {"split": "train", "step": step, "loss": 1.0 / step, **values}
+
+
+def write(path: Path, rows: list, mode: str = "a") -> None:
+    with open(path, mode) as file:
+        file.writelines(json.dumps(value) + "\n" for value in rows)
+
+
+def same(left: list[dict], right: list[dict]) -> bool:
+    return json.dumps(left) == json.dumps(right)  # equal with NaN equal to itself
+
+
+@given(rows=written_rows, cuts=st.lists(st.integers(1, 400), max_size=12))
+@settings(max_examples=80, deadline=None)
+def test_a_reader_sees_each_row_once_however_the_bytes_arrive(tmp_path_factory, rows, cuts):
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    data = "".join(json.dumps(value) + "\n" for value in rows).encode()
+    reader, seen = MetricsReader(path), []
+    with open(path, "wb", buffering=0) as file:
+        for cut in [*cuts, len(data)]:
+            file.write(data[:cut])
+            data = data[cut:]
+            seen += reader.poll()
+    assert same(seen, rows)
+    assert same(reader.rows, rows)
+    assert reader.damaged_lines == 0
+
+
+def test_nan_and_infinity_come_back_as_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.append([row(1, loss=math.nan), row(2, loss=math.inf), row(3, loss=-math.inf)])
+    losses = [value["loss"] for value in MetricsReader(path).poll()]
+    assert math.isnan(losses[0])
+    assert losses[1:] == [math.inf, -math.inf]
+
+
+def test_a_torn_line_is_unseen_by_readers_and_cut_by_the_next_writer(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [row(1)])
+    with open(path, "a") as file:
+        file.write('{"split": "train", "st')
+    reader = MetricsReader(path)
+    assert [value["step"] for value in reader.poll()] == [1]
+    writer = MetricsWriter(path)
+    writer.append([row(2)])
+    assert [value["step"] for value in reader.poll()] == [2]
+    assert reader.damaged_lines == 0
+
+
+@pytest.mark.parametrize("length", [10, 65_536, 200_000])
+def test_the_torn_line_is_found_however_long_it_is(tmp_path, length):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [row(1)])
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"x" * length)
+    MetricsWriter(path).close()
+    assert path.read_bytes() == whole
+
+
+def test_rows_after_the_restored_step_are_superseded(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    writer, reader = MetricsWriter(path), MetricsReader(path)
+    writer.append([row(step, life=1) for step in range(1, 8)])
+    reader.poll()
+    writer.mark_seam(5)
+    writer.append([row(step, life=2) for step in range(6, 10)])
+    reader.poll()
+    fresh = MetricsReader(path)
+    fresh.poll()
+    for one in (reader, fresh):
+        assert [value["step"] for value in one] == list(range(1, 10))
+        assert [value["life"] for value in one] == [1] * 5 + [2] * 4
+        assert [seam.step for seam in one.seams] == [5]
+    assert reader.generation == 1
+    assert fresh.generation == 0, "nothing that its caller had seen was dropped"
+
+
+@given(
+    events=st.lists(
+        st.one_of(
+            st.tuples(st.just("rows"), st.integers(1, 9)),
+            st.tuples(st.just("seam"), st.integers(0, 30)),
+            st.tuples(st.just("poll"), st.just(0)),
+        ),
+        max_size=30,
+    ),
+    limit=st.sampled_from([None, 1, 50, 1000]),
+)
+@settings(max_examples=80, deadline=None)
+def test_each_step_shows_once_after_any_number_of_resumptions(tmp_path_factory, events, limit):
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    writer, keeping, lean = MetricsWriter(path), MetricsReader(path), MetricsReader(path, keep_rows=False)
+    step, truth, own, seams_seen = 0, [], [], 0
+
+    def poll_lean() -> None:
+        nonlocal own, seams_seen
+        while True:
+            rows = lean.poll(limit)
+            for seam in lean.seams[seams_seen:]:
+                own = [value for value in own if value["step"] <= seam.step]
+            seams_seen = len(lean.seams)
+            own += rows
+            if lean.caught_up:
+                return
+
+    for serial, (kind, number) in enumerate([*events, ("poll", 0)]):
+        if kind == "rows":
+            rows = [row(step + place, serial=serial) for place in range(1, number + 1)]
+            writer.append(rows)
+            truth += rows
+            step += number
+        elif kind == "seam" and number <= step:
+            writer.mark_seam(number)
+            truth = [value for value in truth if value["step"] <= number]
+            step = number
+        elif kind == "poll":
+            keeping.poll()
+            poll_lean()
+    writer.close()
+    assert keeping.rows == truth
+    assert [value["step"] for value in truth] == list(range(1, step + 1))
+    assert own == truth
+    assert lean.rows == []
+    assert lean.generation == 0
+
+
+@pytest.mark.parametrize("longer", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_file_that_was_started_over_is_read_from_its_beginning(tmp_path, longer, in_place):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [row(step, life=1) for step in range(1, 4)])
+    reader = MetricsReader(path)
+    reader.poll()
+    if not in_place:
+        path.unlink()  # the new file often gets the old one's inode
+    write(path, [row(step, life=2) for step in range(1, 12 if longer else 3)], mode="w")
+    reader.poll()
+    assert {value["life"] for value in reader} == {2}
+    assert [value["step"] for value in reader] == list(range(1, 12 if longer else 3))
+    assert reader.generation == 1
+
+
+def test_a_file_that_is_gone_has_no_rows_and_may_come_back(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(path)
+    assert reader.poll() == []
+    write(path, [row(1)])
+    assert len(reader.poll()) == 1
+    path.unlink()
+    assert reader.poll() == []
+    assert reader.rows == []
+    write(path, [row(1), row(2)])
+    assert len(reader.poll()) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[1, 2]",
+        b'"text"',
+        b"{",
+        b"\xff\xfe",
+        b'{"resumed_at_step": "soon"}',
+        b'{"resumed_at_step": null}',
+        b'{"step": 1},{"step": 2}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_line_is_counted_and_the_others_are_read(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n\n{"step": 2}\n')
+    reader = MetricsReader(path)
+    assert [value["step"] for value in reader.poll()] == [1, 2]
+    assert reader.damaged_lines == 1
+
+
+def test_a_row_without_a_usable_step_survives_no_crash_at_a_seam(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [{"note": "x"}, {"step": None}, {"step": "3"}, row(4), {"resumed_at_step": 2}, row(3)])
+    reader = MetricsReader(path)
+    reader.poll()
+    assert reader.rows[-1]["step"] == 3
+    assert row(4) not in reader.rows
+
+
+def test_a_later_poll_reads_only_what_was_appended(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [row(step) for step in range(1, 20_000)])
+    reader = MetricsReader(path)
+    reader.poll()
+    parsed = []
+    loads = json.loads
+    monkeypatch.setattr(
+        "labkit.run_directory.directory.json.loads", lambda text: parsed.append(len(text)) or loads(text)
+    )
+    reader.poll()
+    assert parsed == [], "nothing new, nothing parsed"
+    write(path, [row(20_000)])
+    reader.poll()
+    assert sum(parsed) < 200
+
+
+KILLED_WRITER = """
+import sys, pathlib
+from labkit.run_directory.metrics import MetricsWriter
+writer = MetricsWriter(pathlib.Path(sys.argv[1]))
+start = int(sys.argv[2])
+writer.mark_seam(start)
+print("writing", flush=True)
+step = start
+while True:
+    writer.append([{"split": "train", "step": step + place, "pad": "x" * 300} for place in range(1, 40)])
+    step += 39
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_beside_writers_that_are_killed_sees_every_step_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    reader, last = MetricsReader(path), 0
+    for _ in range(4):
+        command = [sys.executable, "-c", KILLED_WRITER, str(path), str(last)]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert writer.stdout.readline() == "writing\n"
+            goal = last + 2_000
+            while last < goal:
+                assert writer.poll() is None
+                reader.poll()
+                steps = [value["step"] for value in reader]
+                assert steps == list(range(1, len(steps) + 1))
+                last = len(steps)
+        finally:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait(30)
+            writer.stdout.close()
+        reader.poll()
+        last = len(reader.rows)
+    assert len(reader.seams) == 4
+    assert reader.damaged_lines == 0
+    assert [value["step"] for value in reader] == list(range(1, last + 1))
+
+
+def here(**values: object) -> Status:
+    defaults = {"state": "running", "heartbeat": 1000.0, "pid": os.getpid(), "host": socket.gethostname()}
+    return Status(**{**defaults, **values})
+
+
+def gone_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(30)
+    return process.pid
+
+
+def test_a_reader_tells_running_stalled_dead_and_ended_apart():
+    fresh, old = 1000.0 + 1, 1000.0 + here().stalled_after_seconds + 1
+    assert here().liveness(fresh) == "running"
+    assert here(state="starting").liveness(fresh) == "starting"
+    assert here().liveness(old) == "stalled"
+    assert here(stalled_after_seconds=60.0).liveness(old) == "running", "the writer knows its own pace"
+    assert here(pid=gone_pid()).liveness(fresh) == "dead"
+    assert here(pid=gone_pid(), host="another-machine").liveness(fresh) == "running"
+    for state in ("finished", "interrupted", "failed"):
+        assert here(state=state, pid=gone_pid()).liveness(old) == state
+
+
+def test_a_zombie_is_not_alive():
+    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    process.stdout.read()  # ends with the process, which nobody has waited for
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not process_alive(process.pid)
+    process.wait(30)
+    process.stdout.close()
+    assert process_alive(os.getpid())
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"state": 3}', "[" * 100_000])
+def test_a_missing_or_torn_status_is_none(tmp_path, text):
+    run = RunDirectory(tmp_path)
+    if text is not None:
+        run.status_path.write_text(text)
+    assert run.read_status() is None
+
+
+def test_a_status_round_trips_and_odd_fields_take_their_defaults(tmp_path):
+    run = RunDirectory(tmp_path)
+    status = here(step=3, total_steps=9, message="m", examples_per_second=math.inf, eta_seconds=None)
+    run.write_status(status)
+    assert run.read_status() == status
+    run.status_path.write_text('{"state": "running", "step": "x", "heartbeat": null, "pid": [], "new": 1}')
+    assert run.read_status() == Status("running")
+    with pytest.raises(ValueError, match="unknown state 'asleep'"):
+        run.write_status(Status("asleep"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [(None, "is not a run"), ("{", "can't be read"), ("[]", "holds no")]
+)
+def test_an_unreadable_configuration_is_an_input_error(tmp_path, text, reason):
+    run = RunDirectory(tmp_path)
+    if text is not None:
+        run.config_path.write_text(text)
+    with pytest.raises(InputError, match=reason):
+        run.read_config()
+    assert run.read_environment() == {}
+
+
+def test_json_is_replaced_whole_and_leaves_no_scrap(tmp_path):
+    path = tmp_path / "status.json"
+    write_json_atomic(path, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json_atomic(path, {("no", "key"): 1})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+def test_runs_are_listed_last_active_first_and_junk_is_passed_over(tmp_path):
+    assert list_runs(tmp_path / "missing") == []
+    for place, name in enumerate(["old", "new", "configured-only"]):
+        run = RunDirectory(tmp_path / name)
+        run.create()
+        write_json_atomic(run.config_path, {})
+        active = run.config_path
+        if name != "configured-only":
+            run.write_status(Status("finished"))
+            active = run.status_path
+        os.utime(active, (place, place))
+    (tmp_path / "half-created").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert [run.name for run in list_runs(tmp_path)] == ["configured-only", "new", "old"]
+    assert list_runs(tmp_path / "file") == []
+
+
+def test_one_process_holds_the_lock_until_it_lets_go(tmp_path):
+    run = RunDirectory(tmp_path)
+    first, second = RunLock(run), RunLock(run)
+    assert first.acquire()
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    second.release()

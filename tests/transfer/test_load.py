@@ -1,0 +1,141 @@
+"""What is loaded is the source's, to the bit; what isn't, is named."""
+
+import keras
+import numpy as np
+import pytest
+
+from labkit.config import ModelConfig
+from labkit.errors import InputError
+from labkit.models.registry import build_model
+from labkit.transfer.load import match
+from labkit.transfer.source import Place, find_place
+from labkit.transfer.weights import InitialWeights, read_initial_weights, weights_by_name
+
+CONFIG = ModelConfig(num_layers=8)
+PLACE = Place("keras")
+
+
+def build(classes: int = 3, seed: int = 0, size: int = 8, **fields):
+    config = ModelConfig(**({"num_layers": 8} | fields))
+    return build_model(config, num_classes=classes, image_shape=(size, size, 3), seed=seed)
+
+
+def values(model) -> dict[str, np.ndarray]:
+    return {name: weight.numpy() for name, weight in weights_by_name(model).items()}
+
+
+def source(model, classes=None) -> InitialWeights:
+    random = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(random.uniform(0.5, 1.5, weight.shape))
+    return InitialWeights(PLACE, values(model), classes=classes)
+
+
+def test_everything_that_fits_is_loaded_and_a_head_for_other_classes_is_new():
+    weights, model = source(build(classes=3, seed=1), ("a", "b", "c")), build(classes=3, seed=2)
+    before = values(model)
+    transfer = match(weights, model, ("c", "d", "e"))  # as many, but others
+    assert set(transfer.replaced) == {"logits/kernel", "logits/bias"}
+    assert set(transfer.loaded) == before.keys() - set(transfer.replaced)
+    assert not transfer.missing and not transfer.mismatched and not transfer.unused
+    transfer.load(model)
+    for name, value in values(model).items():
+        expected = before[name] if name in transfer.replaced else weights.arrays[name]
+        assert value.tobytes() == expected.tobytes(), name
+    assert [line.split(":")[0] for line in transfer.lines()[1:]] == ["new, since the classes are others"]
+
+
+@pytest.mark.parametrize("classes", [("a", "b", "c"), None])
+def test_the_head_is_loaded_where_the_classes_are_the_same_or_unknown(classes):
+    weights, model = source(build(), classes), build(seed=2)
+    transfer = match(weights, model, ("a", "b", "c"))
+    transfer.load(model)
+    assert values(model).keys() == set(transfer.loaded)
+    assert all(value.tobytes() == weights.arrays[name].tobytes() for name, value in values(model).items())
+
+
+def test_other_shapes_and_other_layers_are_named():
+    deeper = build(classes=5, num_layers=14)
+    transfer = match(source(build(classes=3)), deeper, ("a",) * 5)
+    assert transfer.mismatched == {"logits/kernel": ((64, 3), (64, 5)), "logits/bias": ((3,), (5,))}
+    assert len(transfer.missing) == 30 and all("_block2_" in name for name in transfer.missing)
+    back = match(source(build(classes=5, num_layers=14)), build(classes=5), ("a",) * 5)
+    assert len(back.unused) == 30 and not back.missing
+    text = "\n".join(transfer.lines())
+    assert "37 weights" not in text and "35 of 67 weights loaded" in text
+    assert "logits/kernel [64, 3], [64, 5] here" in text and "and 27 more" in text
+
+
+def test_where_nothing_fits_that_is_an_error():
+    weights = InitialWeights(PLACE, {"dense/kernel": np.zeros((2, 2), np.float32)})
+    with pytest.raises(InputError, match=r"no kernel of it fits resnet8.*dense/kernel.*stem_conv1/kernel"):
+        match(weights, build(), ("a", "b", "c"))
+
+
+def test_an_offset_without_its_kernel_is_not_loaded():
+    weights = source(build(), ("a", "b", "c"))
+    other = {name: array for name, array in weights.arrays.items() if name.startswith(("logits", "stem"))}
+    other["logits/kernel"] = other["logits/kernel"][:-1]
+    transfer = match(InitialWeights(PLACE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
+    assert transfer.detached == ("logits/bias",)
+    assert "logits/bias" not in transfer.loaded and "stem_conv1/kernel" in transfer.loaded
+    assert "new, since the layer's kernel is: logits/bias" in transfer.lines()
+    del other["stem_conv1/kernel"]
+    with pytest.raises(InputError, match="no kernel of it fits resnet8"):  # as of a VGG of the same classes
+        match(InitialWeights(PLACE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
+
+
+def test_a_factor_that_is_never_trained_is_not_asked_for():
+    weights = weights_by_name(build(model="fast", num_layers=None, width_factor=0.25, size=32))
+    assert not any(name.endswith("gamma") for name in weights)
+    assert {"stem_whitening1/kernel", "stage3_norm2/moving_variance"} <= weights.keys()
+
+
+def test_a_keras_file_of_anybodys_is_a_source(tmp_path):
+    theirs = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Conv2D(16, 3, use_bias=False, name="stem_conv1")]
+    )
+    theirs.save(tmp_path / "theirs.keras")
+    place = find_place(str(tmp_path / "theirs.keras"), CONFIG)
+    weights = read_initial_weights(place, CONFIG, manifest=None)
+    assert weights.classes is None and weights.step is None
+    model = build()
+    transfer = match(weights, model, ("a", "b", "c"))
+    assert transfer.loaded == ("stem_conv1/kernel",)
+    transfer.load(model)
+    np.testing.assert_array_equal(model.get_layer("stem_conv1").kernel, theirs.layers[0].kernel)
+
+
+def test_the_digest_is_of_names_and_values():
+    first, second = source(build()), source(build())
+    assert first.digest == second.digest
+    second.arrays["logits/bias"][0] += 1
+    assert first.digest != second.digest
+
+
+@pytest.mark.parametrize(
+    ("start_from", "word"),
+    [
+        ("{here}/none.keras", "is no file"),
+        ("{here}", "no run at"),
+        ("imagenet", "--model keras_application"),
+        ("{here}/run", "no checkpoint yet"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_any_work(start_from, word, tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=word):
+        find_place(start_from.format(here=tmp_path), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("broken.keras", "is no .keras file"), ("broken.h5", "can't be read as a Keras model")],
+)
+def test_a_damaged_file_is_refused_in_one_line(name, reason, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(b"PK nothing")
+    with pytest.raises(InputError, match=reason) as refusal:
+        read_initial_weights(Place("keras", path), CONFIG, manifest=None)
+    assert "\n" not in str(refusal.value)
