@@ -10,7 +10,7 @@ from tsdownsample import MinMaxDownsampler
 
 from app.curves import Curve, Floats
 from labkit.analysis.curves import moving_average
-from labkit.run_directory.metrics import Seam
+from labkit.run_directory.metrics import ResumePoint
 
 __all__ = [
     "COLORS",
@@ -34,7 +34,7 @@ X_AXES = {"step": "Step", "epoch": "Epoch", "time": "Minutes"}
 MAX_POINTS = 2400
 MAX_MARKS = 400
 MAX_MARKERS = 100  # of a line drawn with markers: beyond, they only hide each other
-MAX_SEAM_LABELS = 4
+MAX_RESUME_LABELS = 4
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def curve_figure(
     x_axis: str = "step",
     log_y: bool = False,
     percent: bool = False,
-    seams: Sequence[Seam] = (),
+    resume_points: Sequence[ResumePoint] = (),
     height: int = 300,
 ) -> go.Figure:
     """Draw ``lines`` over ``x_axis`` ("step", "epoch" or "time", minutes since the first point).
@@ -92,7 +92,7 @@ def curve_figure(
         _add_line(figure, line, _x(line.curve, x_axis, origin), percent)
     _add_marks(figure, lines, x_axis, origin)
     if lines:
-        _add_seams(figure, seams, lines[0].curve, x_axis, origin)
+        _add_resume_points(figure, resume_points, lines[0].curve, x_axis, origin)
     figure.update_layout(
         title={
             "text": title,
@@ -197,15 +197,17 @@ def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: fl
             )
 
 
-def _add_seams(figure: go.Figure, seams: Sequence[Seam], curve: Curve, x_axis: str, origin: float) -> None:
-    for seam in seams:
+def _add_resume_points(
+    figure: go.Figure, resume_points: Sequence[ResumePoint], curve: Curve, x_axis: str, origin: float
+) -> None:
+    for resume_point in resume_points:
         if x_axis == "time":
-            place = (seam.wall_time - origin) / 60
+            place = (resume_point.wall_time - origin) / 60
         else:
-            place = float(np.interp(seam.step, curve.step, _x(curve, x_axis, origin)))
+            place = float(np.interp(resume_point.step, curve.step, _x(curve, x_axis, origin)))
         if not np.isfinite(place):
             continue
-        label = f"resumed at {seam.step:,}" if len(seams) <= MAX_SEAM_LABELS else None
+        label = f"resumed at {resume_point.step:,}" if len(resume_points) <= MAX_RESUME_LABELS else None
         figure.add_vline(
             x=place,
             line={"dash": "dot", "width": 1.2, "color": "#8a919c"},

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.run_directory.metrics import MetricsReader, Seam, evaluations_path, evaluations_that_count
+from labkit.run_directory.metrics import MetricsReader, ResumePoint, evaluations_path, evaluations_that_count
 
 __all__ = ["SPLITS", "Curve", "CurveStore", "Snapshot"]
 
@@ -49,7 +49,7 @@ class Snapshot:
     """What a run's metrics were at one poll; later polls don't change it."""
 
     tables: dict[str, "_Table"]
-    seams: tuple[Seam, ...]
+    resume_points: tuple[ResumePoint, ...]
     damaged_lines: int
     version: int  # grows with every change, so that equal versions mean equal contents
 
@@ -146,7 +146,7 @@ class CurveStore:
         self._lock = threading.Lock()
         self._tables = {split: _Table() for split in SPLITS}
         self._generation = 0
-        self._seams_seen = 0
+        self._resume_points_seen = 0
         self._version = 0
         self._merged: tuple[int, dict[str, _Table]] = (-1, {})
 
@@ -164,7 +164,7 @@ class CurveStore:
                 self._merged = (self._version, self._merge())
             return Snapshot(
                 self._merged[1],
-                tuple(self._reader.seams),
+                tuple(self._reader.resume_points),
                 self._reader.damaged_lines + self._evaluations.damaged_lines,
                 self._version,
             )
@@ -172,7 +172,7 @@ class CurveStore:
     def _merge(self) -> dict[str, _Table]:
         """Return what counts now: the rows of the training first, then those beside it for other steps."""
         tables = {split: table.view() for split, table in self._tables.items() if table.size}
-        beside = evaluations_that_count(self._evaluations.rows, self._reader.seams)
+        beside = evaluations_that_count(self._evaluations.rows, self._reader.resume_points)
         for split in SPLITS[1:]:  # the first one's curve is that of the training's own batches
             known = set(tables[split].columns["step"].tolist()) if split in tables else set()
             rows = [
@@ -187,13 +187,13 @@ class CurveStore:
         if self._reader.generation != self._generation:
             self._generation = self._reader.generation
             self._tables = {split: _Table() for split in SPLITS}
-            self._seams_seen = 0
+            self._resume_points_seen = 0
             self._version += 1
-        for seam in self._reader.seams[self._seams_seen :]:
+        for resume_point in self._reader.resume_points[self._resume_points_seen :]:
             for table in self._tables.values():
-                table.drop_after(seam.step)
+                table.drop_after(resume_point.step)
             self._version += 1
-        self._seams_seen = len(self._reader.seams)
+        self._resume_points_seen = len(self._reader.resume_points)
         for split, table in self._tables.items():
             part = [row for row in rows if row.get("split") == split and _number(row.get("step")) is not None]
             if part:

@@ -24,7 +24,7 @@ STATES = {
     "starting": ("starting", "blue", ":material/hourglass_top:", True),
     "running": ("running", "green", ":material/play_circle:", True),
     "stalled": ("stalled", "orange", ":material/warning:", True),
-    "dead": ("died", "red", ":material/skull:", False),
+    "lost": ("lost", "red", ":material/skull:", False),
     "finished": ("finished", "gray", ":material/check_circle:", False),
     "interrupted": ("interrupted", "orange", ":material/pause_circle:", False),
     "failed": ("failed", "red", ":material/error:", False),
@@ -96,7 +96,7 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
     if status is None:
         st.caption("The run has not said yet where it stands (no readable `status.json`).")
-    elif liveness == "dead":
+    elif liveness == "lost":
         st.error(
             f"Its process {status.pid} no longer exists, and it said nothing before. "
             "The same command again goes on from the last checkpoint.",
@@ -208,10 +208,10 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
         st.warning(f"{metrics.damaged_lines:,} damaged lines in `metrics.jsonl` were left out.")
     # A figure is made anew only when its points or the way to show them have changed.
     wanted = (run.path, metrics.version, x_axis, smoothing, window, log_y)
-    if st.session_state.get("live_figures_of") != wanted:
-        st.session_state["live_figures"] = make_figures(metrics, x_axis, smoothing, window, log_y)
-        st.session_state["live_figures_of"] = wanted
-    charts = list(zip(CHARTS, st.session_state["live_figures"], strict=True))
+    if st.session_state.get("live_metrics_of") != wanted:
+        st.session_state["live_metrics"] = make_metrics(metrics, x_axis, smoothing, window, log_y)
+        st.session_state["live_metrics_of"] = wanted
+    charts = list(zip(CHARTS, st.session_state["live_metrics"], strict=True))
     for row in (charts[:2], charts[2:]):
         for column, ((title, value, _, _), figure) in zip(st.columns(2), row, strict=True):
             with column.container(border=True):
@@ -249,7 +249,7 @@ def controls() -> tuple[str, float, int | None, bool]:
     return x_axis or "step", smoothing, WINDOWS[window], log_y
 
 
-def make_figures(
+def make_metrics(
     metrics: Snapshot, x_axis: str, smoothing: float, window: int | None, log_y: bool
 ) -> Sequence[go.Figure]:
     """Return the figures of ``CHARTS`` in order."""
@@ -266,7 +266,11 @@ def make_figures(
             )
             for split in ("train", "validation", "test")
         ]
-        seams = [seam for seam in metrics.seams if window is None or seam.step > end - window]
+        resume_points = [
+            resume_point
+            for resume_point in metrics.resume_points
+            if window is None or resume_point.step > end - window
+        ]
         figures.append(
             curve_figure(
                 lines,
@@ -274,7 +278,7 @@ def make_figures(
                 x_axis=x_axis,
                 log_y=log_y and logarithmic,
                 percent=percent,
-                seams=seams,
+                resume_points=resume_points,
             )
         )
     return figures

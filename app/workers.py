@@ -196,11 +196,11 @@ def show_rates(run: RunDirectory, x_axis: str, smoothing: float, window: int | N
         return
     # As for the other charts: made anew only when there is something new.
     wanted = (run.path, workers.version, x_axis, smoothing, window)
-    if st.session_state.get("worker_figures_of") != wanted:
-        st.session_state["worker_figures"] = make_figures(workers, x_axis, smoothing, window, end)
-        st.session_state["worker_figures_of"] = wanted
+    if st.session_state.get("worker_metrics_of") != wanted:
+        st.session_state["worker_metrics"] = make_metrics(workers, x_axis, smoothing, window, end)
+        st.session_state["worker_metrics_of"] = wanted
     for column, name, figure in zip(
-        st.columns([3, 2]), ("Rates", "Shares"), st.session_state["worker_figures"], strict=True
+        st.columns([3, 2]), ("Rates", "Shares"), st.session_state["worker_metrics"], strict=True
     ):
         with column.container(border=True):
             frames.draw(
@@ -208,7 +208,7 @@ def show_rates(run: RunDirectory, x_axis: str, smoothing: float, window: int | N
             )
 
 
-def make_figures(
+def make_metrics(
     workers: Workers, x_axis: str, smoothing: float, window: int | None, end: float
 ) -> tuple[Any, Any]:
     """Return the figure of the speeds and that of the shares."""

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, Seam, with_evaluations
+from labkit.run_directory.metrics import MetricsReader, ResumePoint, with_evaluations
 
 __all__ = ["Curve", "Curves", "moving_average", "read_curves"]
 
@@ -37,7 +37,7 @@ class Curves:
     """The rows of a run that count, and where it was resumed."""
 
     rows: Sequence[Mapping[str, Any]]
-    seams: Sequence[Seam] = ()
+    resume_points: Sequence[ResumePoint] = ()
 
     def curve(self, split: str, name: str) -> Curve:
         """Return the figure ``name`` of ``split``; empty where no row has it."""
@@ -59,7 +59,7 @@ def read_curves(run: RunDirectory) -> Curves:
     """Read all of a run's metrics, separate evaluations too; empty where there are none yet."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
-    return Curves(with_evaluations(reader), reader.seams)
+    return Curves(with_evaluations(reader), reader.resume_points)
 
 
 def moving_average(value: Floats, weight: float) -> Floats:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.training.scores import class_figures, indicators, right
+from labkit.training.scores import class_metrics, indicators, right
 
 __all__ = ["Predictions", "load_predictions", "signature"]
 
@@ -102,8 +102,8 @@ class Predictions:
         return order[kept]
 
     def per_class(self) -> list[dict[str, Any]]:
-        """Return ``class`` (its name), ``examples``, and what ``class_figures`` gives."""
-        rows = class_figures(self.labels, self.predicted, self.classes)
+        """Return ``class`` (its name), ``examples``, and what ``class_metrics`` gives."""
+        rows = class_metrics(self.labels, self.predicted, self.classes)
         return [{"class": row.pop("name"), "examples": row.pop("count"), **row} for row in rows]
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from labkit import home
 from labkit.commands.command import Command
 from labkit.errors import InputError
-from labkit.notebook.results import RESULT_MIME
 
 __all__ = ["COMMAND", "find_notebook", "read_conclusion", "run_demo"]
 
@@ -182,6 +181,8 @@ def read_conclusion(notebook: Path) -> dict[str, Any]:
     Raises InputError where it holds no result.
     """
     import nbformat
+
+    from labkit.notebook.results import RESULT_MIME
 
     for cell in reversed(nbformat.read(notebook, as_version=4).cells):
         for output in cell.get("outputs", ()):

@@ -13,8 +13,8 @@ from pathlib import Path
 from labkit import home
 from labkit.allocator import CHOICE, KEEPING, choose, glibc_is_set, preloaded_allocator
 from labkit.commands.command import Command
-from labkit.data.manifest import DATASETS, find_manifest, verify_shards
-from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, cpu_flags
+from labkit.distributed import cpu
+from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 
@@ -82,7 +82,7 @@ def _versions() -> Finding:
 
 
 def _cpu() -> Finding:
-    flags = cpu_flags()
+    flags = cpu.cpu_flags()
     if flags is None:
         return Finding(
             "note", "instructions", "unknown on this system", "none needed: TensorFlow finds them itself"
@@ -100,7 +100,7 @@ def _bfloat16() -> Finding:
         text = f"{', '.join(found)}: the CPU computes in bfloat16; try --precision mixed_bfloat16"
         return Finding("ok", "bfloat16", text)
     text = f"no {' or '.join(BFLOAT16_INSTRUCTIONS)}: emulated; --precision mixed_bfloat16 is refused"
-    if cpu_flags() is None:
+    if cpu.cpu_flags() is None:
         text = "unknown on this system"
     return Finding("note", "bfloat16", text, "train in float32, or on a GPU")
 
@@ -172,6 +172,8 @@ def _existing(folder: Path) -> Path:
 
 
 def _data_sets() -> Iterator[Finding]:
+    from labkit.data.manifest import DATASETS, find_manifest, verify_shards
+
     for dataset in DATASETS:
         prepare = f"labkit data prepare --dataset {dataset}"
         try:

@@ -67,17 +67,17 @@ def _run(options: argparse.Namespace) -> int:
         num_intra_threads=options.num_intra_threads,
         test_time_augmentation=options.test_time_augmentation,
     )
-    _print_figures(figures)
+    _print_metrics(figures)
     return 0
 
 
-def _print_figures(figures: dict[str, Any]) -> None:
-    from labkit.run_directory.metrics import figures_in_words
+def _print_metrics(figures: dict[str, Any]) -> None:
+    from labkit.run_directory.metrics import metrics_in_words
 
     names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in figures else {}
     print(
         f"{figures['split']} of {figures['examples']:,} examples, step {figures['checkpoint_step']}: "
-        f"{figures_in_words(figures, names)}"
+        f"{metrics_in_words(figures, names)}"
     )
     if "tta_accuracy" in figures:
         print(

@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
 
     profile = profile_training(config, steps=options.steps, output=options.output)
     _print_times(profile)
-    _print_figures(profile)
+    _print_metrics(profile)
     if options.output:
         print(f"trace: {options.output}; see it with: tensorboard --logdir {options.output} (plugin: xprof)")
     return 0
@@ -108,7 +108,7 @@ def _print_times(profile: "Profile") -> None:
     )
 
 
-def _print_figures(profile: "Profile") -> None:
+def _print_metrics(profile: "Profile") -> None:
     cores = profile.cpu_seconds_per_step / profile.seconds_per_step
     print(
         f"untraced: {profile.seconds_per_step * 1e3:,.1f} ms a step, {profile.examples_per_second:,.0f} "

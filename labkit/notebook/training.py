@@ -128,7 +128,7 @@ class _Follower:
 
     def __enter__(self) -> Self:
         self._reader.poll()  # an earlier session's
-        self._known = (self._reader.generation, len(self._reader.seams))
+        self._known = (self._reader.generation, len(self._reader.resume_points))
         self._thread.start()
         return self
 
@@ -151,7 +151,7 @@ class _Follower:
 
     def _look(self) -> None:
         rows = self._reader.poll()
-        state = (self._reader.generation, len(self._reader.seams))
+        state = (self._reader.generation, len(self._reader.resume_points))
         if state != self._known:  # the cluster has started again, from a checkpoint or anew
             self._known, self._started = state, False
             self._console.stop_progress()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from labkit.analysis.comparison.read import Comparison, ModelFigures, Spread
+from labkit.analysis.comparison.read import Comparison, ModelMetrics, Spread
 from labkit.plots.style import GREY, OKABE_ITO, new_figure, styled
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def comparison(comparison: Comparison) -> Any:
 
 
 def _draw(
-    axis: "Axes", models: list[ModelFigures], cost: str, accuracy: str, *, unit: float
+    axis: "Axes", models: list[ModelMetrics], cost: str, accuracy: str, *, unit: float
 ) -> list["Annotation"]:
     """Draw a mark with bars for each model; return its labels, which have no place yet."""
     labels = []

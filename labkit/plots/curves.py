@@ -38,7 +38,7 @@ def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
             weight = 0.0 if name == "learning_rate" else smoothing
             _draw_training(axis, curves.curve("train", name), weight)
             _draw_evaluations(axis, curves, name)
-            _draw_seams(axis, curves)
+            _draw_resume_points(axis, curves)
             axis.set(title=title, ylabel=label)
             axis.grid(axis="y")
             axis.set_axisbelow(True)
@@ -76,6 +76,8 @@ def _draw_evaluations(axis: "Axes", curves: Curves, name: str) -> None:
             )
 
 
-def _draw_seams(axis: "Axes", curves: Curves) -> None:
-    for number, seam in enumerate(curves.seams):
-        axis.axvline(seam.step, color=GREY, linestyle=":", linewidth=1, label=None if number else "resumed")
+def _draw_resume_points(axis: "Axes", curves: Curves) -> None:
+    for number, resume_point in enumerate(curves.resume_points):
+        axis.axvline(
+            resume_point.step, color=GREY, linestyle=":", linewidth=1, label=None if number else "resumed"
+        )

@@ -85,7 +85,7 @@ class Status:
         if self.state not in ACTIVE_STATES:
             return self.state
         if self.host == socket.gethostname() and self.pid and not process_alive(self.pid):
-            return "dead"
+            return "lost"
         age = (time.time() if now is None else now) - self.heartbeat
         return "stalled" if age > self.stalled_after_seconds else self.state
 

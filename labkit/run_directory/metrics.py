@@ -21,12 +21,12 @@ from labkit.errors import InputError
 __all__ = [
     "MetricsReader",
     "MetricsWriter",
-    "Seam",
+    "ResumePoint",
     "append_evaluation",
     "evaluations_path",
     "evaluations_that_count",
-    "figures_in_words",
-    "selection_figure",
+    "metrics_in_words",
+    "selection_metric",
     "with_evaluations",
 ]
 
@@ -37,8 +37,8 @@ SECONDS_FOR_THE_LOCK = 30.0  # a row takes milliseconds: whoever holds it longer
 
 
 @dataclass(frozen=True)
-class Seam:
-    """A place where a run went on: rows after ``step`` written before the seam are superseded."""
+class ResumePoint:
+    """A place where a run went on: rows after ``step`` written before it are superseded."""
 
     step: int
     wall_time: float
@@ -74,7 +74,7 @@ class MetricsWriter:
         while data:
             data = data[os.write(self._descriptor, data) :]
 
-    def mark_seam(self, step: int) -> None:
+    def mark_resume_point(self, step: int) -> None:
         """Say that the run goes on from ``step``: earlier rows after it no longer count."""
         self.append([{"resumed_at_step": step, "wall_time": time.time()}])
 
@@ -86,19 +86,19 @@ class MetricsWriter:
 class MetricsReader:
     """Follow ``metrics.jsonl`` by byte offset.
 
-    ``rows`` holds what counts, in order of writing: after a seam at step s, rows with a step greater
+    ``rows`` holds what counts, in order of writing: after a resume point at step s, rows with a step greater
     than s that were written before it are gone. Lines that aren't JSON objects are counted in
     ``damaged_lines`` and skipped.
 
     With ``keep_rows=False`` nothing is kept in ``rows`` (300,000 of them are some 190 MB as dicts): the
     caller stores what ``poll`` returns in its own form, drops its rows beyond the step of each new
-    entry of ``seams``, and drops everything, seams included, when ``generation`` has grown. With ``splits``
+    entry of ``resume_points``, and drops everything when ``generation`` has grown. With ``splits``
     only rows of these splits are kept.
     """
 
     path: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
-    seams: list[Seam] = field(default_factory=list)
+    resume_points: list[ResumePoint] = field(default_factory=list)
     damaged_lines: int = 0
     generation: int = 0  # grows whenever rows that a caller may have seen were dropped
     keep_rows: bool = True
@@ -159,16 +159,16 @@ class MetricsReader:
         if not isinstance(step, int):
             self.damaged_lines += 1
             return fresh
-        seam = Seam(step, float(wall_time) if isinstance(wall_time, int | float) else math.nan)
-        self.seams.append(seam)
+        resume_point = ResumePoint(step, float(wall_time) if isinstance(wall_time, int | float) else math.nan)
+        self.resume_points.append(resume_point)
         before = len(self.rows)
-        self.rows = [old for old in self.rows if _step_of(old) <= seam.step]
+        self.rows = [old for old in self.rows if _step_of(old) <= resume_point.step]
         self.generation += len(self.rows) != before
-        return [old for old in fresh if _step_of(old) <= seam.step]
+        return [old for old in fresh if _step_of(old) <= resume_point.step]
 
     def _restart(self) -> None:
         self.rows = []
-        self.seams = []
+        self.resume_points = []
         self.damaged_lines = 0
         self.generation += 1
         self._offset = 0
@@ -182,7 +182,7 @@ class MetricsReader:
         return iter(self.rows)
 
 
-def figures_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:
+def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the figures of an evaluation's row for people: ``loss 0.6931  accuracy 0.5000  …``.
 
     ``names``: other names for some of them.
@@ -190,7 +190,7 @@ def figures_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingP
     return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in FIGURES if key in row)
 
 
-def selection_figure(row: Mapping[str, Any]) -> float:
+def selection_metric(row: Mapping[str, Any]) -> float:
     """Return what checkpoints are chosen by: accuracy, or micro-F1 where images have several labels.
 
     With many labels not one image may be right in all of them, in any checkpoint.
@@ -203,17 +203,22 @@ def evaluations_path(metrics_path: Path) -> Path:
     return metrics_path.with_name("evaluations.jsonl")
 
 
-def evaluations_that_count(rows: Iterable[dict[str, Any]], seams: Iterable[Seam]) -> list[dict[str, Any]]:
+def evaluations_that_count(
+    rows: Iterable[dict[str, Any]], resume_points: Iterable[ResumePoint]
+) -> list[dict[str, Any]]:
     """Return the rows of ``evaluations.jsonl`` that count, the first for each split and step.
 
-    The rule is that of ``metrics.jsonl``, by time in place of order: after a seam at step s, rows with a step
-    greater than s no longer count where their checkpoint was read (``wall_time``) before the seam.
+    The rule is that of ``metrics.jsonl``, by time in place of order: after a resume point at step s, rows
+    with a greater step no longer count where their checkpoint was read (``wall_time``) before the resume point.
     """
     kept: dict[tuple[str, float], dict[str, Any]] = {}
     for row in rows:
         wall_time = row.get("wall_time")
         read = wall_time if isinstance(wall_time, int | float) else math.inf
-        if not any(_step_of(row) > seam.step and read < seam.wall_time for seam in seams):
+        if not any(
+            _step_of(row) > resume_point.step and read < resume_point.wall_time
+            for resume_point in resume_points
+        ):
             kept.setdefault(_split_and_step(row), row)
     return list(kept.values())
 
@@ -223,17 +228,19 @@ def with_evaluations(reader: MetricsReader) -> list[dict[str, Any]]:
     beside = MetricsReader(evaluations_path(reader.path))
     beside.poll()
     known = {_split_and_step(row) for row in reader.rows}
-    more = evaluations_that_count(beside.rows, reader.seams)
+    more = evaluations_that_count(beside.rows, reader.resume_points)
     return [*reader.rows, *(row for row in more if _split_and_step(row) not in known)]
 
 
-def append_evaluation(metrics_path: Path, row: Mapping[str, Any], seams: Iterable[Seam]) -> bool:
+def append_evaluation(
+    metrics_path: Path, row: Mapping[str, Any], resume_points: Iterable[ResumePoint]
+) -> bool:
     """Append ``row`` to ``evaluations.jsonl`` unless its split and step stand there; return whether it was.
 
     Args:
         metrics_path: of the run.
         row: its ``wall_time`` is when the checkpoint was read.
-        seams: of the run's metrics: rows that they superseded may be written anew.
+        resume_points: of the run's metrics: rows that they superseded may be written anew.
 
     Raises InputError where another process holds the file.
     """
@@ -242,7 +249,7 @@ def append_evaluation(metrics_path: Path, row: Mapping[str, Any], seams: Iterabl
         _lock(locked, path)
         reader = MetricsReader(path)
         reader.poll()
-        if _split_and_step(row) in map(_split_and_step, evaluations_that_count(reader.rows, seams)):
+        if _split_and_step(row) in map(_split_and_step, evaluations_that_count(reader.rows, resume_points)):
             return False
         writer = MetricsWriter(path)
         writer.append([row])

@@ -77,7 +77,7 @@ class RunWatch:
             patience += status.stalled_after_seconds
         words = {
             "unknown": "has not said yet where it stands",
-            "dead": "has died",
+            "lost": "is lost",
             "stalled": "has gone silent",
         }
         reason = f" ({status.message})" if status and status.message else ""
@@ -94,4 +94,4 @@ def _said(status: Status | None) -> str:
         return "unknown"
     if status.state not in ACTIVE_STATES:
         return status.state
-    return "dead" if status.liveness() == "dead" else "running"
+    return "lost" if status.liveness() == "lost" else "running"

@@ -116,7 +116,7 @@ class WorkerMetrics:
             resumed = path.exists()
             self._writers[worker] = MetricsWriter(path)
             if resumed:
-                self._writers[worker].mark_seam(self._first_step)
+                self._writers[worker].mark_resume_point(self._first_step)
         return self._writers[worker]
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, append_evaluation, selection_figure
+from labkit.run_directory.metrics import MetricsReader, append_evaluation, selection_metric
 from labkit.training.admission import check_cluster, check_place, check_writable, recorded_config
 from labkit.training.resolution import (
     admit_to_cluster,
@@ -124,7 +124,7 @@ def _already_finished(run: RunDirectory) -> TrainResult:
     step = status.step if status else 0
     validations = reader.split("validation")
     # The first of the best, as the loop chooses.
-    chosen = max(validations, key=selection_figure)["step"] if validations else step
+    chosen = max(validations, key=selection_metric)["step"] if validations else step
     tests = {row["step"]: row for row in reader.split("test")}
     how = run.read_environment().get("description", "unknown devices")
     message = f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}"
@@ -179,7 +179,7 @@ def evaluate(
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     if split == "train" or (split, step) not in {(row.get("split"), row.get("step")) for row in reader}:
-        append_evaluation(run.metrics_path, evaluator.row(evaluation), reader.seams)
+        append_evaluation(run.metrics_path, evaluator.row(evaluation), reader.resume_points)
     return figures
 
 

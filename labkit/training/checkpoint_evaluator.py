@@ -77,7 +77,7 @@ class CheckpointEvaluator:
             self._split,
             loss=self._session.loss,
             global_batch_size=self._config.data.eval_batch_size,
-            views_step=self._session.views_step,
+            augmented_predict_step=self._session.augmented_predict_step,
             on_batch=self._on_batch,
         )
 

@@ -27,7 +27,7 @@ class CheckpointState:
     """What the loop needs beside the variables.
 
     ``best_step`` and ``best_accuracy`` (0 to 1): the best validation so far, by
-    ``labkit.run_directory.metrics.selection_figure``; None before the first.
+    ``labkit.run_directory.metrics.selection_metric``; None before the first.
     """
 
     step: int

@@ -94,7 +94,7 @@ def evaluate_split(
     *,
     loss: Loss = SOFTMAX,
     global_batch_size: int,
-    views_step=None,
+    augmented_predict_step=None,
     on_batch=lambda: None,
     num_workers: int = 1,
     worker_number: int = 0,
@@ -108,7 +108,7 @@ def evaluate_split(
         split: ``train``, ``validation`` or ``test``.
         loss: that the model was trained with.
         global_batch_size: examples a step; any size, the last batch is padded and the padding left out.
-        views_step: the same with test-time augmentation; the split is gone through once more with it.
+        augmented_predict_step: the same with test-time augmentation, for a second pass over the split.
         on_batch: called after each batch.
         num_workers, worker_number: where several processes evaluate together, how many and which this is.
             Every one of them returns the evaluation of the whole split.
@@ -118,7 +118,7 @@ def evaluate_split(
     """
     if loss.multi_label != manifest.multi_label:
         raise ValueError(f"{loss.name!r} isn't for {manifest.dataset}: target shape {manifest.target_shape}")
-    if views_step is not None:
+    if augmented_predict_step is not None:
         plain, augmented = (
             evaluate_split(
                 strategy,
@@ -131,7 +131,7 @@ def evaluate_split(
                 num_workers=num_workers,
                 worker_number=worker_number,
             )
-            for step in (predict_step, views_step)
+            for step in (predict_step, augmented_predict_step)
         )
         return replace(plain, augmented=augmented)
     started = time.perf_counter()

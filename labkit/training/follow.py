@@ -18,7 +18,7 @@ from labkit.run_directory.metrics import (
     append_evaluation,
     evaluations_path,
     evaluations_that_count,
-    figures_in_words,
+    metrics_in_words,
 )
 from labkit.run_directory.watch import RunWatch, Standing, wait_for_run
 from labkit.training.api import evaluation_inputs
@@ -204,7 +204,7 @@ class Follower:
         while self._training.poll(BLOCK_BYTES) or not self._training.caught_up:
             pass
         self._beside.poll()
-        beside = evaluations_that_count(self._beside.rows, self._training.seams)
+        beside = evaluations_that_count(self._beside.rows, self._training.resume_points)
         return {row["step"] for row in (*self._training.rows, *beside) if isinstance(row.get("step"), int)}
 
     def _take(self, step: int) -> None:
@@ -224,11 +224,11 @@ class Follower:
         self._recorded()
         if self._training.generation != generation:
             self._announce(f"step {step} was left out: the run was started over, or went back behind it")
-        elif append_evaluation(self._run.metrics_path, row, self._training.seams):
+        elif append_evaluation(self._run.metrics_path, row, self._training.resume_points):
             self.evaluated += 1
             self._evaluator.write_event(row)
             self._announce(
-                f"{self._split} at step {step}: {figures_in_words(row)}  "
+                f"{self._split} at step {step}: {metrics_in_words(row)}  "
                 f"({row['examples']:,} examples in {row['seconds']:.1f} s)"
             )
 

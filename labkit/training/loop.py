@@ -12,7 +12,7 @@ from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import StopRequest
 from labkit.optim.schedules import learning_rate_at
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import selection_figure
+from labkit.run_directory.metrics import selection_metric
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training import announcements
 from labkit.training.batches import training_batches
@@ -291,7 +291,7 @@ class TrainLoop:
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether it is the best so far."""
         evaluation, _ = self.evaluator.evaluate("validation", self.progress.step)
-        best, found = self.progress.best_accuracy, selection_figure(evaluation.figures)
+        best, found = self.progress.best_accuracy, selection_metric(evaluation.figures)
         if best is not None and found <= best:
             return False
         self.progress.best_step, self.progress.best_accuracy = self.progress.step, found

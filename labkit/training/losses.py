@@ -101,7 +101,7 @@ class Loss:
         multi_label: whether it is for any number of labels per image, targets [batch, num_classes], rather
             than for one of them, [batch].
         per_example: (targets, logits, label_smoothing) to the loss of each example, [batch].
-        step_figures: what a training step tells beside the loss, by name: (targets, logits) to the figure of
+        step_metrics: what a training step tells beside the loss, by name: (targets, logits) to the figure of
             each example, [batch], from 0 to 1. ``accuracy`` is the first.
         scores: (labels [n] or [n, num_classes], logits [n, num_classes]), NumPy arrays, to the figures of a
             split: ``loss``, without label smoothing, ``accuracy``, and what else is customary.
@@ -113,7 +113,7 @@ class Loss:
     name: str
     multi_label: bool
     per_example: Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor]
-    step_figures: Mapping[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]
+    step_metrics: Mapping[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]
     scores: Callable[[np.ndarray, np.ndarray], dict[str, float]]
     probabilities: Callable[[np.ndarray], np.ndarray]
     predictions: Callable[[np.ndarray], np.ndarray]
@@ -121,14 +121,14 @@ class Loss:
 
     def named(self, values: Iterable[float]) -> dict[str, float]:
         """Return the loss and the step's figures, given in this order, by the keys of a metrics row."""
-        return dict(zip(("loss", *self.step_figures), values, strict=True))
+        return dict(zip(("loss", *self.step_metrics), values, strict=True))
 
 
 SOFTMAX = Loss(
     name="softmax",
     multi_label=False,
     per_example=softmax_cross_entropy,
-    step_figures={"accuracy": _top1},
+    step_metrics={"accuracy": _top1},
     scores=scores.single_label_scores,
     probabilities=scores.softmax,
     predictions=lambda logits: logits.argmax(axis=1),
@@ -138,7 +138,7 @@ SIGMOID = Loss(
     name="sigmoid",
     multi_label=True,
     per_example=sigmoid_cross_entropy,
-    step_figures={"accuracy": _exact_match, "binary_accuracy": _binary_accuracy},
+    step_metrics={"accuracy": _exact_match, "binary_accuracy": _binary_accuracy},
     scores=scores.multi_label_scores,
     probabilities=scores.sigmoid,
     predictions=lambda logits: logits > 0,

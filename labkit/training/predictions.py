@@ -10,7 +10,7 @@ from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.training.evaluate import Evaluation
-from labkit.training.scores import class_figures
+from labkit.training.scores import class_metrics
 
 __all__ = ["write_predictions"]
 
@@ -51,5 +51,5 @@ def write_predictions(
 
 
 def per_class(evaluation: Evaluation, classes: tuple[str, ...]) -> list[dict[str, float | int | str | None]]:
-    """Return the figures of each class: see ``labkit.training.scores.class_figures``."""
-    return class_figures(evaluation.labels, evaluation.predictions, classes)
+    """Return the figures of each class: see ``labkit.training.scores.class_metrics``."""
+    return class_metrics(evaluation.labels, evaluation.predictions, classes)

@@ -24,7 +24,7 @@ from labkit.training.admission import (
     recorded_config,
     run_directory,
 )
-from labkit.transfer.source import find_place
+from labkit.transfer.source import find_weight_source
 
 __all__ = [
     "DATA_CHOICE",
@@ -138,7 +138,7 @@ def admitted(
     config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
     admission = admit(config, manifest.dataset, overwrite=overwrite)
     if admission.found == "new" and config.transfer.start_from is not None:
-        find_place(config.transfer.start_from, config.model)
+        find_weight_source(config.transfer.start_from, config.model)
     if admission.found != "finished":
         damaged = verify_shards(manifest)
         if damaged:

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from labkit.run_directory.metrics import figures_in_words
+from labkit.run_directory.metrics import metrics_in_words
 from labkit.training.console import Console, format_duration
 from labkit.training.evaluate import Evaluation, evaluate_split
 from labkit.training.session import Session
@@ -31,7 +31,7 @@ class RunEvaluator:
             split,
             loss=session.loss,
             global_batch_size=session.config.data.eval_batch_size,
-            views_step=session.views_step if split == "test" else None,
+            augmented_predict_step=session.augmented_predict_step if split == "test" else None,
             num_workers=session.plan.num_workers,
             worker_number=session.plan.worker_number,
             on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
@@ -48,7 +48,7 @@ class RunEvaluator:
 
     def _say(self, console: Console, evaluation: Evaluation, step: int) -> None:
         console.line(
-            f"{evaluation.split} at step {step}: {figures_in_words(evaluation.figures)}  "
+            f"{evaluation.split} at step {step}: {metrics_in_words(evaluation.figures)}  "
             f"({evaluation.examples:,} examples in {format_duration(evaluation.seconds)})"
         )
         if evaluation.augmented is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "class_figures",
+    "class_metrics",
     "first_of_each_class",
     "indicators",
     "multi_label_scores",
@@ -93,7 +93,7 @@ def multi_label_scores(labels: Array, logits: Array) -> dict[str, float]:
     }
 
 
-def class_figures(
+def class_metrics(
     labels: Array, predicted: Array, classes: Sequence[str]
 ) -> list[dict[str, float | int | str | None]]:
     """Return the figures of each class, None where nothing was counted.

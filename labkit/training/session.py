@@ -43,8 +43,8 @@ class Session:
 
     ``freezing`` says which layers a step trains; ``train_step_for`` compiles, once for each, a step that
     leaves the named layers out, for images of one size.
-    ``evaluation_strategy`` is the one that ``predict_step`` runs under; ``views_step`` predicts with
-    test-time augmentation, None without.
+    ``evaluation_strategy`` is the one that ``predict_step`` runs under; ``augmented_predict_step``
+    predicts with test-time augmentation, None without.
     """
 
     config: Config
@@ -59,7 +59,7 @@ class Session:
     freezing: Freezing
     train_step_for: Callable[..., Any]
     predict_step: Any
-    views_step: Any
+    augmented_predict_step: Any
 
     @property
     def loss(self) -> Loss:
@@ -186,7 +186,7 @@ def make_session(
     evaluating = tf.distribute.get_strategy() if plan.asynchronous_workers else strategy
     predict_step = make_predict_step(evaluating, model)
     views = config.run.test_time_augmentation
-    views_step = make_predict_step(evaluating, model, views) if views != "none" else None
+    augmented_predict_step = make_predict_step(evaluating, model, views) if views != "none" else None
     return Session(
         config,
         manifest,
@@ -200,5 +200,5 @@ def make_session(
         freezing,
         train_step_for,
         predict_step,
-        views_step,
+        augmented_predict_step,
     )

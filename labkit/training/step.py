@@ -17,7 +17,7 @@ from labkit.models.test_time_augmentation import averaged_over_views
 from labkit.optim.lookahead import Lookahead
 from labkit.optim.sgd import SGD
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_places
+from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
 __all__ = ["make_predict_step", "make_train_step"]
 
@@ -43,7 +43,7 @@ def make_train_step(
 
     ``images`` and ``labels`` are what the distributed data set yields; ``learning_rate`` a float32 scalar;
     ``stop`` a float32 scalar, 1 where this process was asked to stop. The step returns float [n + 2] (with
-    softmax [3]): loss and the n ``step_figures`` of the global batch, such as accuracy, and how many replicas
+    softmax [3]): loss and the n ``step_metrics`` of the global batch, such as accuracy, and how many replicas
     were asked to stop, equal in every process; and float64 [2], seconds: how long a worker took from its
     batch to the last update of a remote variable (0 where they are local), and for how long this process's
     first replica exchanged values with other devices or processes and did nothing else, waiting for the
@@ -67,7 +67,7 @@ def make_train_step(
         xla: whether XLA compiles loss and gradients; for one replica a process, with variables of its own.
     """
     network = model if image_size is None else with_image_size(model, image_size)
-    places = trained_places(model, frozen)
+    places = trained_indices(model, frozen)
     trained = [model.trainable_variables[place] for place in places]
     held_norms = frozen_norms(model, frozen)
     exchanges = remote_variables or strategy.num_replicas_in_sync > 1
@@ -111,7 +111,7 @@ def make_train_step(
         norm_layers[:] = [layer for layer, _, _ in recorded]
         figures = [
             tf.reduce_sum(tf.cast(figure(labels, logits), mean_loss.dtype)) / global_batch_size
-            for figure in loss.step_figures.values()
+            for figure in loss.step_metrics.values()
         ]
         statistics = [value for _, mean, variance in recorded for value in (mean, variance)]
         return [mean_loss, *figures], tape.gradient(mean_loss, weights), statistics

@@ -121,7 +121,7 @@ class Telemetry:
         self._run = run
         self._metrics = MetricsWriter(run.metrics_path)
         if resumed:
-            self._metrics.mark_seam(first_step)
+            self._metrics.mark_resume_point(first_step)
         self._evaluated = recorded_evaluations(run)
         self._events = EventWriter(run.events_path, first_step + 1)
         self._status_written = 0.0

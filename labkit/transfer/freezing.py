@@ -16,8 +16,8 @@ __all__ = [
     "Frozen",
     "frozen_layers",
     "frozen_norms",
+    "trained_indices",
     "trained_parameters",
-    "trained_places",
 ]
 
 Frozen = frozenset[str]
@@ -94,7 +94,7 @@ class Freezing:
         return f"frozen: {names}; {f'thawing: {thawing}' if thawing else 'nothing thaws in this run'}"
 
 
-def trained_places(model: keras.Model, frozen: Frozen) -> list[int]:
+def trained_indices(model: keras.Model, frozen: Frozen) -> list[int]:
     """Return the places in ``model.trainable_variables`` of those that aren't of ``frozen`` layers."""
     held = {id(weight) for layer in frozen_layers(model, frozen) for weight in layer.trainable_variables}
     return [place for place, weight in enumerate(model.trainable_variables) if id(weight) not in held]
@@ -113,7 +113,7 @@ def frozen_norms(model: keras.Model, frozen: Frozen) -> list[BatchNormalization]
 def trained_parameters(model: keras.Model, frozen: Frozen) -> int:
     """Return how many weights are trained."""
     weights = model.trainable_variables
-    return sum(math.prod(weights[place].shape) for place in trained_places(model, frozen))
+    return sum(math.prod(weights[place].shape) for place in trained_indices(model, frozen))
 
 
 def _named(parts: dict[str, list[keras.Layer]]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.models.stages import HEAD
-from labkit.transfer.source import find_place
+from labkit.transfer.source import find_weight_source
 from labkit.transfer.weights import InitialWeights, read_initial_weights, weights_by_name
 
 __all__ = ["Transfer", "match", "prepare_transfer"]
@@ -94,7 +94,7 @@ def prepare_transfer(config: Config, manifest: Manifest, model: keras.Model) -> 
     """
     if config.transfer.start_from is None:
         return None
-    place = find_place(config.transfer.start_from, config.model)
+    place = find_weight_source(config.transfer.start_from, config.model)
     return match(read_initial_weights(place, config.model, manifest), model, manifest.classes)
 
 

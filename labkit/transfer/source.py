@@ -8,7 +8,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
-__all__ = ["IMAGENET", "Place", "find_place"]
+__all__ = ["IMAGENET", "Place", "find_weight_source"]
 
 IMAGENET = "imagenet"
 
@@ -24,7 +24,7 @@ class Place:
         return self.kind if self.path is None else str(self.path)
 
 
-def find_place(start_from: str, model: ModelConfig) -> Place:
+def find_weight_source(start_from: str, model: ModelConfig) -> Place:
     """Return what ``start_from`` means to a network.
 
     Raises InputError where it is nothing that is there, a run without a checkpoint, or ``imagenet`` for a

@@ -50,7 +50,7 @@ class InitialWeights:
 
 
 def read_initial_weights(place: Place, model: ModelConfig, manifest: Manifest) -> InitialWeights:
-    """Read what ``labkit.transfer.source.find_place`` has found for ``model``.
+    """Read what ``labkit.transfer.source.find_weight_source`` has found for ``model``.
 
     Args:
         manifest: of the data to be trained on; an older run doesn't say which size its images had.

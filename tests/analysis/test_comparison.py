@@ -126,7 +126,7 @@ def test_speed_is_of_the_median_step_behind_the_warm_up_of_each_session(folder):
     run = write_run(folder, "resnet8", 0, seconds=[*slow, 0.2, 0.4, 0.3], state="interrupted")
     at = len(slow) + 2  # the last step wasn't saved and is made again
     writer = MetricsWriter(run.metrics_path)
-    writer.mark_seam(at)
+    writer.mark_resume_point(at)
     again = [*slow, 0.6]
     writer.append([train_row(at + step, seconds) for step, seconds in enumerate(again, 1)])
     writer.close()

@@ -14,14 +14,14 @@ def test_a_resumed_run_is_one_curve(tmp_path):
     run = RunDirectory(tmp_path)
     writer = MetricsWriter(run.metrics_path)
     writer.append([{"split": "train", "step": step, "loss": float(step)} for step in (1, 2, 3, 4)])
-    writer.mark_seam(2)
+    writer.mark_resume_point(2)
     writer.append([{"split": "train", "step": step, "loss": 10.0 * step} for step in (3, 4)])
     writer.close()
     curves = read_curves(run)
     curve = curves.curve("train", "loss")
     assert curve.step.tolist() == [1, 2, 3, 4]
     assert curve.value.tolist() == [1, 2, 30, 40]
-    assert [seam.step for seam in curves.seams] == [2]
+    assert [resume_point.step for resume_point in curves.resume_points] == [2]
 
 
 def test_a_run_without_metrics_has_empty_curves(tmp_path):

@@ -18,7 +18,7 @@ from app.charts import (
     last_steps,
 )
 from app.curves import Curve
-from labkit.run_directory.metrics import Seam
+from labkit.run_directory.metrics import ResumePoint
 
 
 def curve(y: list[float] | np.ndarray, start: int = 1) -> Curve:
@@ -86,9 +86,12 @@ def test_a_curve_of_nothing_but_nan_is_still_a_figure_that_says_so():
     ("x_axis", "places"), [("step", (1, 3)), ("epoch", (0.1, 0.3)), ("time", (0.0, 0.2))]
 )
 def test_every_axis_places_points_and_seams(x_axis, places):
-    seam = Seam(3, 1_700_000_000 + 18)
+    resume_point = ResumePoint(3, 1_700_000_000 + 18)
     figure = curve_figure(
-        [Line("train", curve([3, 2, 1]), "#2f7fd1")], title="Loss", x_axis=x_axis, seams=[seam]
+        [Line("train", curve([3, 2, 1]), "#2f7fd1")],
+        title="Loss",
+        x_axis=x_axis,
+        resume_points=[resume_point],
     )
     drawn = trace(figure, "train")
     assert (drawn.x[0], drawn.x[-1]) == pytest.approx(places)
@@ -114,7 +117,9 @@ def test_a_readers_zoom_outlives_new_points_but_not_another_axis():
 
 
 def test_a_curve_without_points_draws_an_empty_frame():
-    figure = curve_figure([Line("train", curve([]), "#2f7fd1")], title="Loss", seams=[Seam(3, 0.0)])
+    figure = curve_figure(
+        [Line("train", curve([]), "#2f7fd1")], title="Loss", resume_points=[ResumePoint(3, 0.0)]
+    )
     assert len(figure.data) == 0
 
 

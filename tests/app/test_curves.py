@@ -17,7 +17,7 @@ EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("train"), st.integers(1, 90)),
         st.tuples(st.just("validation"), st.just(1)),
-        st.tuples(st.just("seam"), st.integers(0, 60)),
+        st.tuples(st.just("resume_point"), st.integers(0, 60)),
         st.tuples(st.just("poll"), st.just(0)),
     ),
     max_size=20,
@@ -35,8 +35,8 @@ def test_the_columns_hold_what_a_reader_of_rows_holds(tmp_path_factory, events):
             step += number
         elif kind == "validation" and step:
             writer.append([evaluation_row(step)])
-        elif kind == "seam" and number <= step:
-            writer.mark_seam(number)
+        elif kind == "resume_point" and number <= step:
+            writer.mark_resume_point(number)
             step = number
         elif kind == "poll":
             store.poll()
@@ -49,7 +49,7 @@ def test_the_columns_hold_what_a_reader_of_rows_holds(tmp_path_factory, events):
         assert curve.step.tolist() == [row["step"] for row in reader.split(split)]
         assert curve.y.tolist() == [row["loss"] for row in reader.split(split)]
         assert curve.epoch.tolist() == [row["epoch"] for row in reader.split(split)]
-    assert list(snapshot.seams) == reader.seams
+    assert list(snapshot.resume_points) == reader.resume_points
     assert store.poll().version == snapshot.version, "nothing was written, nothing is drawn anew"
 
 
@@ -60,7 +60,7 @@ def test_what_was_handed_out_stays_what_it_was(tmp_path):
     before = early.y.copy()
     writer.append([train_row(step, loss=9.0) for step in range(100, 1000)])
     store.poll()
-    writer.mark_seam(3)
+    writer.mark_resume_point(3)
     writer.append([train_row(step, loss=8.0) for step in range(4, 2000)])
     late = store.poll().curve("train", "loss")
     assert np.array_equal(early.y, before)
@@ -125,7 +125,7 @@ def test_sessions_that_poll_at_once_all_see_whole_columns(tmp_path):
     for start in range(0, 2000, 20):
         writer.append([train_row(start + place) for place in range(1, 21)])
         if start % 200 == 100:
-            writer.mark_seam(start + 20)
+            writer.mark_resume_point(start + 20)
     done.set()
     for thread in threads:
         thread.join(30)

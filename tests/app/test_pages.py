@@ -125,7 +125,7 @@ STATES = [
     ("starting", {}, "starting"),
     ("running", {}, "running"),
     ("running", {"heartbeat": 1.0}, "stalled"),
-    ("running", {"pid": "gone"}, "died"),
+    ("running", {"pid": "gone"}, "lost"),
     ("finished", {}, "finished"),
     ("interrupted", {"message": "SIGTERM: saved at step 120"}, "SIGTERM: saved at step 120"),
     ("failed", {"message": "loss is nan at step 7"}, "loss is nan at step 7"),
@@ -204,7 +204,7 @@ def test_nan_is_shown_as_such_and_marked(make_run):
 def test_a_seam_is_drawn_in_every_chart(make_run):
     run = make_run()
     writer = MetricsWriter(run.metrics_path)
-    writer.mark_seam(100)
+    writer.mark_resume_point(100)
     writer.append([train_row(step) for step in range(101, 130)])
     at = open_page("live", run)
     for figure in figures(at):

@@ -71,7 +71,7 @@ def points(array: dict[str, str]) -> list[float]:
     return np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"]).tolist()
 
 
-def worker_figures(at: AppTest) -> list[dict]:
+def worker_metrics(at: AppTest) -> list[dict]:
     return figures(at)[4:]
 
 
@@ -129,14 +129,14 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     append(run, "worker:0", 100.0, 120.0)
     append(run, "worker:1", 90.0, 95.0)
     at = open_page("live", run)
-    rates, shares = worker_figures(at)
+    rates, shares = worker_metrics(at)
     lines = {trace["name"]: trace for trace in rates["data"] if "raw" not in trace["name"]}
     assert set(lines) == {"worker:0", "worker:1"}
     assert [trace["name"] for trace in shares["data"]] == ["compute", "communication", "input, waiting"]
     assert shares["data"][0]["y"] == ["worker:0", "worker:1"]
     assert shares["data"][0]["x"] == pytest.approx([0.7, 0.7])
     append(run, "worker:1", 99.0, step=12)
-    rates, _ = worker_figures(at.run())
+    rates, _ = worker_metrics(at.run())
     raw = next(trace for trace in rates["data"] if trace["name"] == "worker:1, raw")
     assert points(raw["x"]) == [10, 11, 12]
     assert points(raw["y"]) == [90, 95, 99]

@@ -116,7 +116,7 @@ from labkit.commands import main as cli
 from labkit.commands.command import Command
 def end(options):
     {program}
-cli.COMMANDS = (Action("train", "", lambda parser: None, end),)
+cli.COMMANDS = (Command("train", "", lambda parser: None, end),)
 sys.exit(cli.main(["train"]))
 """
 

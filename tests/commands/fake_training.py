@@ -40,7 +40,7 @@ def train(config: Config) -> int:
 
     writer = MetricsWriter(run.metrics_path)
     if resumed:
-        writer.mark_seam(0)
+        writer.mark_resume_point(0)
     for step in range(1, steps + 1):
         writer.append([{"split": "train", "step": step, "loss": 1.0, "seconds_per_step": 0.1 + step}])
     if behaviour == "kill":

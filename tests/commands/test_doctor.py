@@ -7,7 +7,7 @@ import pytest
 from labkit.allocator import CHOICE, KEEPING
 from labkit.commands import doctor
 from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_manifest
-from labkit.distributed import cpu as processor
+from labkit.distributed import cpu
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
     ],
 )
 def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words, monkeypatch):
-    monkeypatch.setattr(processor, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
     (found,) = of("bfloat16")
     assert found.level == level
     assert words in found.text
@@ -103,7 +103,7 @@ def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words,
 
 @pytest.mark.parametrize(("flags", "width"), [({"avx2", "avx512f"}, "512"), ({"avx2"}, "256")])
 def test_the_width_of_vectors_is_said(flags, width, monkeypatch):
-    monkeypatch.setattr(processor, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
     assert f"vectors of {width} bits" in of("instructions")[0].text
 
 

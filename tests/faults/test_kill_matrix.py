@@ -147,9 +147,13 @@ def strike(cluster: Cluster, who: str, how: int, when: Callable[[Cluster], None]
 
 
 def first_step_again(cluster: Cluster, blow: Blow) -> float:
-    """Return the seconds from the blow to the first step after the seam that followed it."""
-    seams = [seam for seam in cluster.metrics().seams if seam.wall_time > blow.wall_time]
-    since = seams[0].wall_time if seams else blow.wall_time
+    """Return the seconds from the blow to the first step after the resume_point that followed it."""
+    resume_points = [
+        resume_point
+        for resume_point in cluster.metrics().resume_points
+        if resume_point.wall_time > blow.wall_time
+    ]
+    since = resume_points[0].wall_time if resume_points else blow.wall_time
     rows = [row["wall_time"] for row in cluster.metrics().split("train") if row["wall_time"] > since]
     return rows[0] - blow.wall_time
 
@@ -185,7 +189,7 @@ def test_synchronous_all_start_again(launch, table, undisturbed, who, how, when)
     blow = strike(cluster, who, how, when)
     assert cluster.end() == 0, cluster.text()
     assert len([line for line in cluster.lines if "; restart " in line.text]) == 1, cluster.text()
-    assert all(seam.step == blow.saved for seam in cluster.metrics().seams)
+    assert all(resume_point.step == blow.saved for resume_point in cluster.metrics().resume_points)
     assert_whole(cluster)
     assert_same_run(undisturbed, cluster)
     survivor = "worker:0" if who == "worker:1" else "worker:1"
@@ -196,7 +200,11 @@ def test_synchronous_during_validation(launch, table, validated_data_dir):
     cluster = launch(**IN_STEP, data_dir=validated_data_dir, validate_every_steps=VALIDATED)
     blow = strike(cluster, "worker:1", KILL, validating)
     assert cluster.end() == 0, cluster.text()
-    assert [seam.step for seam in cluster.metrics().seams] == [blow.saved] == [VALIDATED - 10]
+    assert (
+        [resume_point.step for resume_point in cluster.metrics().resume_points]
+        == [blow.saved]
+        == [VALIDATED - 10]
+    )
     assert_whole(cluster)
     validations = cluster.metrics().split("validation")
     assert [(row["step"], row["examples"]) for row in validations] == [(VALIDATED, 1000), (STEPS, 1000)]
@@ -217,7 +225,7 @@ def test_asynchronous_all_start_again(launch, table, who, how, when):
     blow = strike(cluster, who, how, when)
     assert cluster.end() == 0, cluster.text()
     assert len([line for line in cluster.lines if "; restart " in line.text]) == 1, cluster.text()
-    assert [seam.step for seam in cluster.metrics().seams] == [blow.saved]
+    assert [resume_point.step for resume_point in cluster.metrics().resume_points] == [blow.saved]
     assert_whole(cluster)
     survivors = r"(?:worker|ps):\d" if who == "chief:0" else "chief:0"
     note(table, "async", who, how, when, blow, cluster, by=survivors)
@@ -229,7 +237,7 @@ def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table,
     blow = strike(cluster, "worker:1", how, stepping)
     assert cluster.end() == 0, cluster.text()
     by, seconds = blow.noticed(cluster, by="cluster")
-    assert not cluster.metrics().seams, cluster.text()
+    assert not cluster.metrics().resume_points, cluster.text()
     assert_whole(cluster, LONG)
     served = cluster.said(r"\[worker:1\] worker:1 serves", blow.time)
     assert served is not None, cluster.text()
@@ -269,7 +277,7 @@ def test_a_request_to_stop_saves_and_the_same_command_goes_on(launch, table, und
 
     resumed = launch(**options)
     assert resumed.end() == 0, resumed.text()
-    assert [seam.step for seam in resumed.metrics().seams] == [status.step]
+    assert [resume_point.step for resume_point in resumed.metrics().resume_points] == [status.step]
     assert_whole(resumed)
     if not ps:
         assert_same_run(undisturbed, resumed)
@@ -293,7 +301,7 @@ def test_a_killed_launcher_leaves_no_process_and_the_same_command_goes_on(launch
 
     resumed = launch(**IN_STEP)
     assert resumed.end() == 0, resumed.text()
-    assert [seam.step for seam in resumed.metrics().seams] == [saved]
+    assert [resume_point.step for resume_point in resumed.metrics().resume_points] == [saved]
     assert_whole(resumed)
     assert_same_run(undisturbed, resumed)
     what = "every process ends; the same command goes on"

@@ -18,7 +18,7 @@ from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import DEFAULTS, assigned_names, parameters_from_values
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "train.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "train.ipynb"
 OWN = dict(DEFAULTS)
 BESIDE = ("preset", "overwrite", *CLUSTER_DEFAULTS)
 

@@ -169,10 +169,10 @@ def test_a_run_that_goes_on_shows_new_steps_alone_and_starts_again_after_each_re
     with training._Follower(run, 9) as follower:
         follower._ending.set()  # from here on this test looks, and not the thread
         follower._thread.join()
-        writer.mark_seam(1)
+        writer.mark_resume_point(1)
         writer.append([train_row(2), train_row(3)])
         follower._look()
-        writer.mark_seam(2)
+        writer.mark_resume_point(2)
         follower._look()
         writer.append([train_row(3)])
         follower._look()
@@ -252,7 +252,7 @@ def test_an_interrupt_saves_and_a_killed_kernel_leaves_no_process(tmp_path):
     reader = MetricsReader(run.metrics_path)
     wait_for(lambda: any(row.get("step") == 3 for row in reader.poll()), thread)
     os.killpg(os.getpgid(int(pid.read_text())), signal.SIGINT)  # what ■ in the toolbar does
-    wait_for(lambda: reader.poll() and reader.seams, thread)  # the second cell goes on
+    wait_for(lambda: reader.poll() and reader.resume_points, thread)  # the second cell goes on
     kernel = psutil.Process(int(pid.read_text()))
     started = kernel.children(recursive=True)
     kernel.kill()
@@ -260,7 +260,7 @@ def test_an_interrupt_saves_and_a_killed_kernel_leaves_no_process(tmp_path):
     thread.join(60)
 
     text = "".join(output.get("text", "") for output in notebook.cells[0].outputs)
-    saved = reader.seams[0].step
+    saved = reader.resume_points[0].step
     assert f"interrupted {int(signal.SIGINT)} {saved}" in text
     assert saved >= 3
     assert len(started) >= 4, "two keepers, two workers"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from PIL import Image
-from tests.test_plots import make_predictions, rows, worker_rows
 
 from labkit import plots
 from labkit.analysis.curves import Curves
 from labkit.notebook import widgets
+from tests.plots.test_plots import make_predictions, rows, worker_rows
 
 FIGURE = plots.message("stands for a figure")
 

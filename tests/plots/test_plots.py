@@ -11,7 +11,7 @@ from PIL import Image
 from labkit import plots
 from labkit.analysis.curves import Curves
 from labkit.analysis.predictions import Predictions
-from labkit.run_directory.metrics import Seam
+from labkit.run_directory.metrics import ResumePoint
 
 CLASSES = ["cat", "dog", "ship"]
 
@@ -118,7 +118,9 @@ def test_training_curves_draw_every_split_at_its_values():
 
 
 def test_training_curves_mark_seams_and_lost_values():
-    figure = plots.training_curves(Curves(rows(2.0, float("nan"), 1.0), [Seam(2, 0.0), Seam(3, 0.0)]))
+    figure = plots.training_curves(
+        Curves(rows(2.0, float("nan"), 1.0), [ResumePoint(2, 0.0), ResumePoint(3, 0.0)])
+    )
     lines = lines_by_label(figure.axes[0])
     assert lines["NaN or infinite"].get_xdata().tolist() == [2]
     assert "NaN or infinite" not in lines_by_label(figure.axes[2])

@@ -107,6 +107,6 @@ def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, tmp_path, be
     layout = Layout.parse(continued)
     values = VALUES | {"train_steps": STEPS, "validate_every_steps": 0, "evaluate_test": False}
     subprocess.run(layout.command(values, job_dir), env=layout.environment(), check=True, timeout=TIME_LIMIT)
-    assert [seam.step for seam in metrics(job_dir).seams] == [SAVED]
+    assert [resume_point.step for resume_point in metrics(job_dir).resume_points] == [SAVED]
     assert RunDirectory(job_dir).read_environment()["replicas"] == layout.num_replicas
     assert np.abs(np.subtract(losses(job_dir), comparison.losses[ONE])).max() < 1e-5

@@ -83,7 +83,7 @@ def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path
     assert [row["step"] for row in rows.split("validation")] == [25, 50, 75, 100, 120]
     assert len(rows.split("test")) == 1
     assert losses(job_dir) == losses(uninterrupted)
-    assert rows.seams
+    assert rows.resume_points
     assert not list((job_dir / "checkpoints").glob(".*"))
 
 
@@ -112,7 +112,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(uninterrupted, tmp_path, nu
     assert (job_dir / "checkpoints" / f"step-{status.step:08d}").is_dir()
 
     train(job_dir, **fields)
-    assert metrics(job_dir).seams[-1].step == status.step
+    assert metrics(job_dir).resume_points[-1].step == status.step
     assert_bit_equal(checkpoint_values(uninterrupted, STEPS), checkpoint_values(job_dir, STEPS))
     assert losses(job_dir) == losses(uninterrupted)
 

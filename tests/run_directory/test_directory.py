@@ -87,7 +87,7 @@ def test_rows_after_the_restored_step_are_superseded(tmp_path):
     writer, reader = MetricsWriter(path), MetricsReader(path)
     writer.append([row(step, life=1) for step in range(1, 8)])
     reader.poll()
-    writer.mark_seam(5)
+    writer.mark_resume_point(5)
     writer.append([row(step, life=2) for step in range(6, 10)])
     reader.poll()
     fresh = MetricsReader(path)
@@ -95,7 +95,7 @@ def test_rows_after_the_restored_step_are_superseded(tmp_path):
     for one in (reader, fresh):
         assert [value["step"] for value in one] == list(range(1, 10))
         assert [value["life"] for value in one] == [1] * 5 + [2] * 4
-        assert [seam.step for seam in one.seams] == [5]
+        assert [resume_point.step for resume_point in one.resume_points] == [5]
     assert reader.generation == 1
     assert fresh.generation == 0, "nothing that its caller had seen was dropped"
 
@@ -104,7 +104,7 @@ def test_rows_after_the_restored_step_are_superseded(tmp_path):
     events=st.lists(
         st.one_of(
             st.tuples(st.just("rows"), st.integers(1, 9)),
-            st.tuples(st.just("seam"), st.integers(0, 30)),
+            st.tuples(st.just("resume_point"), st.integers(0, 30)),
             st.tuples(st.just("poll"), st.just(0)),
         ),
         max_size=30,
@@ -121,9 +121,9 @@ def test_each_step_shows_once_after_any_number_of_resumptions(tmp_path_factory, 
         nonlocal own, seams_seen
         while True:
             rows = lean.poll(limit)
-            for seam in lean.seams[seams_seen:]:
-                own = [value for value in own if value["step"] <= seam.step]
-            seams_seen = len(lean.seams)
+            for resume_point in lean.resume_points[seams_seen:]:
+                own = [value for value in own if value["step"] <= resume_point.step]
+            seams_seen = len(lean.resume_points)
             own += rows
             if lean.caught_up:
                 return
@@ -134,8 +134,8 @@ def test_each_step_shows_once_after_any_number_of_resumptions(tmp_path_factory, 
             writer.append(rows)
             truth += rows
             step += number
-        elif kind == "seam" and number <= step:
-            writer.mark_seam(number)
+        elif kind == "resume_point" and number <= step:
+            writer.mark_resume_point(number)
             truth = [value for value in truth if value["step"] <= number]
             step = number
         elif kind == "poll":
@@ -231,7 +231,7 @@ import sys, pathlib
 from labkit.run_directory.metrics import MetricsWriter
 writer = MetricsWriter(pathlib.Path(sys.argv[1]))
 start = int(sys.argv[2])
-writer.mark_seam(start)
+writer.mark_resume_point(start)
 print("writing", flush=True)
 step = start
 while True:
@@ -262,7 +262,7 @@ def test_a_reader_beside_writers_that_are_killed_sees_every_step_once(tmp_path):
             writer.stdout.close()
         reader.poll()
         last = len(reader.rows)
-    assert len(reader.seams) == 4
+    assert len(reader.resume_points) == 4
     assert reader.damaged_lines == 0
     assert [value["step"] for value in reader] == list(range(1, last + 1))
 
@@ -284,7 +284,7 @@ def test_a_reader_tells_running_stalled_dead_and_ended_apart():
     assert here(state="starting").liveness(fresh) == "starting"
     assert here().liveness(old) == "stalled"
     assert here(stalled_after_seconds=60.0).liveness(old) == "running", "the writer knows its own pace"
-    assert here(pid=gone_pid()).liveness(fresh) == "dead"
+    assert here(pid=gone_pid()).liveness(fresh) == "lost"
     assert here(pid=gone_pid(), host="another-machine").liveness(fresh) == "running"
     for state in ("finished", "interrupted", "failed"):
         assert here(state=state, pid=gone_pid()).liveness(old) == state

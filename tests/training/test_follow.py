@@ -201,7 +201,7 @@ def test_a_checkpoint_that_was_trained_anew_after_a_seam_is_evaluated_anew(fake)
     assert [row["wall_time"] for row in counting] == [100.0, 100.0, 100.0]
     reader = MetricsReader(fake.run.metrics_path)
     reader.poll()
-    counting = evaluations_that_count(rows, reader.seams)
+    counting = evaluations_that_count(rows, reader.resume_points)
     assert [(row["step"], row["wall_time"]) for row in counting] == [(10, 100.0), (20, 100.0), (30, 200.0)]
 
 
@@ -322,7 +322,7 @@ def test_a_run_that_goes_on_is_followed_further(fake):
 def test_a_killed_run_is_dead_at_once_and_a_silent_one_after_its_own_time(fake):
     clock = Clock()
     fake.status("running", 10, pid=2**22 + 1, host=socket.gethostname())
-    assert RunWatch(fake.run, 0.0, clock).look().state == "dead"
+    assert RunWatch(fake.run, 0.0, clock).look().state == "lost"
     fake.status("running", 10, stalled_after_seconds=300.0)
     watch = RunWatch(fake.run, 60.0, clock)
     assert watch.look().state == "running"
@@ -368,7 +368,7 @@ def test_a_run_that_is_not_there_yet_may_appear_as_a_directory_or_in_the_home(tm
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["train", "validate", "beside", "test beside"]), st.integers(1, 30)),
-        st.tuples(st.just("seam"), st.integers(0, 30)),
+        st.tuples(st.just("resume_point"), st.integers(0, 30)),
         st.tuples(st.just("poll"), st.just(0)),
     ),
     max_size=25,
@@ -398,9 +398,11 @@ def test_both_files_are_one_curve_with_each_step_once(tmp_path_factory, events):
             split = "test" if "test" in kind else "validation"
             reader = MetricsReader(run.metrics_path)
             reader.poll()
-            append_evaluation(run.metrics_path, evaluation(number, split, loss=loss, read=time), reader.seams)
+            append_evaluation(
+                run.metrics_path, evaluation(number, split, loss=loss, read=time), reader.resume_points
+            )
             beside.setdefault((split, number), loss)
-        elif kind == "seam" and number <= trained:
+        elif kind == "resume_point" and number <= trained:
             writer.append([{"resumed_at_step": number, "wall_time": time}])
             trained = number
             own = {key: value for key, value in own.items() if key[1] <= number}

@@ -130,7 +130,7 @@ def test_a_step_tells_what_an_evaluation_would(name, targets):
     """Figures of one batch, in a step, are those of a split of the same examples."""
     loss = LOSSES[name]
     batch = tf.constant(targets), tf.constant(LOGITS)
-    values = [loss.per_example(*batch, 0.0), *(figure(*batch) for figure in loss.step_figures.values())]
+    values = [loss.per_example(*batch, 0.0), *(figure(*batch) for figure in loss.step_metrics.values())]
     told = loss.named(float(tf.reduce_mean(tf.cast(value, tf.float32))) for value in values)
     labels = LABELS if name == "softmax" else MULTI_HOT.astype(np.int32)
     found = loss.scores(labels, LOGITS)
@@ -141,7 +141,7 @@ def test_a_step_tells_what_an_evaluation_would(name, targets):
 def test_the_exact_match_is_the_share_of_images_with_every_label_right():
     targets = np.array([[1, 0, 1], [1, 0, 1], [0, 0, 0]])
     logits = np.array([[1, -1, 1], [1, -1, -1], [-1, -1, -1]], np.float32)
-    figures = LOSSES["sigmoid"].step_figures
+    figures = LOSSES["sigmoid"].step_metrics
     assert figures["accuracy"](targets, logits).numpy().tolist() == [True, False, True]
     np.testing.assert_allclose(figures["binary_accuracy"](targets, logits), [1, 2 / 3, 1])
 

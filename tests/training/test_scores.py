@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit.training.scores import (
-    class_figures,
+    class_metrics,
     first_of_each_class,
     indicators,
     multi_label_scores,
@@ -49,7 +49,7 @@ def test_nothing_true_and_nothing_predicted_has_no_f1():
 
 
 def test_the_figures_of_each_label():
-    rows = class_figures(LABELS, LOGITS > 0, CLASSES)
+    rows = class_metrics(LABELS, LOGITS > 0, CLASSES)
     assert rows[0] == {"name": "a", "count": 2, "recall": 1.0, "precision": 1.0, "f1": 1.0}
     assert rows[1] == {"name": "b", "count": 3, "recall": pytest.approx(2 / 3), "precision": 1.0, "f1": 0.8}
     assert rows[2] == {"name": "c", "count": 0, "recall": None, "precision": 0.0, "f1": 0.0}
@@ -57,7 +57,7 @@ def test_the_figures_of_each_label():
 
 
 def test_the_figures_of_each_class_of_one_label():
-    rows = class_figures(np.array([0, 0, 1]), np.array([0, 1, 1]), CLASSES)
+    rows = class_metrics(np.array([0, 0, 1]), np.array([0, 1, 1]), CLASSES)
     assert rows[0] == {"name": "a", "count": 2, "accuracy": 0.5, "precision": 1.0}
     assert rows[1] == {"name": "b", "count": 1, "accuracy": 1.0, "precision": 0.5}
     assert rows[3] == {"name": "d", "count": 0, "accuracy": None, "precision": None}

@@ -60,7 +60,7 @@ def test_a_resumed_run_is_one_curve_in_both(run):
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     assert [(r["step"], r["loss"]) for r in reader.split("train")] == [(1, 2.5), (2, 2.2), (3, 2.1)]
-    assert [seam.step for seam in reader.seams] == [1]
+    assert [resume_point.step for resume_point in reader.resume_points] == [1]
     assert [step for step, _ in scalars(run, "train/loss")] == [1, 2, 3]
     assert scalars(run, "train/loss")[1] == (2, pytest.approx(2.2))
 

@@ -8,7 +8,7 @@ from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.registry import build_model
 from labkit.transfer.load import match
-from labkit.transfer.source import Place, find_place
+from labkit.transfer.source import Place, find_weight_source
 from labkit.transfer.weights import InitialWeights, read_initial_weights, weights_by_name
 
 CONFIG = ModelConfig(num_layers=8)
@@ -96,7 +96,7 @@ def test_a_keras_file_of_anybodys_is_a_source(tmp_path):
         [keras.Input((8, 8, 3)), keras.layers.Conv2D(16, 3, use_bias=False, name="stem_conv1")]
     )
     theirs.save(tmp_path / "theirs.keras")
-    place = find_place(str(tmp_path / "theirs.keras"), CONFIG)
+    place = find_weight_source(str(tmp_path / "theirs.keras"), CONFIG)
     weights = read_initial_weights(place, CONFIG, manifest=None)
     assert weights.classes is None and weights.step is None
     model = build()
@@ -126,7 +126,7 @@ def test_what_is_not_there_is_refused_before_any_work(start_from, word, tmp_path
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.json").write_text("{}")
     with pytest.raises(InputError, match=word):
-        find_place(start_from.format(here=tmp_path), CONFIG)
+        find_weight_source(start_from.format(here=tmp_path), CONFIG)
 
 
 @pytest.mark.parametrize(

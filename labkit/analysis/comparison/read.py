@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from labkit.analysis.comparison.read_runs import NOT_STARTED, Request, RunFigures, read_request, read_run
+from labkit.analysis.comparison.read_runs import NOT_STARTED, Request, RunMetrics, read_request, read_run
 from labkit.config import fields_by_name
 from labkit.errors import InputError
 
-__all__ = ["Comparison", "ModelFigures", "Spread", "read_comparison", "spread"]
+__all__ = ["Comparison", "ModelMetrics", "Spread", "read_comparison", "spread"]
 
 # ---- figures -------------------------------------------------------------------------------------------
 
@@ -40,22 +40,22 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 @dataclass(frozen=True)
-class ModelFigures:
+class ModelMetrics:
     """One model of a comparison: its trainings, one for each seed."""
 
     name: str
-    runs: tuple[RunFigures, ...]
+    runs: tuple[RunMetrics, ...]
 
     @property
-    def finished(self) -> tuple[RunFigures, ...]:
+    def finished(self) -> tuple[RunMetrics, ...]:
         return tuple(run for run in self.runs if run.finished)
 
     def spread(self, figure: str) -> Spread | None:
-        """Return mean and deviation of a field of ``RunFigures`` over the finished runs, None without one."""
+        """Return mean and deviation of a field of ``RunMetrics`` over the finished runs, None without one."""
         return spread(getattr(run, figure) for run in self.finished)
 
     def largest(self, figure: str) -> int | None:
-        """Return the largest value of a field of ``RunFigures`` over the finished runs, None without one."""
+        """Return the largest value of a field of ``RunMetrics`` over the finished runs, None without one."""
         return max(
             (value for run in self.finished if (value := getattr(run, figure)) is not None), default=None
         )
@@ -67,15 +67,15 @@ class Comparison:
 
     path: Path
     request: Request
-    models: tuple[ModelFigures, ...]
+    models: tuple[ModelMetrics, ...]
 
     @property
-    def runs(self) -> tuple[RunFigures, ...]:
+    def runs(self) -> tuple[RunMetrics, ...]:
         return tuple(run for model in self.models for run in model.runs)
 
     @property
     def accuracy(self) -> str:
-        """The field of ``RunFigures`` to compare by: of validation where the test was left out."""
+        """The field of ``RunMetrics`` to compare by: of validation where the test was left out."""
         return "test_accuracy" if self.request.budget.get("evaluate_test", True) else "validation_accuracy"
 
     @property
@@ -148,7 +148,7 @@ def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
 
 
-def _not_finished(run: RunFigures) -> str:
+def _not_finished(run: RunMetrics) -> str:
     if run.state == NOT_STARTED:
         return f"{run.name}: {run.state}"
     return f"{run.name}: {run.state} at step {run.step}" + (f": {run.message}" if run.message else "")
@@ -159,12 +159,12 @@ def _not_finished(run: RunFigures) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """``figure``: the field of ``RunFigures`` that it shows."""
+    """``figure``: the field of ``RunMetrics`` that it shows."""
 
     title: str
     figure: str
 
-    def text(self, model: ModelFigures) -> str:
+    def text(self, model: ModelMetrics) -> str:
         if self.figure == "model":
             return model.name
         if self.figure == "finished":
@@ -218,7 +218,7 @@ def read_comparison(path: str | os.PathLike[str]) -> Comparison:
         raise InputError(f"{folder} holds no comparison; name the --output of labkit compare")
     seeds, budget = range(request.seeds), request.budget
     models = tuple(
-        ModelFigures(name, tuple(read_run(folder, name, seed, budget) for seed in seeds))
+        ModelMetrics(name, tuple(read_run(folder, name, seed, budget) for seed in seeds))
         for name in request.models
     )
     return Comparison(folder, request, models)

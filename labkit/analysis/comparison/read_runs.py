@@ -14,13 +14,13 @@ from typing import Any
 from labkit.config import DataConfig, fields_by_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, selection_figure
+from labkit.run_directory.metrics import MetricsReader, selection_metric
 
 __all__ = [
     "NOT_STARTED",
     "WARM_UP_STEPS",
     "Request",
-    "RunFigures",
+    "RunMetrics",
     "measurements_path",
     "read_measurements",
     "read_request",
@@ -114,7 +114,7 @@ def read_measurements(run: RunDirectory) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class RunFigures:
+class RunMetrics:
     """One training of a comparison; None is what isn't known.
 
     ``state``: as ``Status.liveness`` gives it, or ``not started``. ``test_accuracy`` (0 to 1): of the weights
@@ -153,16 +153,16 @@ class RunFigures:
         return f"{self.model}, seed {self.seed}"
 
 
-def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> RunFigures:
+def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> RunMetrics:
     """Read one training of a comparison in ``folder``, all of whose trainings share ``budget``."""
     run = run_directory(folder, model, seed)
     status = run.read_status()
     if status is None:
-        return RunFigures(model, seed)
+        return RunMetrics(model, seed)
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     measured = read_measurements(run)
-    return RunFigures(
+    return RunMetrics(
         model,
         seed,
         state=status.liveness(),
@@ -179,7 +179,7 @@ def _accuracies(reader: MetricsReader) -> dict[str, Any]:
     """Return the accuracies of the weights that the run chose."""
     tests, validations = reader.split("test"), reader.split("validation")
     # Without a test the first of the best, as the loop chooses.
-    chosen = tests[-1] if tests else max(validations, key=selection_figure, default={})
+    chosen = tests[-1] if tests else max(validations, key=selection_metric, default={})
     validated = [row["accuracy"] for row in validations if row["step"] == chosen.get("step")]
     return {
         "test_accuracy": tests[-1]["accuracy"] if tests else None,
@@ -192,7 +192,7 @@ def _pace(reader: MetricsReader, budget: Mapping[str, Any]) -> dict[str, Any]:
     """Return the speed of a run's median step and the seconds of all."""
     batch_size = int(budget["train_batch_size"])
     seconds = {row["step"]: float(row["seconds_per_step"]) for row in reader.split("train")}
-    starts = [0, *(seam.step for seam in reader.seams)]
+    starts = [0, *(resume_point.step for resume_point in reader.resume_points)]
     warming = {start + step for start in starts for step in range(1, WARM_UP_STEPS + 1)}
     compiling = {start + 1 for start in [*starts, *_changes(budget)]}
     warm = [value for step, value in seconds.items() if step not in warming | compiling]

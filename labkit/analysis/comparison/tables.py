@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from labkit.analysis.comparison.read import Comparison, ModelFigures
+from labkit.analysis.comparison.read import Comparison, ModelMetrics
 
 __all__ = ["as_csv", "as_json", "as_markdown", "results_path", "write_if_changed"]
 
@@ -50,7 +50,7 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-def _model(model: ModelFigures) -> dict[str, Any]:
+def _model(model: ModelMetrics) -> dict[str, Any]:
     spreads = {figure: model.spread(figure) for figure in SPREADS}
     return {
         "model": model.name,
