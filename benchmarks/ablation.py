@@ -28,7 +28,6 @@ WITHOUT_MUON: dict[str, Any] = {
     "one_cycle_peak": 0.23,
     "one_cycle_start": 0.2,
     "one_cycle_end": 0.07,
-    "lookahead_every_steps": 5,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     AS_IT_IS: {},
@@ -36,7 +35,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "convolutions begin at random instead of as the identity": {"dirac": False},
     "offsets learn at the common rate": {"norm_bias_learning_rate_factor": 1.0},
     "offsets decay, too": {"decay_norm_and_bias": True},
-    "lookahead every 5 steps": {"lookahead_every_steps": 5},
     "no label smoothing": {"label_smoothing": 0.0},
     "random flips instead of alternating": {"flip": "random"},
     "no Nesterov momentum": {"nesterov": False},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import PRECISIONS
 from labkit.config import Config
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import Manifest
 
 if TYPE_CHECKING:
     from labkit.training.session import Session
@@ -55,10 +55,12 @@ def data_set_flags(manifest: Manifest) -> list[str]:
 
 def session_on_cpu(options: argparse.Namespace, values: Mapping[str, Any]) -> "Session":
     """Return labkit's session for the data set and precision in ``options``; ``values``: of the rest."""
-    from labkit.training.session import make_session, prepare_devices
+    from labkit.training.plan import plan_run
+    from labkit.training.session import make_session
 
-    config = Config.from_flat({**values, "num_gpus": 0, "precision": options.precision})
-    return make_session(config, load_manifest(options.data_dir, options.dataset), prepare_devices(config))
+    place = {"data_dir": str(options.data_dir), "dataset": options.dataset}
+    config = Config.from_flat({**values, **place, "num_gpus": 0, "precision": options.precision})
+    return make_session(plan_run(config, has_run=False))
 
 
 def serve_turns(turn: Callable[[], Mapping[str, Any]]) -> None:

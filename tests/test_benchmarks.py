@@ -268,7 +268,7 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     from benchmarks.keras_fit import compile_peer, make_peer
     from labkit.models.registry import build_model
     from labkit.optim.sgd import SGD
-    from labkit.training.step import make_train_step
+    from tests.steps import compiled_step
 
     # Decay large enough to be seen in three steps, in the weights and in the moving averages.
     values = {"weight_decay": 0.05, "weight_decay_mode": "decoupled", "batch_norm_decay": 0.5}
@@ -279,7 +279,7 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     compile_peer(peer, config, steps_per_execution=1, jit_compile=False)
     peer.set_weights(ours.get_weights())
     strategy = tf.distribute.get_strategy()
-    step = make_train_step(
+    step = compiled_step(
         strategy,
         ours,
         SGD(ours, config.optimizer),
@@ -292,8 +292,8 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     for _ in range(3):
         images = generator.normal(size=(16, *shape)).astype(np.float32)
         labels = generator.integers(0, 10, 16).astype(np.int32)
-        figures, _ = step(tf.constant(images), tf.constant(labels), tf.constant(0.1), tf.constant(0.0))
-        loss, accuracy, _ = figures.numpy()
+        metrics = step(tf.constant(images), tf.constant(labels), tf.constant(0.1), tf.constant(0.0))
+        loss, accuracy, _ = metrics.numpy()
         peer.reset_metrics()
         assert peer.train_on_batch(images, labels) == pytest.approx([loss, accuracy], rel=1e-3)
     for mine, theirs in zip(ours.get_weights(), peer.get_weights(), strict=True):
@@ -311,7 +311,7 @@ def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
     from benchmarks import torch_peer
     from labkit.models.registry import build_model
     from labkit.optim.sgd import SGD
-    from labkit.training.step import make_train_step
+    from tests.steps import compiled_step
 
     # Decay is PyTorch's kind; the rest is what the peer and processes.train_flags both say.
     values = {"learning_rate": torch_peer.LEARNING_RATE, "momentum": torch_peer.MOMENTUM}
@@ -322,7 +322,7 @@ def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
     with torch.no_grad():
         for mine, theirs in _weights_of_both(ours, peer):
             theirs.copy_(torch.from_numpy(mine.copy()))
-    step = make_train_step(
+    step = compiled_step(
         tf.distribute.get_strategy(),
         ours,
         SGD(ours, config.optimizer),
@@ -338,13 +338,13 @@ def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
         images = generator.normal(size=(16, 32, 32, 3)).astype(np.float32)
         labels = generator.integers(0, 10, 16)
         rate = tf.constant(config.optimizer.learning_rate)
-        figures, _ = step(tf.constant(images), tf.constant(labels, tf.int32), rate, tf.constant(0.0))
+        metrics = step(tf.constant(images), tf.constant(labels, tf.int32), rate, tf.constant(0.0))
         turned = torch.from_numpy(images[:, ::-1, ::-1].copy()).permute(0, 3, 1, 2)
         optimizer.zero_grad()
         loss = loss_of(turned, torch.from_numpy(labels))
         loss.backward()
         optimizer.step()
-        assert loss.item() == pytest.approx(float(figures[0]), rel=1e-3)
+        assert loss.item() == pytest.approx(float(metrics[0]), rel=1e-3)
     for (mine, theirs), old in zip(_weights_of_both(ours, peer), before, strict=True):
         new = theirs.detach().numpy()
         moved = np.abs(new - old).max()

@@ -10,10 +10,8 @@ from typing import Any
 
 from labkit.analysis.trace import STEP_NAME, StepTimes, read_trace, step_times
 from labkit.config import Config
-from labkit.data.resolve import resolve
-from labkit.quiet_import import import_tensorflow
-from labkit.training.admission import check_writable
-from labkit.training.resolution import check_fits, data_directory, prepared_data_set
+from labkit.run_directory.disk import check_writable
+from labkit.training.plan import plan_run
 
 __all__ = ["Profile", "profile_training"]
 
@@ -74,20 +72,14 @@ def profile_training(
     """
     if output is not None:
         check_writable(output, "--output")
-    manifest, note = prepared_data_set(config, data_directory(config))
-    if manifest is not None:
-        check_fits(config.data, manifest)
-    import_tensorflow()
-    from labkit.training.session import make_session, prepare_devices
+    plan = plan_run(config, has_run=False, announce=announce)
+    assert plan.devices is not None
+    announce(plan.data_note)
+    if plan.devices.banner:
+        announce(plan.devices.banner)
+    from labkit.training.session import make_session
 
-    plan = prepare_devices(config)
-    if manifest is None:
-        manifest, note = resolve(config.data.dataset, data_directory(config), announce=announce)
-        check_fits(config.data, manifest)
-    announce(note)
-    if plan.banner:
-        announce(plan.banner)
-    session = make_session(config, manifest, plan)
+    session = make_session(plan)
     session.adapt_to_data()
     with _trace_folder(output) as folder:
         return _measure(session, steps, folder)
@@ -111,25 +103,25 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
     last = WARMUP_STEPS + 2 * steps
     engine = _engine(session, last + STEPS_AHEAD)
     for _ in range(WARMUP_STEPS):
-        engine.next_step(last)
+        engine.next_step()
     started, used = time.perf_counter(), time.process_time()
-    waited = sum(engine.next_step(last).waited for _ in range(steps))
+    waited = sum(engine.next_step().waited for _ in range(steps))
     seconds, cpu = time.perf_counter() - started, time.process_time() - used
     # Python's own calls would only make the file large: what they start is traced all the same.
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     with tf.profiler.experimental.Profile(str(folder), options):
         for number in range(steps):
             with tf.profiler.experimental.Trace(STEP_NAME, step_num=number, _r=1):
-                engine.next_step(last)
-    config, plan = session.config, session.plan
-    on_gpu = plan.kind == "GPU" and not plan.simulated
-    sizes = {"sizes": (8192,), "device": plan.devices[0]} if on_gpu else {}
+                engine.next_step()
+    config, devices = session.config, session.devices
+    on_gpu = devices.kind == "GPU" and not devices.simulated
+    sizes = {"sizes": (8192,), "device": devices.names[0]} if on_gpu else {}
     image_size = config.data.image_size_at(0, config.run.train_steps)
     flops = training_flops(session.model, session.freezing.at(0), image_size=image_size)
     return Profile(
         model=session.model.name,
         parameters=session.num_parameters(),
-        device=plan.describe(),
+        device=devices.describe(),
         precision=config.model.precision,
         batch_size=config.data.train_batch_size,
         steps=steps,
@@ -137,7 +129,7 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
         waited_per_step=waited / steps,
         cpu_seconds_per_step=cpu / steps,
         flops_per_step=flops * config.data.train_batch_size,
-        ceiling_gflops=ceiling(config.model.precision, **sizes) * (len(plan.devices) if on_gpu else 1),
+        ceiling_gflops=ceiling(config.model.precision, **sizes) * (len(devices.names) if on_gpu else 1),
         times=None if on_gpu else step_times(read_trace(folder)),
         image_size=image_size,
     )
@@ -145,25 +137,14 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
 
 def _engine(session: Any, stop_step: int) -> Any:
     """Return what makes the first step again and again, in the way of the train loop."""
-    from labkit.optim.schedules import learning_rate_at
-    from labkit.training.batches import training_batches
-    from labkit.training.engines import SynchronousEngine
+    from labkit.training.session import training_batches
+    from labkit.training.step import SynchronousEngine
 
-    config, first = session.config, session.train_step
+    first = session.train_step
     session = replace(session, train_step_for=lambda frozen, image_size: first)
-
-    def learning_rate(number: int) -> float:
-        return learning_rate_at(
-            number,
-            config.optimizer,
-            total_steps=config.run.train_steps,
-            steps_per_epoch=session.steps_per_epoch,
-        )
-
     return SynchronousEngine(
         session,
         training_batches(session, start_step=0, stop_step=stop_step),
-        learning_rate,
         step=0,
         stopping=lambda: False,
         name="worker:0",

@@ -12,30 +12,20 @@ from labkit.config import Config
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock
-from labkit.training.admission import check_cluster, discard
-from labkit.training.resolution import DATA_CHOICE, admit_to_cluster, ensure_data_set
+from labkit.run_directory.disk import discard
+from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
 
 __all__ = ["Launch", "plan_launch"]
 
 
 class Launch:
-    """A training that was admitted, and the cluster to run it. ``finished``: nothing is left to do."""
+    """A planned training, and the cluster to run it. ``finished``: nothing is left to do."""
 
-    def __init__(
-        self,
-        config: Config,
-        run: RunDirectory,
-        cluster: LocalCluster,
-        host: str,
-        *,
-        max_restarts: int,
-        finished: bool,
-        overwrite: bool,
-        data_choice: dict[str, str],
-    ) -> None:
-        self.config, self.run, self.cluster, self.finished = config, run, cluster, finished
-        self._host, self._max_restarts, self._overwrite = host, max_restarts, overwrite
-        self._data_choice = data_choice
+    def __init__(self, plan: RunPlan, cluster: LocalCluster, host: str, *, max_restarts: int) -> None:
+        assert plan.run is not None
+        self.plan, self.config, self.run, self.cluster = plan, plan.config, plan.run, cluster
+        self.finished = plan.found == "finished"
+        self._host, self._max_restarts = host, max_restarts
 
     def start(self, *, output: Callable[[str], None] = print) -> int:
         """Run the cluster to its end; see ``run_local_cluster`` for the exit code.
@@ -55,7 +45,7 @@ class Launch:
                 "another --job-dir"
             )
         try:
-            if self._overwrite:
+            if self.plan.overwrite:
                 _discard_alone(self.run)
             return self._run(output)
         finally:
@@ -63,6 +53,7 @@ class Launch:
 
     def _run(self, output: Callable[[str], None]) -> int:
         command = [sys.executable, "-m", "labkit", *train_arguments(self.config)]
+        data_choice = json.dumps({"asked_for": self.plan.asked_for, "note": self.plan.data_note})
         return run_local_cluster(
             command,
             workers=self.cluster.workers,
@@ -71,7 +62,7 @@ class Launch:
             max_restarts=self._max_restarts,
             host=self._host,
             environment=lambda task: {
-                DATA_CHOICE: json.dumps(self._data_choice),
+                DATA_CHOICE: data_choice,
                 **gpu_environment(task, self.config.distribution.num_gpus),
             },
             output=output,
@@ -107,25 +98,21 @@ def plan_launch(
         raise InputError(f"--max-restarts is {max_restarts}; allowed: 0 or more")
     host = own_host(distribution.bind)
     config = config.replace({"sync": not cluster.asynchronous})
-    check_cluster(config, cluster.tasks(host)[cluster.chief], overwrite=False)
     train_arguments(config)
     if not distribution.num_intra_threads:
         # All tasks share this machine; with TensorFlow's choice each of them would take every core.
         config = config.replace({"num_intra_threads": max(1, (os.cpu_count() or 1) // workers)})
-    asked_for = config.data.dataset
-    config, note = ensure_data_set(config, overwrite=overwrite, announce=announce)
-    config, _, _, admission = admit_to_cluster(config, overwrite=overwrite, cluster=cluster.label)
-    done = admission.found == "finished"
-    return Launch(
+    plan = plan_run(
         config,
-        admission.run,
-        cluster,
-        host,
-        max_restarts=max_restarts,
-        finished=done,
+        task=cluster.tasks(host)[cluster.chief],
+        cluster=cluster.label,
         overwrite=overwrite,
-        data_choice={"asked_for": asked_for, "note": note},
+        uses_devices=False,
+        announce=announce,
     )
+    if plan.found != "finished":
+        announce(plan.data_note)
+    return Launch(plan, cluster, host, max_restarts=max_restarts)
 
 
 def gpu_environment(task: ClusterTask, num_gpus: int | None) -> dict[str, str]:

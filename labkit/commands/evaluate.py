@@ -55,19 +55,20 @@ def _run(options: argparse.Namespace) -> int:
         return _watch(options)
     if options.wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
+    from labkit.run_directory import RunDirectory
     from labkit.run_directory.find import find_run
-    from labkit.training.api import evaluate
+    from labkit.training.plan import plan_evaluation
 
-    figures = evaluate(
-        str(find_run(options.run)),
-        split=options.split or "test",
-        checkpoint=options.checkpoint or "best",
+    split = options.split or "test"
+    plan = plan_evaluation(
+        RunDirectory(find_run(options.run)),
+        split,
         data_dir=options.data_dir,
         eval_batch_size=options.eval_batch_size,
         num_intra_threads=options.num_intra_threads,
         test_time_augmentation=options.test_time_augmentation,
     )
-    _print_metrics(figures)
+    _print_metrics(plan.evaluate(split, options.checkpoint or "best"))
     return 0
 
 

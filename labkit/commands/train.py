@@ -60,14 +60,21 @@ def _run(options: argparse.Namespace) -> int:
 def _train_as(task: Any, config: Config, overwrite: bool) -> int:
     """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code."""
     from labkit.distributed.servers import is_server, serve
-    from labkit.training.api import train
+    from labkit.training.plan import plan_run
 
-    if task is not None and is_server(task, config):
-        return serve(task, config)
-    result = train(config, overwrite=overwrite, task=task)
+    serves = task is not None and is_server(task, config)
+    plan = plan_run(config, task=task, overwrite=overwrite, uses_devices=not serves)
+    is_chief = task is None or task.is_chief
+    if plan.found != "finished":
+        if serves:
+            assert plan.run is not None
+            return serve(task, plan.config, plan.run)
+        if is_chief:
+            print(plan.data_note, flush=True)
+    result = plan.train()
     if not result.did_work:
         print(result.message)
-    if result.test and (task is None or task.is_chief):
+    if result.test and is_chief:
         print(f"test accuracy {result.test['accuracy']:.4f} (step {result.test['step']})")
     if result.state == "interrupted":
         note_step(result.step)

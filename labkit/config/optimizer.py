@@ -46,12 +46,6 @@ class OptimizerConfig(FieldOwner):
     norm_bias_learning_rate_factor: float = option(
         1.0, "of the learning rate, for the offsets of batch normalization", minimum=0
     )
-    lookahead_every_steps: int = option(
-        0, "steps between two moves of the weights towards their slow average (0: none)", minimum=0
-    )
-    lookahead_decay: float = option(
-        0.95, "share of the slow average that a step keeps at the end of the run", minimum=0, below=1
-    )
     loss: str = option(
         "softmax",
         "cross-entropy; softmax: one label per image; sigmoid: several, each for itself",
@@ -79,6 +73,3 @@ class OptimizerConfig(FieldOwner):
             names = ("one_cycle_start", "one_cycle_end")
             where = f"with --learning-rate-schedule {self.learning_rate_schedule}"
             self.require_defaults(names, where, "one_cycle has others")
-        if not self.lookahead_every_steps:
-            where = "without --lookahead-every-steps"
-            self.require_defaults(("lookahead_decay",), where, "there is no slow average")

@@ -1,16 +1,33 @@
-"""Training steps on the workers of a parameter-server cluster, each at its own pace."""
+"""Asynchronous training: steps on the workers of a parameter-server cluster, each at its own pace."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
-from labkit.training.engines import StepResult
-from labkit.training.session import Session
+from labkit.distributed.exchange import (
+    moving_averages,
+    sum_over_replicas,
+    time_after,
+    update_moving_averages,
+)
+from labkit.distributed.packing import delivered, fetched
+from labkit.distributed.step_result import StepResult
+from labkit.models.layers import recorded_batch_statistics
+from labkit.models.resizing import shrunk, with_image_size
+from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
-__all__ = ["AsynchronousEngine", "WorkerStuck"]
+if TYPE_CHECKING:
+    from labkit.optim.sgd import SGD
+    from labkit.training.losses import Loss
+    from labkit.training.session import Session
+    from labkit.training.triggers import Triggers
+
+__all__ = ["AsynchronousEngine", "WorkerStuck", "make_asynchronous_step"]
 
 STEPS_UNDER_WAY = 4  # for each worker: one being made, the next at hand, room for a worker that is slow
 WORKER_GONE = (  # what the copying of a lost worker's tensor raises, as in cluster_coordinator.py
@@ -26,9 +43,86 @@ class WorkerStuck(RuntimeError):
     """A step neither ended nor failed, and its worker gives no sign of life."""
 
 
+def make_asynchronous_step(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    optimizer: "SGD",
+    step: tf.Variable,
+    *,
+    global_batch_size: int,
+    loss: "Loss",
+    label_smoothing: float = 0.0,
+    standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    frozen: Frozen = frozenset(),
+    image_size: int | None = None,
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled and run on one worker.
+
+    The variables are on parameter servers: the worker reads each of them once, packed, and sends its
+    gradients and batch statistics to where they are used. ``images`` are pixels as stored, a quarter of the
+    bytes; ``standardize`` turns them into the network's input. Returns the metrics as
+    ``training.step.make_train_step`` does, and float64 [2], seconds: from the batch to the last update, and
+    those of them that went into exchange with the servers.
+    """
+    network = model if image_size is None else with_image_size(model, image_size)
+    indices = trained_indices(model, frozen)
+    trained = [model.trainable_variables[index] for index in indices]
+    held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
+    held_norms = frozen_norms(model, frozen)
+
+    def send_and_update(strategy, gradients, statistics, learning_rate):
+        variables = [variable.value for variable in trained]
+        averages = moving_averages(model, statistics)
+        values = [*gradients, *(value for pair in statistics.values() for value in pair)]
+        sent = [strategy.experimental_local_results(value)[0] for value in values]
+        received = delivered(sent, [*variables, *averages])
+        gradients, moments = received[: len(variables)], iter(received[len(variables) :])
+        updates = optimizer.apply(
+            strategy, sum_over_replicas(strategy, gradients, variables), learning_rate, indices
+        )
+        pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
+        update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
+        return time_after(updates)
+
+    def replica_step(images, labels, learning_rate, stop):
+        started_at = time_after([images, labels])
+        copies = fetched([variable.value for variable in (*trained, *held)])
+        read_at = time_after(copies)
+        weights = copies[: len(trained)]
+        with contextlib.ExitStack() as scope:
+            replaced = list(zip((*trained, *held), copies, strict=True))
+            scope.enter_context(keras.StatelessScope(state_mapping=replaced))
+            tape = scope.enter_context(tf.GradientTape(watch_accessed_variables=False))
+            recorded = scope.enter_context(recorded_batch_statistics(held_norms))
+            tape.watch(weights)
+            shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
+            logits = network(shown, training=True)
+            losses = loss.per_example(labels, logits, label_smoothing)
+            mean_loss = tf.reduce_sum(losses) / global_batch_size
+        gradients = tape.gradient(mean_loss, weights)
+        computed_at = time_after(gradients)
+        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
+        hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
+        metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
+        updated_at = tf.distribute.get_replica_context().merge_call(
+            send_and_update, args=(gradients, statistics, learning_rate)
+        )
+        exchanged = (read_at - started_at) + (updated_at - computed_at)
+        seconds = tf.stack([updated_at - started_at, exchanged])
+        return tf.stack([*metrics, tf.cast(stop, mean_loss.dtype)]), seconds
+
+    def train_step(images, labels, learning_rate, stop):
+        metrics, seconds = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
+        step.assign_add(1)
+        metrics = strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
+        return metrics, strategy.experimental_local_results(seconds)[0]
+
+    return train_step
+
+
 @dataclass
 class _UnderWay:
-    number: int  # from 0
+    step_index: int  # from 0
     batch: tuple[Any, Any]
     learning_rate: float
     waited: float
@@ -47,8 +141,8 @@ class AsynchronousEngine:
         session: model and compiled step, under a ``ParameterServerStrategy``.
         batches: batches from step ``step`` on. The coordinator sends them: they are the very ones that any
             other way of training has, and a worker that is replaced needs no state.
-        learning_rate: of step ``number``, from 0.
         step: steps completed so far.
+        triggers: what is due after which step: until then all steps before it have to end.
         stopping: whether this process was asked to stop.
         stuck: returns the names of workers that have long given no sign of life.
         patience: seconds without any completed step after which ``stuck`` is asked.
@@ -56,71 +150,77 @@ class AsynchronousEngine:
 
     def __init__(
         self,
-        session: Session,
+        session: "Session",
         batches: Iterator[Any],
-        learning_rate: Callable[[int], float],
         *,
         step: int,
+        triggers: "Triggers",
         stopping: Callable[[], bool],
         stuck: Callable[[], list[str]],
         patience: float,
     ) -> None:
-        self._session, self._batches, self._learning_rate = session, batches, learning_rate
+        self._session, self._batches = session, batches
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(session.strategy)
-        self._completed = self._started = step
+        self._step = self._started_steps = step
+        self._triggers = triggers
         self._stopping, self._stuck, self._patience = stopping, stuck, patience
         self._under_way: list[_UnderWay] = []
-        self._workers = session.plan.asynchronous_workers
-        self._ends: list[float] = []
+        self._workers = session.devices.asynchronous_workers
+        self._end_times: list[float] = []
         self._go = tf.constant(0.0, tf.float32)
 
     @property
-    def started(self) -> int:
-        """Return how many steps have begun."""
-        return self._started
-
-    @property
-    def window(self) -> int:
+    def _window(self) -> int:
         """Return how many steps may be under way at the same time."""
         return STEPS_UNDER_WAY * self._workers
+
+    def is_idle(self) -> bool:
+        """Return whether no step is under way."""
+        return not self._under_way
 
     def stop_is_agreed(self) -> bool:
         """Return whether this process, which decides alone, was asked to stop."""
         return self._stopping()
 
-    def next_step(self, limit: int) -> StepResult:
-        """Give out steps below ``limit`` and return the next one that is completed.
+    def next_step(self, *, start_more: bool = True) -> StepResult:
+        """Give out steps to idle workers and return the next one that is completed.
+
+        No step starts that would run into a validation or a checkpoint: those find none under way. Without
+        ``start_more`` none starts at all.
 
         Raises WorkerStuck, and what TensorFlow raises where a parameter server is lost.
         """
         if not self._under_way:
-            self._ends = [time.perf_counter()] * self._workers  # what was done meanwhile is no step's time
-        while self._started < limit and len(self._under_way) < self.window:
+            self._end_times = [time.perf_counter()] * self._workers  # a pause counts for no step
+        limit = self._triggers.first(self._step, self._step + self._window) if start_more else 0
+        while self._started_steps < limit and len(self._under_way) < self._window:
             self._give_out()
         while True:
             item = self._next_ready()
             try:
-                figures, seconds = item.result.fetch()
+                metrics, seconds = item.result.fetch()
             except WORKER_GONE:
                 if item.result._error is not None:  # the step's own; else it is of the way here
                     raise
-                # The worker died between its report and the copying of its figures: the coordinator counts
+                # The worker died between its report and the copying of its metrics: the coordinator counts
                 # the step as done and gives it to nobody. ``settle`` sees that its update was made twice.
-                self._schedule(item.number, item.batch, item.learning_rate, item.waited)
+                self._schedule(item.step_index, item.batch, item.learning_rate, item.waited)
             else:
-                return self._collected(item, figures, seconds)
+                return self._collected(item, metrics, seconds)
 
     def _give_out(self) -> None:
         started = time.perf_counter()
         batch = next(self._batches)
         waited = time.perf_counter() - started
-        self._schedule(self._started, batch, self._learning_rate(self._started), waited)
-        self._started += 1
+        self._schedule(
+            self._started_steps, batch, self._session.learning_rate_at(self._started_steps), waited
+        )
+        self._started_steps += 1
 
-    def _schedule(self, number: int, batch: tuple[Any, Any], learning_rate: float, waited: float) -> None:
+    def _schedule(self, step_index: int, batch: tuple[Any, Any], learning_rate: float, waited: float) -> None:
         arguments = (*batch, tf.constant(learning_rate, tf.float32), self._go)
-        result = self._coordinator.schedule(self._session.train_step_at(number), args=arguments)
-        self._under_way.append(_UnderWay(number, batch, learning_rate, waited, result))
+        result = self._coordinator.schedule(self._session.train_step_at(step_index), args=arguments)
+        self._under_way.append(_UnderWay(step_index, batch, learning_rate, waited, result))
 
     def _next_ready(self) -> _UnderWay:
         waiting_since = time.monotonic()
@@ -138,16 +238,16 @@ class AsynchronousEngine:
                     )
                 waiting_since = time.monotonic()
 
-    def _collected(self, item: _UnderWay, figures: Any, seconds: Any) -> StepResult:
-        *values, _ = figures.tolist()
+    def _collected(self, item: _UnderWay, metrics: Any, seconds: Any) -> StepResult:
+        *values, _ = metrics.tolist()
         worked, exchanged = seconds.tolist()
         now = time.perf_counter()
         # The time since as many steps ago as there are workers: steps of several workers end in bursts.
-        since = (now - self._ends[0]) / self._workers
-        self._ends = [*self._ends[1:], now]
-        self._completed += 1
+        since = (now - self._end_times[0]) / self._workers
+        self._end_times = [*self._end_times[1:], now]
+        self._step += 1
         return StepResult(
-            self._completed, self._session.loss.named(values), item.learning_rate, max(since, 1e-9),
+            self._step, self._session.loss.named(values), item.learning_rate, max(since, 1e-9),
             min(item.waited, since), exchanged, _worker_of(item.result), worked,
         )  # fmt: skip
 
@@ -160,11 +260,11 @@ class AsynchronousEngine:
         """
         if self._under_way:
             raise RuntimeError(f"{len(self._under_way)} steps are still under way")
-        surplus = int(self._session.step.numpy()) - self._completed
+        surplus = int(self._session.step.numpy()) - self._step
         if surplus < 0:
-            raise RuntimeError(f"{-surplus} of {self._completed} updates were lost on the parameter servers")
+            raise RuntimeError(f"{-surplus} of {self._step} updates were lost on the parameter servers")
         if surplus:
-            self._session.step.assign(self._completed)
+            self._session.step.assign(self._step)
         return surplus
 
     def agree(self, value: int, what: str) -> None:

@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
-from labkit.config import Config, DistributionConfig, ModelConfig
+from labkit.config import DistributionConfig, ModelConfig
 from labkit.distributed.cpu import bfloat16_instructions
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 
 __all__ = [
-    "DevicePlan",
+    "Devices",
     "choose_data_format",
     "configure_tensorflow",
+    "find_devices",
     "make_strategy",
-    "plan_devices",
     "threads_for_peers",
 ]
 
 
 @dataclass(frozen=True)
-class DevicePlan:
+class Devices:
     """Where the replicas of a run are.
 
-    ``devices``: this process's, one logical device name a replica. ``num_workers``: processes that train
+    ``names``: this process's logical devices, one for each replica. ``num_workers``: processes that train
     in step, each with as many devices; ``worker_number``: which of them this is. ``asynchronous_workers``:
     with parameter servers, processes that train each at its own pace, while this one coordinates.
     ``banner``: a line to show wherever results are shown, where the devices aren't what the names of the
@@ -35,7 +35,7 @@ class DevicePlan:
     """
 
     kind: str
-    devices: tuple[str, ...]
+    names: tuple[str, ...]
     simulated: bool = False
     banner: str = ""
     num_workers: int = 1
@@ -45,12 +45,12 @@ class DevicePlan:
 
     @property
     def num_local_replicas(self) -> int:
-        return len(self.devices)
+        return len(self.names)
 
     @property
     def num_replicas(self) -> int:
         """Return how many replicas share a batch."""
-        return len(self.devices) * self.num_workers
+        return len(self.names) * self.num_workers
 
     def describe(self) -> str:
         if self.asynchronous_workers:
@@ -64,7 +64,7 @@ class DevicePlan:
         return f"{self.num_workers} synchronous workers, each {local}" if self.num_workers > 1 else local
 
 
-def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
+def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
     """Return the devices for ``config`` on a machine with ``num_gpus_found`` GPUs.
 
     Raises InputError where more GPUs are asked for than there are, unless missing ones are simulated,
@@ -84,20 +84,20 @@ def plan_devices(config: DistributionConfig, num_gpus_found: int) -> DevicePlan:
             f"the {wanted} replicas run on logical CPU devices, so speeds say nothing about GPUs"
         )
         devices = tuple(f"/cpu:{index}" for index in range(wanted))
-        return DevicePlan("CPU", devices, simulated=True, banner=banner)
+        return Devices("CPU", devices, simulated=True, banner=banner)
     if wanted == 0:
         if config.variable_strategy == "GPU":
             raise InputError(
                 "--variable-strategy is 'GPU' but no GPU is found; allowed here: 'CPU' (see labkit doctor)"
             )
-        return DevicePlan("CPU", ("/cpu:0",))
-    return DevicePlan("GPU", tuple(f"/gpu:{index}" for index in range(wanted)))
+        return Devices("CPU", ("/cpu:0",))
+    return Devices("GPU", tuple(f"/gpu:{index}" for index in range(wanted)))
 
 
 def configure_tensorflow(
     config: DistributionConfig, *, deterministic: bool, task: ClusterTask | None = None
-) -> DevicePlan:
-    """Set threads, placement, determinism and logical devices before the first operation; return the plan.
+) -> Devices:
+    """Set threads, placement, determinism and logical devices before the first operation; return the devices.
 
     Args:
         config: threads and devices of this process.
@@ -105,29 +105,29 @@ def configure_tensorflow(
         task: this process's place in a cluster that trains in step, or the coordinator's in one with
             parameter servers, which uses no GPU itself.
 
-    Raises InputError where the devices aren't there (``plan_devices``), or where TensorFlow is already
+    Raises InputError where the devices aren't there (``find_devices``), or where TensorFlow is already
     running in this process with other settings.
     """
     gpus = tf.config.list_physical_devices("GPU")
     coordinates = task is not None and task.asynchronous_by_default
-    plan = DevicePlan("CPU", ("/cpu:0",)) if coordinates else plan_devices(config, len(gpus))
+    devices = Devices("CPU", ("/cpu:0",)) if coordinates else find_devices(config, len(gpus))
     inter_threads = config.num_inter_threads
     if task is not None and coordinates:
-        plan = replace(plan, asynchronous_workers=task.count("worker"), num_ps=task.count("ps"))
+        devices = replace(devices, asynchronous_workers=task.count("worker"), num_ps=task.count("ps"))
         inter_threads = inter_threads or threads_for_peers(task)
     elif task is not None:
-        plan = replace(plan, num_workers=task.num_workers, worker_number=task.worker_number)
+        devices = replace(devices, num_workers=task.num_workers, worker_number=task.worker_number)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
         tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
         tf.config.set_soft_device_placement(config.allow_soft_placement)
         tf.debugging.set_log_device_placement(config.log_device_placement)
-        used = gpus[: plan.num_local_replicas] if plan.kind == "GPU" else []
+        used = gpus[: devices.num_local_replicas] if devices.kind == "GPU" else []
         tf.config.set_visible_devices(used, "GPU")
         for gpu in used:
             tf.config.experimental.set_memory_growth(gpu, True)
-        if plan.simulated:
-            _split_cpu(plan.num_local_replicas)
+        if devices.simulated:
+            _split_cpu(devices.num_local_replicas)
     except RuntimeError:
         raise InputError(
             "TensorFlow is already running in this process with other threads or devices; "
@@ -135,7 +135,7 @@ def configure_tensorflow(
         ) from None
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-    return plan
+    return devices
 
 
 def threads_for_peers(task: ClusterTask) -> int:
@@ -159,39 +159,41 @@ def _split_cpu(count: int) -> None:
     )
 
 
-def make_strategy(plan: DevicePlan, variable_strategy: str) -> tf.distribute.Strategy:
-    """Return the strategy over the plan's devices in this process (``strategies`` has those of a cluster).
+def make_strategy(devices: Devices, variable_strategy: str) -> tf.distribute.Strategy:
+    """Return the strategy over this process's devices (``strategies`` has those of clusters).
 
     One replica: TensorFlow's default strategy or ``OneDeviceStrategy``; there is nothing to reduce.
     Several with variable strategy ``CPU``: ``CentralStorageStrategy``, one copy of the variables on the
     CPU, where gradients are summed and the update is made. ``GPU``: ``MirroredStrategy``, a copy on
     every device, gradients summed by all-reduce, each device updating its own copy.
     """
-    if plan.num_replicas == 1:
-        if plan.kind == "CPU":
+    if devices.num_replicas == 1:
+        if devices.kind == "CPU":
             return tf.distribute.get_strategy()
-        return tf.distribute.OneDeviceStrategy(plan.devices[0])
+        return tf.distribute.OneDeviceStrategy(devices.names[0])
     if variable_strategy == "CPU":
-        return tf.distribute.experimental.CentralStorageStrategy(list(plan.devices), "/cpu:0")
-    return tf.distribute.MirroredStrategy(list(plan.devices))
+        return tf.distribute.experimental.CentralStorageStrategy(list(devices.names), "/cpu:0")
+    return tf.distribute.MirroredStrategy(list(devices.names))
 
 
-def choose_data_format(config: ModelConfig, plan: DevicePlan) -> str:
+def choose_data_format(config: ModelConfig, devices: Devices, *, probe: bool = True) -> str:
     """Return ``channels_last`` or ``channels_first``; ``auto`` means first on GPUs, last on CPUs.
 
-    What is asked for is tried on the first device, forward and backward. Raises InputError where the
-    device can't run it.
+    With ``probe`` it is tried on the first device, forward and backward. Raises InputError where the device
+    can't run it.
     """
     asked = data_format = config.data_format
     if asked == "auto":
-        data_format = "channels_first" if plan.kind == "GPU" else "channels_last"
+        data_format = "channels_first" if devices.kind == "GPU" else "channels_last"
+    if not probe:
+        return data_format
     is_double = config.precision == "float64"
     try:
-        _probe_data_format(data_format, plan.devices[0], tf.float64 if is_double else tf.float32)
+        _probe_data_format(data_format, devices.names[0], tf.float64 if is_double else tf.float32)
     except (tf.errors.OpError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:160]
         raise InputError(
-            f"--data-format is {asked!r}, which {plan.devices[0]} can't run"
+            f"--data-format is {asked!r}, which {devices.names[0]} can't run"
             f"{' in float64' if is_double else ''} ({reason}); "
             "allowed here: channels_last, or auto"
         ) from None
@@ -223,11 +225,11 @@ def _probe_data_format(data_format: str, device: str, dtype: tf.DType) -> None:
         tf.config.set_soft_device_placement(soft)
 
 
-def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
+def check_precision(config: ModelConfig, devices: Devices) -> None:
     """Raise InputError where the devices have no arithmetic units for the precision asked for."""
     if config.precision in ("float32", "float64"):
         return
-    if plan.kind == "GPU":
+    if devices.kind == "GPU":
         found = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
         capability = found.get("compute_capability", (0, 0))
         good, needs = capability >= (8, 0), f"compute capability 8.0, this one has {capability}"
@@ -237,15 +239,3 @@ def check_precision(config: ModelConfig, plan: DevicePlan) -> None:
         raise InputError(
             f"--precision is {config.precision!r}, which needs {needs}; allowed here: float32, float64"
         )
-
-
-def check_xla(config: Config, plan: DevicePlan) -> None:
-    """Raise InputError where XLA is asked for and can't compile the step."""
-    several = plan.num_local_replicas > 1 and f"{plan.num_local_replicas} replicas in this process"
-    remote = plan.asynchronous_workers > 0 and "variables on parameter servers"
-    exchanged = (
-        config.model.sync_batch_norm and plan.num_replicas > 1 and "batch normalization over several replicas"
-    )
-    reason = several or remote or exchanged
-    if config.distribution.xla and reason:
-        raise InputError(f"--xla is for one replica a process; here: {reason}; leave --xla out")

@@ -11,7 +11,8 @@ import tensorflow as tf
 from labkit.config import Config
 from labkit.distributed.asynchronous import WorkerStuck
 from labkit.distributed.bind_address.redirect import listen_on
-from labkit.distributed.devices import DevicePlan
+from labkit.distributed.devices import Devices
+from labkit.distributed.gather import everywhere
 from labkit.distributed.heartbeat import Heartbeat, process_space, read_beats
 from labkit.distributed.peers import PeerLost, Peers, die_of_loss
 from labkit.distributed.signals import StopRequest
@@ -20,7 +21,6 @@ from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, process_alive
-from labkit.training.engines import everywhere
 
 __all__ = ["Membership"]
 
@@ -66,7 +66,7 @@ class Membership:
             self.folder, task.name, task.address, others, timeout=self._config.peer_timeout_seconds
         )
 
-    def join(self, plan: DevicePlan, stop: StopRequest) -> tf.distribute.Strategy | None:
+    def join(self, devices: Devices, stop: StopRequest) -> tf.distribute.Strategy | None:
         """Wait for all other tasks, start this one's server and return the strategy over all of them.
 
         Returns None where a stop was asked for meanwhile. Raises PeerLost that names who didn't appear.
@@ -87,7 +87,7 @@ class Membership:
                 self._check_reach()
                 strategy = make_parameter_server_strategy(self.task)
             else:
-                strategy = make_multi_worker_strategy(self.task, plan)
+                strategy = make_multi_worker_strategy(self.task, devices)
                 everywhere(strategy, 0)
         self._in_step = not self.asynchronous
         return strategy

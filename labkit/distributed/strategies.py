@@ -9,14 +9,14 @@ import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager.context import Context
 
-from labkit.distributed.devices import DevicePlan
+from labkit.distributed.devices import Devices
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.task import ClusterTask
 
 __all__ = ["make_multi_worker_strategy", "make_parameter_server_strategy", "placed_variables"]
 
 
-def make_multi_worker_strategy(task: ClusterTask, plan: DevicePlan) -> tf.distribute.Strategy:
+def make_multi_worker_strategy(task: ClusterTask, plan: Devices) -> tf.distribute.Strategy:
     """Start this worker's server and return the strategy over all workers' devices.
 
     Must come before the first operation of this process.

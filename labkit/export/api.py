@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from labkit.config.recorded import recorded_config
 from labkit.data.manifest import load_manifest
 from labkit.errors import InputError
 from labkit.export.formats import FORMATS, check_installed
@@ -12,8 +13,7 @@ from labkit.export.output import check_output
 from labkit.export.request import ExportRequest, ExportResult
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
-from labkit.training.admission import recorded_config
-from labkit.training.resolution import data_directory
+from labkit.training.plan import data_directory
 
 __all__ = ["export"]
 

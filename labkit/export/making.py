@@ -14,7 +14,6 @@ from labkit.export.request import ExportRequest, ExportResult
 from labkit.export.standard import standard_model
 from labkit.export.trained import trained_model
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
-from labkit.training.api import chosen_step
 from labkit.training.checkpoint_evaluator import check_same_data
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.losses import LOSSES
@@ -28,7 +27,7 @@ def make(request: ExportRequest, announce: Callable[[str], None]) -> ExportResul
     Raises InputError where the checkpoint isn't there or belongs to other data.
     """
     store = CheckpointStore(request.run.checkpoints_path)
-    step = chosen_step(store, request.checkpoint, request.run)
+    step = store.step_of(request.checkpoint)
     state = store.state(step)
     check_same_data(request.run, state, request.manifest)
     ends = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}

@@ -10,7 +10,7 @@ from typing import Any
 from labkit.errors import InputError
 from labkit.export.formats import FORMATS, Format
 from labkit.run_directory import write_json_atomic
-from labkit.training.admission import check_writable
+from labkit.run_directory.disk import check_writable
 
 __all__ = ["check_output", "description_path", "folder_beside", "publish"]
 

@@ -12,7 +12,7 @@ from labkit.cluster.local import LocalCluster, own_host
 from labkit.config import Config, fields_by_name
 from labkit.config.fields import unknown_name_error
 from labkit.errors import InputError
-from labkit.training.admission import check_cluster
+from labkit.training.checks import check_cluster
 
 __all__ = ["CLUSTER_DEFAULTS", "STRATEGIES", "ClusterFailed", "check_training", "chosen_cluster"]
 
@@ -86,4 +86,4 @@ def check_training(config: Config, cluster: LocalCluster | None) -> None:
             )
     if cluster is not None:
         tasks = cluster.tasks(own_host(config.distribution.bind))
-        check_cluster(config, tasks[cluster.chief], overwrite=False)
+        check_cluster(config, tasks[cluster.chief])

@@ -16,7 +16,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
 
 if TYPE_CHECKING:
-    from labkit.training.result import TrainResult
+    from labkit.training.plan import TrainResult
 
 __all__ = ["RESULT_MIME", "Conclusion", "conclude", "predictions_of", "show_workers"]
 
@@ -115,8 +115,8 @@ def conclude(prepared: Prepared, result: "TrainResult", predictions: Predictions
         did_work=result.did_work,
         dataset=prepared.manifest.dataset,
         data_note=prepared.data_note,
-        devices=str(recorded.get("description") or prepared.plan.describe()),
-        banner=str(recorded.get("banner") or (prepared.plan.banner if result.did_work else "")),
+        devices=str(recorded.get("description") or prepared.devices.describe()),
+        banner=str(recorded.get("banner") or (prepared.devices.banner if result.did_work else "")),
         split=str(summary.get("split", "test")),
         accuracy=1 - float(predictions.wrong.mean()),
         examples=len(predictions),

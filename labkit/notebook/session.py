@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from labkit import home
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
 from labkit.quiet_import import import_tensorflow
+from labkit.training.plan import RunPlan, decide_devices, plan_run
 
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
-    from labkit.distributed.devices import DevicePlan
+    from labkit.distributed.devices import Devices
 
 __all__ = ["Prepared", "banner_html", "prepare"]
 
@@ -23,18 +23,31 @@ CHOICE = "data set: "  # how labkit.data.resolve begins the line that says which
 
 @dataclass(frozen=True)
 class Prepared:
-    """Devices, data set, and the configuration with the data set's name in it."""
+    """What the notebook trains: the plan, and the devices of the processes that train."""
 
-    config: Config
-    plan: "DevicePlan"
-    manifest: "Manifest"
-    data_note: str
+    plan: RunPlan
+    devices: "Devices"
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration."""
+        return self.plan.config
+
+    @property
+    def manifest(self) -> "Manifest":
+        """The prepared data set."""
+        return self.plan.manifest
+
+    @property
+    def data_note(self) -> str:
+        """Which data set was chosen, and why."""
+        return self.plan.data_note.removeprefix(CHOICE)
 
     def _lines(self) -> list[tuple[str, str]]:
         manifest = self.manifest
         counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
         return [
-            ("devices", self.plan.describe()),
+            ("devices", self.devices.describe()),
             ("data", self.data_note),
             ("images", f"{counts}; {'×'.join(map(str, manifest.image_shape))}"),
             ("classes", ", ".join(manifest.classes)),
@@ -42,7 +55,7 @@ class Prepared:
 
     def __str__(self) -> str:
         lines = [f"{name}: {text}" for name, text in self._lines()]
-        return "\n".join([self.plan.banner, *lines] if self.plan.banner else lines)
+        return "\n".join([self.devices.banner, *lines] if self.devices.banner else lines)
 
     def __repr__(self) -> str:
         return str(self)
@@ -53,7 +66,7 @@ class Prepared:
             f"<td style='text-align:left'>{escape(text)}</td></tr>"
             for name, text in self._lines()
         )
-        return f"{banner_html(self.plan.banner)}<table>{rows}</table>"
+        return f"{banner_html(self.devices.banner)}<table>{rows}</table>"
 
 
 def banner_html(banner: str) -> str:
@@ -68,57 +81,42 @@ def banner_html(banner: str) -> str:
 
 
 def prepare(parameters: Parameters) -> Prepared:
-    """Choose devices and data set, in that order: TensorFlow takes its devices before its first operation.
+    """Decide what the notebook trains: devices, data set and run directory.
 
     ``dataset=auto`` means, for a run in ``job_dir`` that goes on, the data set that it was started with.
 
     Raises InputError where what is asked for can't be run here.
     """
-    config = parameters.config
+    config, cluster = parameters.config, parameters.cluster
     import_tensorflow()
     # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
-    from labkit.data.resolve import resolve
-    from labkit.training.resolution import check_targets, with_recorded_choices
-    from labkit.training.session import prepare_devices
-
-    plan = (
-        prepare_devices(config) if parameters.cluster is None else _plan_cluster(config, parameters.cluster)
-    )
-    config = with_recorded_choices(config, parameters.overwrite)
-    check_targets(config)
-    manifest, note = resolve(
-        config.data.dataset,
-        config.data.data_dir or home.data_home(),
-        may_prepare=config.data.data_dir is None,
+    devices = None if cluster is None else _devices_of_cluster(config, cluster)
+    plan = plan_run(
+        config,
+        overwrite=parameters.overwrite,
+        has_run=cluster is None,
+        uses_devices=cluster is None,
         announce=functools.partial(print, flush=True),
     )
-    config = config.replace({"dataset": manifest.dataset})
-    return Prepared(config, plan, manifest, note.removeprefix(CHOICE))
+    return Prepared(plan, devices or plan.devices or decide_devices(plan.config)[0])
 
 
-def _plan_cluster(config: Config, cluster: LocalCluster) -> "DevicePlan":
+def _devices_of_cluster(config: Config, cluster: LocalCluster) -> "Devices":
     """Return the devices of the processes that are to train, and keep this one off their GPUs.
 
     Raises InputError where they can't run ``config``.
     """
-    from labkit.distributed.devices import (
-        check_precision,
-        choose_data_format,
-        configure_tensorflow,
-        num_gpus_found,
-        plan_devices,
-    )
+    from labkit.distributed.devices import check_precision, find_devices, num_gpus_found
 
-    plan = plan_devices(config.distribution, num_gpus_found())
+    devices = find_devices(config.distribution, num_gpus_found())
     if cluster.asynchronous:
-        plan = replace(plan, asynchronous_workers=cluster.workers, num_ps=cluster.ps)
+        devices = replace(devices, asynchronous_workers=cluster.workers, num_ps=cluster.ps)
     else:
-        plan = replace(plan, num_workers=cluster.workers)
-        config.check_replicas(plan.num_replicas)
-    check_precision(config.model, plan)
-    here = config.replace({"num_gpus": 0, "variable_strategy": "CPU"})
-    on_cpu = configure_tensorflow(here.distribution, deterministic=False)
-    if plan.kind == "CPU":
-        choose_data_format(config.model, on_cpu)
-    return plan
+        devices = replace(devices, num_workers=cluster.workers)
+    check_precision(config.model, devices)
+    here = {"num_gpus": 0, "variable_strategy": "CPU", "deterministic": False, "xla": False}
+    if devices.kind == "GPU":  # this process's CPU says nothing about their GPUs
+        here |= {"data_format": "auto", "precision": "float32"}
+    decide_devices(config.replace(here))
+    return devices

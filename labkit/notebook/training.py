@@ -16,7 +16,7 @@ from labkit.notebook.cluster import ClusterFailed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.console import Console
-from labkit.training.result import TrainResult
+from labkit.training.plan import TrainResult, plan_run
 
 if TYPE_CHECKING:
     from labkit.notebook.parameters import Parameters
@@ -36,14 +36,7 @@ def train(prepared: "Prepared", parameters: "Parameters") -> TrainResult:
     """
     if parameters.cluster is not None:
         return train_by_cluster(prepared.config, parameters.cluster, overwrite=parameters.overwrite)
-    from labkit.training.api import train
-
-    return train(
-        prepared.config,
-        overwrite=parameters.overwrite,
-        asked_for=parameters.config.data.dataset,
-        data_note=prepared.data_note,
-    )
+    return prepared.plan.train()
 
 
 def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool = False) -> TrainResult:
@@ -60,14 +53,13 @@ def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool =
     Raises InputError for what can't be run, ClusterFailed where the processes give up.
     """
     from labkit.cluster.launch import plan_launch
-    from labkit.training.api import train as train_here
 
     # The first worker says again which data set it is.
     launch = plan_launch(
         config, workers=cluster.workers, ps=cluster.ps, overwrite=overwrite, announce=lambda line: None
     )
     if launch.finished:
-        found = train_here(launch.config)  # reports on the finished run
+        found = launch.plan.train()  # reports on the finished run
         way_out = "overwrite = True trains it anew, another job_dir keeps both"
         return dataclasses.replace(found, message=f"{found.message}; {way_out}")
     output = _Output()
@@ -77,7 +69,9 @@ def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool =
     status = launch.run.read_status()
     said = status.message if status is not None and status != before else ""
     if code == 0 and status is not None and status.state == "finished":
-        return dataclasses.replace(train_here(launch.config), message=said, did_work=True)
+        return dataclasses.replace(
+            plan_run(launch.config, uses_devices=False).train(), message=said, did_work=True
+        )
     step = status.step if status else 0
     if code in _STOPPED:
         if status is None or status.state != "interrupted":

@@ -8,14 +8,14 @@ __all__ = ["at_start", "of_compiling"]
 
 def at_start(session: Session, run: RunDirectory, step: int, *, resumed: bool) -> list[str]:
     """Return the lines before the step after ``step``: place, network, devices, data, what may surprise."""
-    config, manifest, plan = session.config, session.manifest, session.plan
+    config, manifest, devices = session.config, session.manifest, session.devices
     total_steps = config.run.train_steps
-    lines = [plan.banner] if plan.banner else []
+    lines = [devices.banner] if devices.banner else []
     counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
     lines.append(f"run {run.path}")
     lines.append(
         f"{session.model.name}, {session.num_parameters():,} parameters, "
-        f"on {plan.describe()}; {manifest.dataset}: {counts}"
+        f"on {devices.describe()}; {manifest.dataset}: {counts}"
     )
     decay = config.model.batch_norm_decay
     initial_share = decay**total_steps
@@ -26,9 +26,9 @@ def at_start(session: Session, run: RunDirectory, step: int, *, resumed: bool) -
             f"be initial values still after {total_steps} steps, and validation and test accuracy "
             f"far below that of training; {advice}"
         )
-    if plan.asynchronous_workers > 1:
+    if devices.asynchronous_workers > 1:
         lines.append(
-            f"note: gradients of {plan.asynchronous_workers} asynchronous workers are some updates "
+            f"note: gradients of {devices.asynchronous_workers} asynchronous workers are some updates "
             "old; where the loss stays near that of guessing, "
             f"{session.loss.chance(manifest.num_classes):.2f}, "
             "lower --learning-rate or --momentum"

@@ -4,27 +4,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from labkit.config import Config
+from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
-from labkit.distributed.devices import num_gpus_found
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.training.admission import recorded_config
+from labkit.run_directory.metrics import MetricsReader, append_evaluation
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.evaluate import Evaluation, evaluate_split
-from labkit.training.session import make_session, prepare_devices
+from labkit.training.plan import RunPlan
+from labkit.training.predictions import write_predictions
+from labkit.training.session import make_session
 from labkit.training.telemetry import EventWriter
 
-__all__ = ["CheckpointEvaluator", "check_same_data"]
+__all__ = ["CheckpointEvaluator", "check_same_data", "evaluate_checkpoint"]
 
 
 class CheckpointEvaluator:
     """A model that is built once and takes the weights of one checkpoint after the other.
 
     Args:
-        run: the run.
-        config: as recorded in the run; batch size and threads of the evaluation may differ.
-        manifest: the prepared data set.
+        plan: of ``plan_evaluation``; batch size and threads may differ from the run's.
         split: ``train``, ``validation`` or ``test``.
         num_gpus: 0: the CPU; 1: a GPU where there is one. One device is enough, whatever the run has.
         on_batch: called after each batch.
@@ -34,19 +33,19 @@ class CheckpointEvaluator:
 
     def __init__(
         self,
-        run: RunDirectory,
-        config: Config,
-        manifest: Manifest,
+        plan: RunPlan,
         split: str,
         *,
         num_gpus: int,
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
-        self._config = config.replace(here | {"num_gpus": min(num_gpus, num_gpus_found())})
-        self._run, self._manifest, self._split, self._on_batch = run, manifest, split, on_batch
-        self._store = CheckpointStore(run.checkpoints_path)
-        self._session = make_session(self._config, manifest, prepare_devices(self._config))
+        assert plan.run is not None
+        self._run = plan.run
+        plan = plan.on_one_device(num_gpus=num_gpus)
+        self._config, self._manifest = plan.config, plan.manifest
+        self._split, self._on_batch = split, on_batch
+        self._store = CheckpointStore(self._run.checkpoints_path)
+        self._session = make_session(plan)
         self._events: EventWriter | None = None
 
     def steps(self) -> list[int]:
@@ -101,6 +100,24 @@ class CheckpointEvaluator:
         """Flush the events."""
         if self._events is not None:
             self._events.close()
+
+
+def evaluate_checkpoint(plan: RunPlan, split: str, checkpoint: str) -> dict[str, Any]:
+    """Evaluate one checkpoint; see ``RunPlan.evaluate``."""
+    run, manifest = plan.run, plan.manifest
+    assert run is not None
+    store = CheckpointStore(run.checkpoints_path)
+    step = store.step_of(checkpoint)
+    check_same_data(run, store.state(step), manifest)
+    evaluator = CheckpointEvaluator(plan, split, num_gpus=1)
+    evaluator.load(step)
+    evaluation = evaluator.evaluate()
+    metrics = write_predictions(run, evaluation, manifest, checkpoint_step=step)
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    if split == "train" or (split, step) not in {(row.get("split"), row.get("step")) for row in reader}:
+        append_evaluation(run.metrics_path, evaluator.row(evaluation), reader.resume_points)
+    return metrics
 
 
 def check_same_data(run: RunDirectory, state: CheckpointState, manifest: Manifest) -> None:

@@ -131,6 +131,22 @@ class CheckpointStore:
         best = self.state(steps[-1]).best_step
         return best if best in steps else steps[-1]
 
+    def step_of(self, checkpoint: str) -> int:
+        """Return the step that ``best``, ``last`` or a number means. Raises InputError without one."""
+        if checkpoint == "best":
+            return self.chosen_step()
+        steps = self.steps()
+        if not steps:
+            raise InputError(f"{self._folder} holds no checkpoint yet; train the run further")
+        if checkpoint == "last":
+            return steps[-1]
+        if not checkpoint.isdecimal() or int(checkpoint) not in steps:
+            known = ", ".join(str(step) for step in steps)
+            raise InputError(
+                f"--checkpoint is {checkpoint!r}; allowed: best, last, or one of the steps {known}"
+            )
+        return int(checkpoint)
+
     def _prune(self, best_step: int | None) -> None:
         steps = self.steps()
         for step in steps[: -self._keep]:

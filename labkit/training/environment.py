@@ -10,32 +10,25 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.config import Config
-from labkit.data.manifest import Manifest
-from labkit.distributed.devices import DevicePlan
+from labkit.training.plan import RunPlan
 
 __all__ = ["describe_environment"]
 
 PACKAGES = ("labkit", "tensorflow", "keras", "numpy")
 
 
-def describe_environment(
-    config: Config, manifest: Manifest, plan: DevicePlan, data_note: str, asked_for: str
-) -> dict[str, Any]:
-    """Return versions, devices, threads, command, git commit and data set.
-
-    Args:
-        data_note: the line that said which data set was chosen, and why.
-        asked_for: the data set as the user named it, ``auto`` perhaps.
-    """
+def describe_environment(plan: RunPlan) -> dict[str, Any]:
+    """Return versions, devices, threads, command, git commit and data set of a run."""
+    config, manifest, devices = plan.config, plan.manifest, plan.devices
+    assert devices is not None
     return {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
-        "devices": list(plan.devices),
-        "device_kind": plan.kind,
-        "description": plan.describe(),
-        "replicas": plan.num_replicas,
-        "simulated": plan.simulated,
-        "banner": plan.banner,
+        "devices": list(devices.names),
+        "device_kind": devices.kind,
+        "description": devices.describe(),
+        "replicas": devices.num_replicas,
+        "simulated": devices.simulated,
+        "banner": devices.banner,
         "variable_strategy": config.distribution.variable_strategy,
         "threads": {
             "intra": tf.config.threading.get_intra_op_parallelism_threads(),
@@ -47,14 +40,14 @@ def describe_environment(
         "git_commit": _git_commit(),
         "data": {
             "dataset": manifest.dataset,
-            "asked_for": asked_for,
+            "asked_for": plan.asked_for,
             "directory": str(manifest.directory),
             "checksum": manifest.checksum,
             "classes": list(manifest.classes),
             "image_shape": list(manifest.image_shape),
             "counts": {name: manifest.count(name) for name in manifest.splits},
             "source": manifest.source,
-            "chosen_because": data_note,
+            "chosen_because": plan.data_note,
         },
     }
 

@@ -2,18 +2,17 @@
 
 import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import InputShare, eval_dataset
+from labkit.distributed.gather import gathered
 from labkit.training.losses import SOFTMAX, Loss
 
-__all__ = ["Evaluation", "evaluate_split", "gathered"]
+__all__ = ["Evaluation", "evaluate_split"]
 
 
 @dataclass(frozen=True)
@@ -175,15 +174,3 @@ def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_wor
     remaining = iter(local)
     values = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(next(remaining)))
     return gathered(strategy)(values).numpy()
-
-
-@functools.lru_cache(maxsize=1)
-def gathered(strategy: tf.distribute.Strategy) -> Callable[[Any], tf.Tensor]:
-    """Return a function of a value for each replica that gives all of them in order, along the first axis."""
-
-    # Compiled once: the eager call compiles at each use, and TensorFlow warns of that.
-    @tf.function(reduce_retracing=True)
-    def gather(values):
-        return strategy.gather(values, axis=0)
-
-    return gather

@@ -21,7 +21,7 @@ from labkit.run_directory.metrics import (
     metrics_in_words,
 )
 from labkit.run_directory.watch import RunWatch, Standing, wait_for_run
-from labkit.training.api import evaluation_inputs
+from labkit.training.plan import plan_evaluation
 
 __all__ = ["Evaluator", "FollowResult", "Follower", "follow"]
 
@@ -85,7 +85,7 @@ def follow(
 
         try:
             directory = wait_for_run(run, wait_seconds, pause, announce)
-            config, manifest = evaluation_inputs(
+            plan = plan_evaluation(
                 directory,
                 split,
                 data_dir=data_dir,
@@ -97,9 +97,7 @@ def follow(
             import_tensorflow()
             from labkit.training.checkpoint_evaluator import CheckpointEvaluator
 
-            evaluator = CheckpointEvaluator(
-                directory, config, manifest, split, num_gpus=0, on_batch=lambda: _check(stop)
-            )
+            evaluator = CheckpointEvaluator(plan, split, num_gpus=0, on_batch=lambda: _check(stop))
             follower = Follower(
                 directory, split, evaluator, RunWatch(directory, wait_seconds), pause, announce
             )

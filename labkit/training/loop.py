@@ -3,41 +3,30 @@
 import math
 import signal
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import StopRequest
-from labkit.optim.schedules import learning_rate_at
+from labkit.distributed.step_result import StepResult
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training import announcements
-from labkit.training.batches import training_batches
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, step_line
-from labkit.training.engines import StepResult, SynchronousEngine
 from labkit.training.extras import Extras
+from labkit.training.plan import TrainResult
 from labkit.training.predictions import write_predictions
-from labkit.training.result import TrainResult
 from labkit.training.run_evaluator import RunEvaluator
-from labkit.training.session import Session
+from labkit.training.session import Session, training_batches
+from labkit.training.step import SynchronousEngine
 from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
 from labkit.training.triggers import Triggers
 
 __all__ = ["TrainLoop"]
-
-
-@dataclass
-class _Progress:
-    """Where the loop stands."""
-
-    step: int
-    best_step: int | None = None
-    best_accuracy: float | None = None
-    saved_at: float = field(default_factory=time.monotonic)
 
 
 class TrainLoop:
@@ -58,11 +47,14 @@ class TrainLoop:
         self.session, self.run, self.store, self.console = session, run, store, console
         self.membership = membership
         self.writes = membership is None or membership.task.is_chief
-        self.config, self.manifest, self.plan = session.config, session.manifest, session.plan
-        self.steps_per_epoch = session.steps_per_epoch
+        self.config, self.manifest, self.devices = session.config, session.manifest, session.devices
         self.total_steps = self.config.run.train_steps
+        self.step = 0  # completed steps of the run
+        self.best_step: int | None = None
+        self.best_accuracy: float | None = None
+        self.saved_at = time.monotonic()
         validates = bool(self.manifest.splits.get("validation"))
-        self.due = Triggers(self.config.run, self.steps_per_epoch, validates)
+        self.triggers = Triggers(self.config.run, session.steps_per_epoch, validates)
 
     # ---- from start to end -------------------------------------------------------------------------
 
@@ -75,11 +67,10 @@ class TrainLoop:
         """
         self.stop = stop
         resumed = self.run.metrics_path.exists()
-        self.progress = _Progress(0)
         if state is not None:
-            self.progress = _Progress(state.step, state.best_step, state.best_accuracy)
+            self.step, self.best_step, self.best_accuracy = state.step, state.best_step, state.best_accuracy
         self.telemetry = (
-            Telemetry(self.run, total_steps=self.total_steps, first_step=self.progress.step, resumed=resumed)
+            Telemetry(self.run, total_steps=self.total_steps, first_step=self.step, resumed=resumed)
             if self.writes
             else SilentTelemetry()
         )
@@ -107,46 +98,39 @@ class TrainLoop:
         if self.membership:
             # From here on this thread may hang in a collective that nothing ends: another one must speak.
             self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
-        self.engine.agree(self.progress.step, "the step of the newest checkpoint")
+        self.engine.agree(self.step, "the step of the newest checkpoint")
         self._announce(resumed)
         failure = self._train_steps()
-        if not failure and self.progress.step < self.total_steps:
+        if not failure and self.step < self.total_steps:
             failure = self._save()
             if not failure:
                 reason = self.stop.name or "another worker was asked to stop"
-                message = f"{reason} at step {self.progress.step}; the same command goes on"
+                message = f"{reason} at step {self.step}; the same command goes on"
                 return self._end("interrupted", message)
         return self._end("failed", failure) if failure else self._finish()
 
     def _make_engine(self) -> SynchronousEngine | AsynchronousEngine:
-        def learning_rate(number: int) -> float:
-            return learning_rate_at(
-                number,
-                self.config.optimizer,
-                total_steps=self.total_steps,
-                steps_per_epoch=self.steps_per_epoch,
-            )
-
-        if self.plan.asynchronous_workers:
+        session = self.session
+        batches = training_batches(session, start_step=self.step, stop_step=self.total_steps)
+        if self.devices.asynchronous_workers:
             assert self.membership is not None
             return AsynchronousEngine(
-                self.session,
-                self._batches(),
-                learning_rate,
+                session,
+                batches,
+                step=self.step,
+                triggers=self.triggers,
+                stopping=self._is_asked_to_stop,
                 stuck=self.membership.silent_workers,
                 patience=2 * self.config.distribution.peer_timeout_seconds,
-                step=self.progress.step,
-                stopping=self._is_asked_to_stop,
             )
         wants_batch = self.extras is not None and self.extras.wants_batch
         return SynchronousEngine(
-            self.session,
-            self._batches(),
-            learning_rate,
+            session,
+            batches,
+            step=self.step,
+            stopping=self._is_asked_to_stop,
             name=self.membership.task.name if self.membership else "worker:0",
             on_first_batch=self.extras.first_batch if self.extras and wants_batch else None,
-            step=self.progress.step,
-            stopping=self._is_asked_to_stop,
         )
 
     def _is_asked_to_stop(self) -> bool:
@@ -156,102 +140,98 @@ class TrainLoop:
         say = self.console.line
         if not self.writes:
             assert self.membership is not None
-            say(f"{self.membership.task.name} trains in step from step {self.progress.step}")
+            say(f"{self.membership.task.name} trains in step from step {self.step}")
             return
-        for line in announcements.at_start(self.session, self.run, self.progress.step, resumed=resumed):
+        for line in announcements.at_start(self.session, self.run, self.step, resumed=resumed):
             say(line)
 
     # ---- steps -------------------------------------------------------------------------------------
 
     def _train_steps(self) -> str | None:
         """Train until the last step or a stop. Returns what went wrong, or None."""
-        pace = Pace(self.config.data.train_batch_size)
-        workers = self._worker_metrics()
-        hold: int | None = None  # the last step of those under way when a stop or a checkpoint came due
+        self.pace = Pace(self.config.data.train_batch_size)
+        self.workers = self._worker_metrics()
         if self.writes:
-            self.console.start_progress(self.progress.step, self.total_steps)
+            self.console.start_progress(self.step, self.total_steps)
         try:
-            while self.progress.step < self.total_steps:
-                stopping = self.engine.stop_is_agreed()
-                if hold is None and (stopping or self._save_is_overdue()):
-                    hold = self.engine.started
-                if hold == self.progress.step:
-                    if stopping:
+            while self.step < self.total_steps:
+                pausing = self.engine.stop_is_agreed() or self._save_is_overdue()
+                if pausing and self.engine.is_idle():
+                    if self.engine.stop_is_agreed():
                         return None
-                    if workers:
-                        workers.finish()
-                    failure, hold = self._save(), None
-                    if failure:
-                        return failure
-                    if workers:
-                        workers.begin()
-                    continue
-                self._announce_compiling(pace)
-                row = self._record(self.engine.next_step(hold or self._limit()), pace, workers)
-                if not math.isfinite(row["loss"]):
-                    return self._diverged(f"loss is {row['loss']} at step {row['step']}")
-                failure = self._after_step(row, pace, workers)
+                    failure = self._pause_for(self._save)
+                else:
+                    self._announce_compiling()
+                    row = self._record(self.engine.next_step(start_more=not pausing))
+                    if not math.isfinite(row["loss"]):
+                        return self._diverged(f"loss is {row['loss']} at step {row['step']}")
+                    failure = self._after_step(row)
                 if failure:
                     return failure
         finally:
             self.console.stop_progress()
-            if workers:
-                workers.close()
+            if self.workers:
+                self.workers.close()
         return None
 
-    def _announce_compiling(self, pace: Pace) -> None:
+    def _pause_for(self, work: Callable[[], str | None]) -> str | None:
+        """Do what is no training step, and count it into no worker's time. Returns what ``work`` returns."""
+        if self.workers:
+            self.workers.finish()
+        result = work()
+        if self.workers:
+            self.workers.begin()
+        return result
+
+    def _announce_compiling(self) -> None:
         """Say what the next step is the first to do: one of other weights, or other images, compiles."""
-        news = announcements.of_compiling(self.session, self.progress.step)
+        news = announcements.of_compiling(self.session, self.step)
         if not news:
             return
-        pace.leave_out_next()
+        self.pace.leave_out_next()
         self.telemetry.compiling("; ".join(news))
         if self.writes:
             for line in news.values():
                 self.console.line(line)
-
-    def _limit(self) -> int:
-        """Return the step up to which steps may be started: all must end before what is due after it."""
-        return self.due.first(self.progress.step, self.progress.step + self.engine.window)
 
     def _worker_metrics(self) -> WorkerMetrics | None:
         if self.membership is None:
             return None
         return WorkerMetrics(
             self.membership.folder,
-            first_step=self.progress.step,
+            first_step=self.step,
             # In step, each worker has its slice of a batch; otherwise a batch of its own.
-            examples_per_step=self.config.data.train_batch_size / self.plan.num_workers,
-            replicas=self.plan.num_local_replicas,
+            examples_per_step=self.config.data.train_batch_size / self.devices.num_workers,
+            replicas=self.devices.num_local_replicas,
         )
 
-    def _record(self, result: StepResult, pace: Pace, workers: WorkerMetrics | None) -> dict[str, Any]:
+    def _record(self, result: StepResult) -> dict[str, Any]:
         """Record a completed step. Returns its metrics row."""
         started = time.perf_counter()
-        self.progress.step = result.step
-        seconds = result.seconds
+        self.step, seconds = result.step, result.seconds
         rate = self.config.data.train_batch_size / seconds
+        sharing = self.devices.asynchronous_workers or self.devices.num_replicas
         row: dict[str, Any] = {
             "split": "train",
             "step": result.step,
-            "epoch": result.step / self.steps_per_epoch,
-            **result.figures,
+            "epoch": result.step / self.session.steps_per_epoch,
+            **result.metrics,
             "learning_rate": result.learning_rate,
             "examples_per_second": rate,
-            "replica_examples_per_second": rate / (self.plan.asynchronous_workers or self.plan.num_replicas),
+            "replica_examples_per_second": rate / sharing,
             "seconds_per_step": seconds,
             "input_wait_fraction": result.waited / seconds,
             # NaN, where it isn't measured, stays NaN.
             "communication_fraction": result.exchanged / max(seconds, result.worker_seconds),
             "wall_time": time.time(),
         }
-        self.telemetry.train_row(row, pace)
-        if workers and self.membership:
-            rate_of_worker = workers.add(
+        self.telemetry.train_row(row, self.pace)
+        if self.workers and self.membership:
+            rate_of_worker = self.workers.add(
                 result.worker,
                 result.step,
                 # A worker of a coordinator is given its batch; what it waits for it doesn't know.
-                waited=None if self.plan.asynchronous_workers else result.waited,
+                waited=None if self.devices.asynchronous_workers else result.waited,
                 worked=result.worker_seconds,
                 exchanged=result.exchanged,
             )
@@ -260,47 +240,45 @@ class TrainLoop:
             row["step"], f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"]
         )
         # What was spent here is part of the time between two asynchronous steps already.
-        spent = 0.0 if self.plan.asynchronous_workers else time.perf_counter() - started
-        pace.add(seconds + spent, result.waited)
+        spent = 0.0 if self.devices.asynchronous_workers else time.perf_counter() - started
+        self.pace.add(seconds + spent, result.waited)
         return row
 
-    def _after_step(self, row: dict[str, Any], pace: Pace, workers: WorkerMetrics | None) -> str | None:
+    def _after_step(self, row: dict[str, Any]) -> str | None:
         """Log, validate and save where it is time to. Returns what went wrong, or None."""
         step, run = row["step"], self.config.run
         if self.writes and (step % run.log_every_steps == 0 or step == self.total_steps):
-            lap = pace.lap() or {}
-            seconds = pace.seconds_per_step()
+            lap = self.pace.lap() or {}
+            seconds = self.pace.seconds_per_step()
             eta = None if seconds is None else seconds * (self.total_steps - step)
-            self.console.line(step_line(row | lap, self.total_steps, pace.average_examples_per_second(), eta))
+            average = self.pace.average_examples_per_second()
+            self.console.line(step_line(row | lap, self.total_steps, average, eta))
         if self.extras:
             self.extras.after_step(step)
-        validates, saves = self.due.validation(step), self.due.checkpoint(step)
-        if workers and (validates or saves):
-            workers.finish()
-        improved = validates and self._validate()
-        failure = self._save() if improved or saves else None
-        if workers and (validates or saves):
-            workers.begin()
-        return failure
-
-    def _batches(self):
-        return training_batches(self.session, start_step=self.progress.step, stop_step=self.total_steps)
+        validates, saves = self.triggers.validation(step), self.triggers.checkpoint(step)
+        if validates or saves:
+            return self._pause_for(lambda: self._validate_and_save(validates, saves))
+        return None
 
     # ---- validation, checkpoints, the end ----------------------------------------------------------
 
+    def _validate_and_save(self, validates: bool, saves: bool) -> str | None:
+        improved = validates and self._validate()
+        return self._save() if improved or saves else None
+
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether it is the best so far."""
-        evaluation, _ = self.evaluator.evaluate("validation", self.progress.step)
-        best, found = self.progress.best_accuracy, selection_metric(evaluation.figures)
+        evaluation, _ = self.evaluator.evaluate("validation", self.step)
+        best, found = self.best_accuracy, selection_metric(evaluation.figures)
         if best is not None and found <= best:
             return False
-        self.progress.best_step, self.progress.best_accuracy = self.progress.step, found
+        self.best_step, self.best_accuracy = self.step, found
         return True
 
     def _save_is_overdue(self) -> bool:
         """Return whether it is time for a checkpoint by the clock; the chief's, which alone saves."""
         seconds = self.config.run.checkpoint_every_seconds
-        age = time.monotonic() - self.progress.saved_at
+        age = time.monotonic() - self.saved_at
         return self.writes and seconds is not None and age >= seconds
 
     def _save(self) -> str | None:
@@ -308,27 +286,25 @@ class TrainLoop:
 
         Weights that aren't finite are never saved: the loss shows them one step later only.
         """
-        progress = self.progress
-        if isinstance(self.engine, AsynchronousEngine):
-            surplus = self.engine.settle()
-            if surplus:
-                self.console.line(f"updates made twice, by workers that ended before their report: {surplus}")
+        surplus = self.engine.settle()
+        if surplus:
+            self.console.line(f"updates made twice, by workers that ended before their report: {surplus}")
         # Every worker looks: all have the same weights, and all must come to the same end.
         if not self.session.weights_are_finite():
-            return self._diverged(f"a weight is not finite after step {progress.step}")
+            return self._diverged(f"a weight is not finite after step {self.step}")
         if not self.writes:
             return None
         self.telemetry.beat("saving a checkpoint")
         state = CheckpointState(
-            step=progress.step,
+            step=self.step,
             seed=self.config.run.seed,
             data_checksum=self.manifest.checksum,
-            num_replicas=self.plan.num_replicas,
-            best_step=progress.best_step,
-            best_accuracy=progress.best_accuracy,
+            num_replicas=self.devices.num_replicas,
+            best_step=self.best_step,
+            best_accuracy=self.best_accuracy,
         )
         self.store.save(self.session.checkpoint(), state)
-        progress.saved_at = time.monotonic()
+        self.saved_at = time.monotonic()
         return None
 
     def _diverged(self, what: str) -> str:
@@ -341,9 +317,9 @@ class TrainLoop:
         test = None
         if self.config.run.evaluate_test and self.manifest.splits.get("test"):
             # All workers know the best step by themselves; the chief has saved it when all are here.
-            self.engine.agree(self.progress.best_step or 0, "the best step on validation")
+            self.engine.agree(self.best_step or 0, "the best step on validation")
             alone = self.membership is None
-            chosen = self.store.chosen_step() if alone else self.progress.best_step or self.total_steps
+            chosen = self.store.chosen_step() if alone else self.best_step or self.total_steps
             if chosen != self.total_steps:
                 self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
                 if self.writes:
@@ -360,4 +336,4 @@ class TrainLoop:
         number = self.stop.signal_number
         if state == "interrupted" and number is None:
             number = signal.SIGTERM  # another task was asked; by which signal, nobody has told
-        return TrainResult(state, self.run, self.progress.step, message, test, number)
+        return TrainResult(state, self.run, self.step, message, test, number)

@@ -32,8 +32,8 @@ class RunEvaluator:
             loss=session.loss,
             global_batch_size=session.config.data.eval_batch_size,
             augmented_predict_step=session.augmented_predict_step if split == "test" else None,
-            num_workers=session.plan.num_workers,
-            worker_number=session.plan.worker_number,
+            num_workers=session.devices.num_workers,
+            worker_number=session.devices.worker_number,
             on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
         )
         row = evaluation.metrics() | {

@@ -1,8 +1,10 @@
-"""Everything that a process needs to train or evaluate one run, made in the right order."""
+"""One session of training: take the run, build the network, restore the checkpoint, run the loop."""
 
 import functools
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,30 +13,159 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.augment import standardize
+from labkit.data.inputs import InputShare, choose_input_path
+from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
-from labkit.data.pipeline import eval_dataset
-from labkit.distributed.devices import (
-    DevicePlan,
-    check_precision,
-    check_xla,
-    choose_data_format,
-    configure_tensorflow,
-    make_strategy,
-)
+from labkit.data.pipeline import Distortion, eval_dataset, train_dataset
+from labkit.distributed.asynchronous import make_asynchronous_step
+from labkit.distributed.devices import Devices, choose_data_format, make_strategy
+from labkit.distributed.exchange import ExchangeTimer
+from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
+from labkit.errors import InputError
 from labkit.models.registry import build_model
+from labkit.models.resizing import check_image_sizes
+from labkit.models.stages import HEAD
 from labkit.models.whitening import Whitening
-from labkit.optim.lookahead import Lookahead
+from labkit.optim.muon import check_muon
+from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
+from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
+from labkit.run_directory.disk import check_disk_space, discard
+from labkit.training.checkpoints import CheckpointState, CheckpointStore
+from labkit.training.console import Console
+from labkit.training.environment import describe_environment
 from labkit.training.losses import LOSSES, Loss
-from labkit.training.network import check_network
+from labkit.training.plan import RunPlan, TrainResult
 from labkit.training.step import make_predict_step, make_train_step
 from labkit.transfer.freezing import Freezing, trained_parameters
-from labkit.transfer.load import Transfer
+from labkit.transfer.load import Transfer, prepare_transfer
 
-__all__ = ["Session", "make_session", "prepare_devices"]
+__all__ = [
+    "Session",
+    "build_network",
+    "make_session",
+    "prepare_session",
+    "train",
+    "train_session",
+    "training_batches",
+]
 
 ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as airbench takes
+
+
+def train(plan: RunPlan) -> TrainResult:
+    """Train the run of ``plan`` from where it stands to its last step.
+
+    Raises InputError, before the run is changed, where another process writes it, its checkpoints belong to
+    other data or can't be restored, or the network can't be trained as asked for.
+    """
+    if plan.task is not None:
+        from labkit.training.cluster import train_as_task
+
+        return train_as_task(plan)
+    assert plan.run is not None
+    session, transfer = prepare_session(plan)
+    plan.run.create()
+    with _held(plan.run), stop_on_signals() as stop:
+        if plan.overwrite:
+            discard(plan.run)
+        return train_session(session, transfer, stop)
+
+
+@contextmanager
+def _held(run: RunDirectory) -> Iterator[None]:
+    """Keep other processes from writing the run. Raises InputError where one does already."""
+    lock, launcher = RunLock(run), RunLock(run, ".launcher")
+    if not (launcher.acquire() and lock.acquire()):
+        launcher.release()
+        raise InputError(
+            f"{run.path} is being written by another process; wait for it or name another --job-dir"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+        launcher.release()
+
+
+def prepare_session(
+    plan: RunPlan, strategy: tf.distribute.Strategy | None = None
+) -> tuple["Session", Transfer | None]:
+    """Build what trains the run, and read the weights that it starts from, unless it goes on."""
+    assert plan.run is not None
+    goes_on = not plan.overwrite and _newest_state(plan) is not None
+    session = make_session(plan, strategy)
+    return session, None if goes_on else prepare_transfer(plan.config, plan.manifest, session.model)
+
+
+def train_session(
+    session: "Session", transfer: Transfer | None, stop: StopRequest, membership: Any = None
+) -> TrainResult:
+    """Restore the newest checkpoint, if there is one, and train.
+
+    Args:
+        transfer: the weights that a new run starts from, None for initial ones.
+        stop: looked at between steps.
+        membership: this process's part in a cluster; there the chief alone writes the run.
+    """
+    from labkit.training.loop import TrainLoop
+
+    plan, config = session.plan, session.config
+    run = plan.run
+    assert run is not None
+    writes = membership is None or membership.task.is_chief
+    store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
+    state = _newest_state(plan)
+    # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
+    check_disk_space(run.path, session.num_parameters() * 8 * (config.run.keep_checkpoints + 2))
+    if state is not None:
+        store.restore(session.checkpoint(), state.step)
+    else:
+        session.begin(transfer)
+    if writes:
+        store.remove_unfinished()
+        _remove_unfinished_files(run)
+    console = Console(run.log_path if writes else None)
+    try:
+        if writes:
+            write_json_atomic(run.config_path, config.to_json())
+            write_json_atomic(run.environment_path, describe_environment(plan))
+        if transfer and state is None and writes:
+            # From here on the run goes on without what it started from.
+            write_json_atomic(run.transfer_path, transfer.to_json())
+            first = CheckpointState(0, config.run.seed, plan.manifest.checksum, session.devices.num_replicas)
+            store.save(session.checkpoint(), first)
+            for line in transfer.lines():
+                console.line(line)
+        return TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
+    finally:
+        console.close()
+
+
+def _newest_state(plan: RunPlan) -> CheckpointState | None:
+    """Return the newest checkpoint's state. Raises InputError where it was trained on other data."""
+    assert plan.run is not None
+    state = CheckpointStore(plan.run.checkpoints_path).latest_state()
+    if state is not None and state.data_checksum != plan.manifest.checksum:
+        raise InputError(
+            f"{plan.run.path} was trained on other data than {plan.manifest.directory} holds now "
+            f"(checksum {state.data_checksum[:12]} there, {plan.manifest.checksum[:12]} here); "
+            "prepare the same split again, or start anew with --overwrite"
+        )
+    return state
+
+
+def _remove_unfinished_files(run: RunDirectory) -> None:
+    """Remove what killed processes were about to rename into place: ``.<name>.<process id>….tmp``."""
+    for folder in (run.path, run.predictions_path):
+        for path in folder.glob(".*.tmp"):
+            owner = re.search(r"\.(\d+)(\.\d+)?\.tmp$", path.name)
+            if owner and not process_alive(int(owner[1])):
+                path.unlink(missing_ok=True)
+
+
+# ---- the network and its steps -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -42,24 +173,31 @@ class Session:
     """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps.
 
     ``freezing`` says which layers a step trains; ``train_step_for`` compiles, once for each, a step that
-    leaves the named layers out, for images of one size.
-    ``evaluation_strategy`` is the one that ``predict_step`` runs under; ``augmented_predict_step``
-    predicts with test-time augmentation, None without.
+    leaves the named layers out, for images of one size. ``predict_step`` runs under
+    ``evaluation_strategy``; ``augmented_predict_step`` is its twin with test-time augmentation, None without.
     """
 
-    config: Config
-    manifest: Manifest
-    plan: DevicePlan
+    plan: RunPlan
+    devices: Devices
     strategy: tf.distribute.Strategy
     evaluation_strategy: tf.distribute.Strategy
     model: keras.Model
     optimizer: SGD
     step: tf.Variable
-    lookahead: Lookahead | None
     freezing: Freezing
     train_step_for: Callable[..., Any]
     predict_step: Any
     augmented_predict_step: Any
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration."""
+        return self.plan.config
+
+    @property
+    def manifest(self) -> Manifest:
+        """The prepared data set."""
+        return self.plan.manifest
 
     @property
     def loss(self) -> Loss:
@@ -71,13 +209,22 @@ class Session:
         """Steps in which as many examples are shown as the training split has; rarely a whole number."""
         return self.manifest.count("train") / self.config.data.train_batch_size
 
-    def train_step_at(self, number: int) -> Any:
-        """Return the compiled step (``make_train_step``) number ``number``, from 0."""
-        return self.train_step_for(self.freezing.at(number), self.image_size_at(number))
+    def train_step_at(self, step_index: int) -> Any:
+        """Return the compiled step with an index, from 0 (``make_train_step``)."""
+        return self.train_step_for(self.freezing.at(step_index), self.image_size_at(step_index))
 
-    def image_size_at(self, number: int) -> int | None:
-        """Return the side of the images that step ``number``, from 0, is shown; None: as they are."""
-        return self.config.data.image_size_at(number, self.config.run.train_steps)
+    def learning_rate_at(self, step_index: int) -> float:
+        """Return the learning rate of step ``step_index``."""
+        return learning_rate_at(
+            step_index,
+            self.config.optimizer,
+            total_steps=self.config.run.train_steps,
+            steps_per_epoch=self.steps_per_epoch,
+        )
+
+    def image_size_at(self, step_index: int) -> int | None:
+        """Return the side of the images that step ``step_index`` is shown; None: as they are."""
+        return self.config.data.image_size_at(step_index, self.config.run.train_steps)
 
     @property
     def train_step(self) -> Any:
@@ -86,16 +233,13 @@ class Session:
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return all of the state that training goes on from."""
-        averages = {} if self.lookahead is None else {"lookahead": self.lookahead}
-        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **averages)
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
 
     def begin(self, transfer: Transfer | None = None) -> None:
         """Make everything ready for the first step of a new run, whose weights ``transfer`` decides on."""
         self.adapt_to_data()
         if transfer is not None:
             transfer.load(self.model)
-        if self.lookahead is not None:
-            self.lookahead.reset()
 
     def adapt_to_data(self) -> None:
         """Let layers that are made from training images see some: those of a whitening convolution."""
@@ -116,89 +260,152 @@ class Session:
         """Return the number of trainable weights."""
         return sum(math.prod(weight.shape) for weight in self.model.trainable_weights)
 
-    def trained_parameters(self, number: int) -> int:
-        """Return the number of weights that step ``number``, from 0, trains."""
-        return trained_parameters(self.model, self.freezing.at(number))
+    def trained_parameters(self, step_index: int) -> int:
+        """Return the number of weights that step ``step_index`` trains."""
+        return trained_parameters(self.model, self.freezing.at(step_index))
 
     def weights_are_finite(self) -> bool:
         """Return whether no weight or moving average is NaN or infinite."""
         return all(bool(tf.reduce_all(tf.math.is_finite(weight.value))) for weight in self.model.weights)
 
 
-def prepare_devices(config: Config) -> DevicePlan:
-    """Configure TensorFlow for ``config`` and check that its devices can run it.
-
-    Raises InputError where they can't: too few GPUs, batch sizes that the replicas don't divide, a layout
-    or precision that the device doesn't have.
-    """
-    plan = configure_tensorflow(config.distribution, deterministic=config.run.deterministic)
-    config.check_replicas(plan.num_replicas)
-    check_precision(config.model, plan)
-    check_xla(config, plan)
-    choose_data_format(config.model, plan)
-    return plan
-
-
-def make_session(
-    config: Config, manifest: Manifest, plan: DevicePlan, strategy: tf.distribute.Strategy | None = None
-) -> Session:
+def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) -> Session:
     """Build the model and the rest. The initial weights depend on the seed and the model alone.
 
     Args:
-        plan: devices, on which TensorFlow is configured already.
-        strategy: of a cluster, made from ``plan`` already; None: the plan's own.
+        plan: its devices are decided, and TensorFlow is configured for them.
+        strategy: of a cluster, made already; None: this process's own.
     """
-    placement = config.distribution.variable_placement if plan.asynchronous_workers else "round_robin"
-    strategy = strategy or make_strategy(plan, config.distribution.variable_strategy)
-    data_format = choose_data_format(config.model, plan)
-    with strategy.scope(), placed_variables(placement, plan.num_ps):
-        model = build_model(
-            config.model,
-            num_classes=manifest.num_classes,
-            image_shape=manifest.image_shape,
-            data_format=data_format,
-            seed=config.run.seed,
-        )
-        freezing = check_network(model, config)
+    config, devices = plan.config, plan.devices
+    assert devices is not None
+    remote = devices.asynchronous_workers > 0
+    placement = config.distribution.variable_placement if remote else "round_robin"
+    strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)
+    if plan.task is not None:
+        choose_data_format(config.model, devices)  # tried here: see ``plan.decide_devices``
+    with strategy.scope(), placed_variables(placement, devices.num_ps):
+        model, freezing = build_network(plan)
         optimizer = SGD(model, config.optimizer, config.transfer.head_learning_rate_factor)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-        lookahead = None
-        if config.optimizer.lookahead_every_steps:
-            lookahead = Lookahead(model, config.optimizer, config.run.train_steps)
-    remote = plan.asynchronous_workers > 0
-    make_step = functools.partial(
-        make_train_step,
-        strategy,
-        model,
-        optimizer,
-        step,
-        global_batch_size=config.data.train_batch_size,
-        loss=LOSSES[config.optimizer.loss],
-        label_smoothing=config.optimizer.label_smoothing,
-        standardize=functools.partial(standardize, manifest=manifest) if remote else tf.identity,
-        lookahead=lookahead,
-        remote_variables=remote,
-        deterministic=config.run.deterministic,
-        xla=config.distribution.xla,
-    )
-    train_step_for = functools.cache(lambda frozen, size: make_step(frozen=frozen, image_size=size))
+
+    @functools.cache
+    def train_step_for(frozen, image_size):
+        return _compiled_step(plan, strategy, model, optimizer, step, frozen=frozen, image_size=image_size)
+
     # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.
-    evaluating = tf.distribute.get_strategy() if plan.asynchronous_workers else strategy
-    predict_step = make_predict_step(evaluating, model)
-    views = config.run.test_time_augmentation
-    augmented_predict_step = make_predict_step(evaluating, model, views) if views != "none" else None
+    evaluating = tf.distribute.get_strategy() if remote else strategy
+    augmentation = config.run.test_time_augmentation
     return Session(
-        config,
-        manifest,
         plan,
+        devices,
         strategy,
         evaluating,
         model,
         optimizer,
         step,
-        lookahead,
         freezing,
         train_step_for,
-        predict_step,
-        augmented_predict_step,
+        predict_step=make_predict_step(evaluating, model),
+        augmented_predict_step=None
+        if augmentation == "none"
+        else make_predict_step(evaluating, model, augmentation),
+    )
+
+
+def build_network(plan: RunPlan) -> tuple[keras.Model, Freezing]:
+    """Build the network, and find out which of its layers are frozen when.
+
+    Raises InputError where it can't be trained as asked for, as only its layers can tell: where it can't
+    take images of a size that it is shown, where what is to be frozen isn't there or is everything, where a
+    frozen head has a learning rate of its own, and where Muon would have nothing to move, or spoil something.
+    """
+    config, manifest = plan.config, plan.manifest
+    model = build_model(
+        config.model,
+        num_classes=manifest.num_classes,
+        image_shape=manifest.image_shape,
+        data_format=plan.data_format,
+        seed=config.run.seed,
+    )
+    check_image_sizes(config.data.image_sizes, model)
+    freezing = Freezing(model, config.transfer)
+    factor = config.transfer.head_learning_rate_factor
+    if factor != 1 and HEAD in freezing.at(config.run.train_steps - 1):
+        raise InputError(
+            f"--head-learning-rate-factor is {factor} with --freeze {config.transfer.freeze!r}, which holds "
+            f"{HEAD}, the head of {model.name}, to the end; leave one of them out"
+        )
+    if config.optimizer.optimizer == "muon":
+        check_muon(model, freezing.at(0))
+    return model, freezing
+
+
+def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: Any) -> Callable[..., Any]:
+    """Return the compiled ``train_step``: it returns metrics and seconds of exchange.
+
+    The seconds are float64: 0 for one replica; NaN for several with ``deterministic``, where TensorFlow
+    refuses to look at the clock. With parameter servers they are those of ``make_asynchronous_step``.
+    """
+    config, devices = plan.config, plan.devices
+    assert devices is not None
+    common = options | {
+        "global_batch_size": config.data.train_batch_size,
+        "loss": LOSSES[config.optimizer.loss],
+        "label_smoothing": config.optimizer.label_smoothing,
+    }
+    if devices.asynchronous_workers:
+        common["standardize"] = functools.partial(standardize, manifest=plan.manifest)
+        asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
+        return tf.function(asynchronous, reduce_retracing=True)
+    common["xla"] = config.distribution.xla
+    if devices.num_replicas == 1 or config.run.deterministic:
+        train_step = make_train_step(strategy, model, optimizer, step, **common)
+        seconds = 0.0 if devices.num_replicas == 1 else math.nan
+
+        @tf.function(reduce_retracing=True)
+        def untimed_step(images, labels, learning_rate, stop):
+            return train_step(images, labels, learning_rate, stop), tf.constant(seconds, tf.float64)
+
+        return untimed_step
+    timer = ExchangeTimer()
+    train_step = make_train_step(strategy, model, optimizer, step, **common, reduce=timer.sum_over_replicas)
+
+    @tf.function(reduce_retracing=True)
+    def timed_step(images, labels, learning_rate, stop):
+        return train_step(images, labels, learning_rate, stop), timer.seconds
+
+    return timed_step
+
+
+def training_batches(session: Session, *, start_step: int, stop_step: int) -> Iterator[Any]:
+    """Return (images, labels) of the steps with indices ``start_step`` … ``stop_step`` - 1, distributed."""
+    config, manifest, devices = session.config, session.manifest, session.devices
+    path = choose_input_path(manifest, config.data.input_path)
+    arrays = load_split(manifest, "train") if path == "memory" else None
+    share = InputShare(
+        num_replicas=devices.num_replicas,
+        first_replica=devices.worker_number * devices.num_local_replicas,
+        num_local_replicas=devices.num_local_replicas,
+    )
+    data = config.data
+    distortion = Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)
+    # With parameter servers the coordinator makes the batches and sends them with the steps.
+    distributing = session.evaluation_strategy if devices.asynchronous_workers else session.strategy
+    return iter(
+        distributing.distribute_datasets_from_function(
+            lambda _: train_dataset(
+                manifest,
+                global_batch_size=data.train_batch_size,
+                seed=config.run.seed,
+                start_step=start_step,
+                stop_step=stop_step,
+                distortion=distortion if data.use_distortion_for_training else None,
+                # The step does that, where batches go over a network.
+                standardized=devices.asynchronous_workers == 0,
+                input_path=path,
+                share=share,
+                shuffle_buffer_size=data.shuffle_buffer_size,
+                arrays=arrays,
+            )
+        )
     )

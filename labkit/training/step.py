@@ -1,25 +1,28 @@
-"""The compiled training and prediction steps."""
+"""One training step of replicas that stay in step with each other, and the engine that makes them in turn."""
 
-import contextlib
-import functools
-import math
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from labkit.distributed.packing import delivered, fetched
+from labkit.distributed.exchange import sum_over_replicas, update_moving_averages
+from labkit.distributed.gather import everywhere
+from labkit.distributed.peers import PeerLost
+from labkit.distributed.step_result import StepResult
 from labkit.models.folding import folded_normalization
-from labkit.models.layers import BatchNormalization, recorded_batch_statistics
+from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk, with_image_size
 from labkit.models.test_time_augmentation import averaged_over_views
-from labkit.optim.lookahead import Lookahead
 from labkit.optim.sgd import SGD
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
+from labkit.transfer.freezing import Frozen, frozen_norms, trained_indices
 
-__all__ = ["make_predict_step", "make_train_step"]
+if TYPE_CHECKING:
+    from labkit.training.session import Session
+
+__all__ = ["SynchronousEngine", "make_predict_step", "make_train_step"]
 
 
 def make_train_step(
@@ -30,188 +33,163 @@ def make_train_step(
     *,
     global_batch_size: int,
     loss: Loss = SOFTMAX,
-    label_smoothing: float,
-    standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
-    lookahead: Lookahead | None = None,
-    remote_variables: bool = False,
-    deterministic: bool = False,
+    label_smoothing: float = 0.0,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
     xla: bool = False,
-) -> Callable[[Any, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Return ``train_step(images, labels, learning_rate, stop)``.
+    reduce: Callable[..., list[Any]] = sum_over_replicas,
+) -> Callable[..., tf.Tensor]:
+    """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled by ``tf.function``.
 
-    ``images`` and ``labels`` are what the distributed data set yields; ``learning_rate`` a float32 scalar;
-    ``stop`` a float32 scalar, 1 where this process was asked to stop. The step returns float [n + 2] (with
-    softmax [3]): loss and the n ``step_metrics`` of the global batch, such as accuracy, and how many replicas
-    were asked to stop, equal in every process; and float64 [2], seconds: how long a worker took from its
-    batch to the last update of a remote variable (0 where they are local), and for how long this process's
-    first replica exchanged values with other devices or processes and did nothing else, waiting for the
-    slowest included. (Synchronized batch normalization exchanges in the middle of the network; that counts
-    as computing.)
-
-    ``step`` grows by one a call; it is the run's only counter (Keras's ``iterations`` loses updates under
-    several writers).
-
-    Args:
-        loss: of each example, and the figures that belong to it.
-        standardize: makes of the images what the model takes, on the device that trains.
-        lookahead: averages the weights behind the updates; not with remote variables.
-        remote_variables: whether the variables are on parameter servers: they are read once at the start,
-            and the update is made where they are.
-        deterministic: whether TensorFlow's operations are held to give the same bits each time. It refuses to
-            look at the clock then, and both times are NaN.
-        frozen: names of layers that stay as they are: no gradient, no decay, no velocity, no statistics. What
-            only their gradients would need isn't computed.
-        image_size: side of the images that the network is shown; None: as they come.
-        xla: whether XLA compiles loss and gradients; for one replica a process, with variables of its own.
+    It takes a distributed batch and two float32 scalars: the learning rate, and 1 where this process was
+    asked to stop. It returns float [n + 2], equal in every process: mean loss and the n ``loss.step_metrics``
+    of the global batch, and how many replicas were asked to stop. Layers in ``frozen`` stay as they are; the
+    network sees images of ``image_size``; ``xla`` compiles loss and gradients.
     """
     network = model if image_size is None else with_image_size(model, image_size)
-    places = trained_indices(model, frozen)
-    trained = [model.trainable_variables[place] for place in places]
+    indices = trained_indices(model, frozen)
+    weights = [model.trainable_variables[index].value for index in indices]
     held_norms = frozen_norms(model, frozen)
-    exchanges = remote_variables or strategy.num_replicas_in_sync > 1
-    timed = exchanges and not deterministic
 
-    def update(strategy, gradients, statistics, learning_rate, norm_layers):
-        variables = [variable.value for variable in trained]
-        averages = [
-            average.value for layer in norm_layers for average in (layer.moving_mean, layer.moving_variance)
-        ]
-        if remote_variables:
-            sent = [strategy.experimental_local_results(value)[0] for value in [*gradients, *statistics]]
-            received = delivered(sent, [*variables, *averages])
-            gradients, statistics = received[: len(variables)], received[len(variables) :]
-        reduced = strategy.extended.batch_reduce_to(
-            tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
-        )
-        exchanged_at = tf.constant(0.0, tf.float64)
-        if timed and not remote_variables:
-            exchanged_at = _time_after([strategy.experimental_local_results(value)[0] for value in reduced])
-        updates = optimizer.apply(strategy, reduced, learning_rate, places)
-        _update_moving_averages(strategy, averages, statistics, [layer.decay for layer in norm_layers])
-        return _time_after(updates) if timed and remote_variables else exchanged_at
-
-    norm_layers: list[BatchNormalization] = []  # those that ``compute`` has statistics of, once it is traced
-
-    def compute(weights, images, labels):
-        """Return what this replica's slice gives: loss and figures, gradients, batch statistics."""
-        # Told what to watch, the tape doesn't look at what only frozen weights have computed.
-        with (
-            tf.GradientTape(watch_accessed_variables=False) as tape,
-            recorded_batch_statistics(held_norms) as recorded,
-        ):
+    @tf.function(jit_compile=True, autograph=False) if xla else lambda function: function
+    def loss_and_gradients(images, labels):
+        # Told what to watch, the tape doesn't record what only frozen weights have computed.
+        tape = tf.GradientTape(watch_accessed_variables=False)
+        with tape, recorded_batch_statistics(held_norms) as recorded:
             tape.watch(weights)
-            shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
-            logits = network(shown, training=True)
+            logits = network(images if image_size is None else shrunk(images, image_size), training=True)
             losses = loss.per_example(labels, logits, label_smoothing)
-            # The one place where the loss is scaled: a sum over all replicas of per-example losses over
-            # the global batch size is the mean over the global batch, however it is sliced.
+            # The one place where the loss is scaled: summed over all replicas, per-example losses over the
+            # global batch size are the mean over the global batch, however it is sliced.
             mean_loss = tf.reduce_sum(losses) / global_batch_size
-        norm_layers[:] = [layer for layer, _, _ in recorded]
-        figures = [
-            tf.reduce_sum(tf.cast(figure(labels, logits), mean_loss.dtype)) / global_batch_size
-            for figure in loss.step_metrics.values()
-        ]
-        statistics = [value for _, mean, variance in recorded for value in (mean, variance)]
-        return [mean_loss, *figures], tape.gradient(mean_loss, weights), statistics
+        hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
+        metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
+        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
+        return metrics, tape.gradient(mean_loss, weights), statistics
 
-    own_weights = [variable.value for variable in trained]
-    compiled = tf.function(functools.partial(compute, own_weights), jit_compile=True)
+    def reduce_and_update(strategy, gradients, statistics, learning_rate):
+        optimizer.apply(strategy, reduce(strategy, gradients, weights), learning_rate, indices)
+        update_moving_averages(strategy, model, statistics)
 
     def replica_step(images, labels, learning_rate, stop):
-        started_at = _time_after([images, labels]) if timed else tf.constant(0.0, tf.float64)
-        read_at = started_at
-        if remote_variables:
-            with contextlib.ExitStack() as scope:
-                held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
-                copies, read_at = _read_once(trained, held, scope)
-                figures, gradients, statistics = compute(copies, images, labels)
-        elif xla:
-            figures, gradients, statistics = compiled(images, labels)
-        else:
-            figures, gradients, statistics = compute(own_weights, images, labels)
-        computed_at = _time_after(gradients) if timed else started_at
-        exchanged_at = tf.distribute.get_replica_context().merge_call(
-            functools.partial(update, norm_layers=norm_layers),
-            args=(gradients,),
-            kwargs={"statistics": statistics, "learning_rate": learning_rate},
-        )
-        exchanged = (read_at - started_at) + (exchanged_at - computed_at) if timed else started_at
-        worked = exchanged_at - started_at if remote_variables else tf.zeros_like(started_at)
-        times = tf.stack([worked, exchanged])
-        if exchanges and deterministic:
-            times = tf.fill([2], tf.constant(math.nan, tf.float64))
-        return tf.stack([*figures, tf.cast(stop, figures[0].dtype)]), times
+        metrics, gradients, statistics = loss_and_gradients(images, labels)
+        replicas = tf.distribute.get_replica_context()
+        replicas.merge_call(reduce_and_update, args=(gradients, statistics, learning_rate))
+        return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 
-    @tf.function(reduce_retracing=True)
     def train_step(images, labels, learning_rate, stop):
-        figures, seconds = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
-        number = step.assign_add(1, read_value=True)
-        if lookahead:
-            lookahead.after(strategy, number, frozen)
-        figures = strategy.reduce(tf.distribute.ReduceOp.SUM, figures, axis=None)
-        return figures, strategy.experimental_local_results(seconds)[0]
+        metrics = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
+        step.assign_add(1)
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
 
     return train_step
 
 
-def _time_after(tensors) -> tf.Tensor:
-    """Return the time at which all ``tensors`` were there, float64 seconds."""
-    with tf.control_dependencies(list(tensors)):
-        return tf.timestamp()
-
-
-def _read_once(
-    trained: list[keras.Variable], held: list[keras.Variable], scope: contextlib.ExitStack
-) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Let the model use one copy of its remote variables within ``scope``.
-
-    Returns the copies of the ``trained`` ones, and the time at which all were there, ``held`` ones included.
-    """
-    variables = [*trained, *held]
-    values = fetched([variable.value for variable in variables])
-    scope.enter_context(keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))))
-    return values[: len(trained)], _time_after(values)
-
-
-def _update_moving_averages(strategy, averages, statistics, decays) -> None:
-    """Move each moving average towards the mean over the replicas of their batches' statistics.
-
-    Args:
-        averages: of mean and variance, layer by layer; so are ``statistics``.
-        decays: one for each layer.
-    """
-    if not averages:
-        return
-    reduced = strategy.extended.batch_reduce_to(
-        tf.distribute.ReduceOp.MEAN, list(zip(statistics, averages, strict=True))
-    )
-
-    def move(average, value, decay: float):
-        return average.assign_sub((1.0 - decay) * (average - value))
-
-    for place, (average, value) in enumerate(zip(averages, reduced, strict=True)):
-        strategy.extended.update(average, move, args=(value, decays[place // 2]), group=False)
-
-
 def make_predict_step(
-    strategy: tf.distribute.Strategy, model: keras.Model, views: str = "none"
+    strategy: tf.distribute.Strategy, model: keras.Model, test_time_augmentation: str = "none"
 ) -> Callable[[Any], Any]:
     """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica.
 
-    Batch normalization is folded into the convolutions (``labkit.models.folding``).
-
-    Args:
-        views: of each image, over which the logits are averaged (``labkit.models.test_time_augmentation``).
+    Batch normalization is folded into the convolutions (``models.folding``); ``test_time_augmentation``
+    averages the logits over several views of each image (``models.test_time_augmentation``).
     """
 
     def predict(images):
         with folded_normalization(model):
-            return averaged_over_views(lambda shown: model(shown, training=False), images, views)
+            return averaged_over_views(
+                lambda shown: model(shown, training=False), images, test_time_augmentation
+            )
 
     @tf.function(reduce_retracing=True)
     def predict_step(images):
         return strategy.run(predict, args=(images,))
 
     return predict_step
+
+
+class SynchronousEngine:
+    """Makes the steps of this process, in step with all other workers where there are any.
+
+    Args:
+        session: model and compiled steps.
+        batches: the distributed batches from the next step on.
+        step: steps completed so far.
+        stopping: whether this process was asked to stop.
+        name: of this worker.
+        on_first_batch: called once, with the images of the first local replica and the step index.
+    """
+
+    def __init__(
+        self,
+        session: "Session",
+        batches: Iterator[Any],
+        *,
+        step: int,
+        stopping: Callable[[], bool],
+        name: str,
+        on_first_batch: Callable[[tf.Tensor, int], None] | None = None,
+    ) -> None:
+        self._session, self._batches = session, batches
+        self._step, self._stopping, self._name = step, stopping, name
+        self._on_first_batch = on_first_batch
+        self._alone = session.devices.num_workers == 1
+        self._all_stop = False
+
+    def next_step(self, *, start_more: bool = True) -> StepResult:
+        """Make one update. ``start_more`` is for engines that have several steps under way."""
+        started = time.perf_counter()
+        images, labels = next(self._batches)
+        waited = time.perf_counter() - started
+        if self._on_first_batch:
+            self._on_first_batch(self._session.strategy.experimental_local_results(images)[0], self._step)
+            self._on_first_batch = None
+        learning_rate = self._session.learning_rate_at(self._step)
+        metrics, exchanged = self._session.train_step_at(self._step)(
+            images,
+            labels,
+            tf.constant(learning_rate, tf.float32),
+            tf.constant(float(self._stopping()), tf.float32),
+        )
+        *values, stops = metrics.numpy().tolist()
+        self._all_stop = stops > 0
+        self._step += 1
+        seconds = time.perf_counter() - started
+        return StepResult(
+            step=self._step,
+            metrics=self._session.loss.named(values),
+            learning_rate=learning_rate,
+            seconds=seconds,
+            waited=waited,
+            exchanged=float(exchanged),
+            worker=self._name,
+            worker_seconds=seconds - waited,
+        )
+
+    def is_idle(self) -> bool:
+        """Return whether no step is under way: here each one ends before ``next_step`` returns."""
+        return True
+
+    def stop_is_agreed(self) -> bool:
+        """Return whether every worker knows, after the same step, that one was asked to stop."""
+        return self._stopping() if self._alone else self._all_stop
+
+    def settle(self) -> int:
+        """Return how many updates were made twice: none."""
+        return 0
+
+    def agree(self, value: int, what: str) -> None:
+        """Wait for all workers here. Raises PeerLost where they don't have the same ``value``.
+
+        They share the file system that they have it from, so one of them sees an old state of it.
+
+        Args:
+            what: says in the error what the value is.
+        """
+        if self._alone:
+            return
+        values = everywhere(self._session.strategy, value)
+        if min(values) != max(values):
+            raise PeerLost(
+                f"the workers differ in {what}: {', '.join(map(str, values))}; does each see the newest "
+                "files of the run directory?"
+            )

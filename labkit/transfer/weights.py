@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.config import ModelConfig
+from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.models.keras_application import bare_application, stage_name
 from labkit.models.registry import build_model
 from labkit.models.stages import layers_with_weights, varying_weights
 from labkit.run_directory import RunDirectory
-from labkit.training.admission import recorded_config
 from labkit.training.checkpoints import CheckpointStore
 from labkit.transfer.imagenet import WEIGHTS, weights_file
 from labkit.transfer.source import IMAGENET, Place

@@ -9,18 +9,17 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from labkit.analysis import flops as arithmetic
+from labkit.analysis import flops, trace
 from labkit.analysis import profile as profiling
-from labkit.analysis import trace
 from labkit.analysis.flops import ceiling, matrix_product, training_flops
 from labkit.analysis.trace import kind_of, step_times
 from labkit.config import Config, ModelConfig
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
-from labkit.training import batches
+from labkit.training import session as session_module
 from labkit.training.session import Session
-from labkit.training.step import make_train_step
 from labkit.transfer.freezing import Freezing
+from tests.steps import compiled_step
 
 # ---- kinds of operations -------------------------------------------------------------------------------
 
@@ -170,7 +169,7 @@ BATCH = 4
 
 
 def concrete_step(model, config, **options):
-    step = make_train_step(
+    step = compiled_step(
         tf.distribute.get_strategy(),
         model,
         SGD(model, config.optimizer),
@@ -228,22 +227,23 @@ def test_a_profile_is_of_the_first_step_even_where_images_grow_and_layers_thaw(m
 
     def train_step_for(frozen, size):
         made.append((frozen, size))
-        return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.constant([0.0, 0.0]))
+        return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.constant(0.0))
 
     session = Session(
         **given
         | {
-            "config": Config.from_flat(stages),
-            "manifest": SimpleNamespace(count=lambda split: 1000),
-            "plan": SimpleNamespace(num_workers=1),
+            "plan": SimpleNamespace(
+                config=Config.from_flat(stages), manifest=SimpleNamespace(count=lambda split: 1000)
+            ),
+            "devices": SimpleNamespace(num_workers=1),
             "freezing": SimpleNamespace(at=lambda number: frozenset({"stem"} if number < 2 else ())),
             "train_step_for": train_step_for,
         }
     )
-    monkeypatch.setattr(batches, "training_batches", lambda *_, **__: itertools.repeat((None, None)))
+    monkeypatch.setattr(session_module, "training_batches", lambda *_, **__: itertools.repeat((None, None)))
     engine = profiling._engine(session, 8)
     for _ in range(8):
-        engine.next_step(8)
+        engine.next_step()
     assert made == [({"stem"}, 16)]
 
 
@@ -290,21 +290,21 @@ def test_the_layout_does_not_change_the_arithmetic():
 def test_a_matrix_product_is_two_size_cubed_operations(precision, monkeypatch):
     measure = matrix_product(8, precision)
     clock = iter([10.0, 10.5])
-    monkeypatch.setattr(arithmetic.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(flops.time, "perf_counter", lambda: next(clock))
     assert measure() == pytest.approx(2 * 8**3 / 0.5 / 1e9)
 
 
 def test_the_ceiling_is_the_best_size_by_medians(monkeypatch):
     rates = {16: iter([5.0, 1.0, 2.0]), 32: iter([3.0, 4.0, 3.5]), 64: iter([9.0, 1.0, 1.0])}
-    monkeypatch.setattr(arithmetic, "matrix_product", lambda size, *_: lambda: next(rates[size]))
+    monkeypatch.setattr(flops, "matrix_product", lambda size, *_: lambda: next(rates[size]))
     assert ceiling("float32", sizes=(16, 32, 64), seconds=0.0) == 3.5
 
 
 def test_the_ceiling_is_measured_for_as_long_as_asked(monkeypatch):
     clock = iter(float(second) for second in range(100))
-    monkeypatch.setattr(arithmetic.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(flops.time, "perf_counter", lambda: next(clock))
     taken = []
-    monkeypatch.setattr(arithmetic, "matrix_product", lambda *_: lambda: taken.append(1) or 1.0)
+    monkeypatch.setattr(flops, "matrix_product", lambda *_: lambda: taken.append(1) or 1.0)
     ceiling("float32", sizes=(8,), seconds=10.0)
     assert len(taken) > 3
     assert time.perf_counter() < 100

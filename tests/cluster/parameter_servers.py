@@ -5,13 +5,15 @@ import tensorflow as tf
 
 from labkit.cluster.local import free_ports
 from labkit.config import Config, TransferConfig
+from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.bind_address.redirect import listen_on
 from labkit.distributed.strategies import make_parameter_server_strategy, placed_variables
 from labkit.distributed.task import ClusterTask
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
-from labkit.training.step import make_train_step
+from labkit.training.losses import SOFTMAX
 from labkit.transfer.freezing import Freezing
+from tests.steps import compiled_step
 
 STEPS = 200
 BATCH = 8
@@ -60,10 +62,22 @@ def load(model) -> tuple[list[int], list[int]]:
     return counts, sizes
 
 
-def make_step(strategy, model, optimizer, step, **options):
-    return make_train_step(
-        strategy, model, optimizer, step, global_batch_size=BATCH, label_smoothing=0.0, **options
+def make_remote_step(model, optimizer, step, **options):
+    train_step = make_asynchronous_step(
+        strategy,
+        model,
+        optimizer,
+        step,
+        global_batch_size=BATCH,
+        loss=SOFTMAX,
+        standardize=prepare,
+        **options,
     )
+    return tf.function(train_step, reduce_retracing=True)
+
+
+def make_local_step(**options):
+    return compiled_step(local, local_model, local_optimizer, local_step, global_batch_size=BATCH, **options)
 
 
 def values(model, optimizer) -> list[np.ndarray]:
@@ -78,9 +92,7 @@ scalars = (tf.constant(0.1), tf.constant(0.0))
 local = tf.distribute.get_strategy()
 local_model = build_model(config.model, num_classes=10, image_shape=(8, 8, 3), seed=0)
 local_optimizer, local_step = SGD(local_model, config.optimizer), tf.Variable(0, dtype=tf.int64)
-local_figures, _ = make_step(local, local_model, local_optimizer, local_step)(
-    prepare(pixels), labels, *scalars
-)
+local_metrics = make_local_step()(prepare(pixels), labels, *scalars)
 for placement in ("round_robin", "greedy"):
     model, optimizer, step = build(placement)
     counts, sizes = load(model)
@@ -93,10 +105,10 @@ for placement in ("round_robin", "greedy"):
     round_robin_sizes = sizes
     for variable, velocity in zip(model.trainable_variables, optimizer.velocities, strict=True):
         assert variable.value.device == velocity.device
-    train_step = make_step(strategy, model, optimizer, step, remote_variables=True, standardize=prepare)
+    train_step = make_remote_step(model, optimizer, step)
     # One step alone is the step of one process: every weight, moving average and velocity.
-    figures, _ = coordinator.schedule(train_step, args=(pixels, labels, *scalars)).fetch()
-    np.testing.assert_allclose(figures, local_figures, rtol=1e-5)
+    metrics, _ = coordinator.schedule(train_step, args=(pixels, labels, *scalars)).fetch()
+    np.testing.assert_allclose(metrics, local_metrics, rtol=1e-5)
     for ours, theirs in zip(values(model, optimizer), values(local_model, local_optimizer), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     before = [weight.numpy() for weight in model.trainable_weights]
@@ -104,7 +116,7 @@ for placement in ("round_robin", "greedy"):
     coordinator.join()
     assert int(step.numpy()) == STEPS + 1, step
     for result in results:
-        figures, seconds = result.fetch()
+        _, seconds = result.fetch()
         worked, exchanged = seconds
         assert 0 < exchanged < worked, seconds
     assert any(
@@ -117,9 +129,8 @@ local_model.set_weights(model.get_weights())
 for ours, theirs in zip(local_optimizer.velocities, optimizer.velocities, strict=True):
     ours.assign(theirs.numpy())
 before = {weight.path: weight.numpy() for weight in model.weights}
-make_step(local, local_model, local_optimizer, local_step, frozen=frozen)(prepare(pixels), labels, *scalars)
-remote = {"remote_variables": True, "standardize": prepare, "frozen": frozen}
-train_step = make_step(strategy, model, optimizer, step, **remote)
+make_local_step(frozen=frozen)(prepare(pixels), labels, *scalars)
+train_step = make_remote_step(model, optimizer, step, frozen=frozen)
 coordinator.schedule(train_step, args=(pixels, labels, *scalars)).fetch()
 for ours, theirs in zip(values(model, optimizer), values(local_model, local_optimizer), strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from labkit.commands import main as cli
 from labkit.config import fields_by_name
 from labkit.data.prepare import prepare
 from labkit.distributed import tf_config
-from labkit.training import api
+from labkit.training import plan
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,13 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def train(config, *, overwrite=False, announce=print, task=None):
-        assert task is None
+    def plan_run(config, *, overwrite, task, uses_devices):
+        assert task is None and uses_devices
         seen.append((config, overwrite))
-        return api.TrainResult("finished", None, 0, "", did_work=True)
+        result = plan.TrainResult("finished", None, 0, "", did_work=True)
+        return SimpleNamespace(found="new", data_note="", train=lambda: result)
 
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(plan, "plan_run", plan_run)
     return seen
 
 

@@ -86,7 +86,6 @@ def test_json_round_trip():
         ({"learning_rate": float("nan")}, ["--learning-rate", "nan"]),
         ({"learning_rate": "0.1"}, ["--learning-rate", "'0.1'", "a number"]),
         ({"use_distortion_for_training": 1}, ["--use-distortion-for-training", "1", "True or False"]),
-        ({"lookahead_decay": 0.5}, ["--lookahead-decay is 0.5", "without --lookahead-every-steps: 0.95"]),
         (
             {"one_cycle_start": 0.2, "learning_rate_schedule": "cosine"},
             ["--one-cycle-start is 0.2", "with --learning-rate-schedule cosine: 0.0"],
@@ -121,7 +120,6 @@ def test_refusals_name_the_value_and_what_is_allowed(values, words):
         {"optimizer": "sgd"},
         {"use_distortion_for_training": False},
         {"evaluate_test": False},
-        {"lookahead_every_steps": 5},
     ],
     ids=str,
 )

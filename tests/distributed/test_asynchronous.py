@@ -33,7 +33,7 @@ class Result:
 def make_engine(monkeypatch):
     """Return an engine over batches 0, 1, 2 ..., and the numbers of the batches as they were scheduled."""
 
-    def make(**raised_by_second_schedule):
+    def make(steps, **raised_by_second_schedule):
         scheduled: list[int] = []
 
         def schedule(function, args):
@@ -47,12 +47,14 @@ def make_engine(monkeypatch):
         )
         session = SimpleNamespace(
             strategy=None,
-            train_step_at=lambda number: None,
+            train_step_at=lambda step_index: None,
+            learning_rate_at=lambda step_index: 0.1 * step_index,
             loss=SOFTMAX,
-            plan=SimpleNamespace(asynchronous_workers=1),
+            devices=SimpleNamespace(asynchronous_workers=1),
         )
         engine = AsynchronousEngine(
-            session, iter((n, n) for n in range(100)), lambda step: 0.1 * step, step=0,
+            session, iter((n, n) for n in range(100)), step=0,
+            triggers=SimpleNamespace(first=lambda step, last: min(last, steps)),
             stopping=lambda: False, stuck=list, patience=5,
         )  # fmt: skip
         return engine, scheduled
@@ -61,17 +63,17 @@ def make_engine(monkeypatch):
 
 
 def test_figures_lost_with_their_worker_have_their_step_made_again(make_engine):
-    engine, scheduled = make_engine(lost=LOST)
-    results = [engine.next_step(limit=6) for _ in range(6)]
+    engine, scheduled = make_engine(6, lost=LOST)
+    results = [engine.next_step() for _ in range(6)]
     assert [result.step for result in results] == [1, 2, 3, 4, 5, 6]
-    assert sorted(result.figures["loss"] for result in results) == [0, 1, 2, 3, 4, 5], "a batch was lost"
+    assert sorted(result.metrics["loss"] for result in results) == [0, 1, 2, 3, 4, 5], "a batch was lost"
     assert sorted(scheduled) == [0, 1, 1, 2, 3, 4, 5]
-    assert all(result.learning_rate == pytest.approx(0.1 * result.figures["loss"]) for result in results)
+    assert all(result.learning_rate == pytest.approx(0.1 * result.metrics["loss"]) for result in results)
 
 
 def test_a_step_that_failed_by_itself_is_not_made_again(make_engine):
-    engine, scheduled = make_engine(failed=tf.errors.InvalidArgumentError(None, None, "not finite"))
-    engine.next_step(limit=4)
+    engine, scheduled = make_engine(4, failed=tf.errors.InvalidArgumentError(None, None, "not finite"))
+    engine.next_step()
     with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
-        engine.next_step(limit=4)
+        engine.next_step()
     assert sorted(scheduled) == [0, 1, 2, 3]

@@ -6,15 +6,15 @@ import tensorflow as tf
 from labkit.config import DistributionConfig, ModelConfig
 from labkit.distributed import devices
 from labkit.distributed.devices import (
-    DevicePlan,
+    Devices,
     check_precision,
     choose_data_format,
+    find_devices,
     make_strategy,
-    plan_devices,
 )
 from labkit.errors import InputError
 
-CPU = DevicePlan("CPU", ("/cpu:0",))
+CPU = Devices("CPU", ("/cpu:0",))
 
 
 @pytest.mark.parametrize(
@@ -28,22 +28,22 @@ CPU = DevicePlan("CPU", ("/cpu:0",))
     ],
 )
 def test_real_devices(fields, found, kind, names):
-    plan = plan_devices(DistributionConfig(**fields), found)
-    assert (plan.kind, plan.devices, plan.simulated, plan.banner) == (kind, names, False, "")
+    devices = find_devices(DistributionConfig(**fields), found)
+    assert (devices.kind, devices.names, devices.simulated, devices.banner) == (kind, names, False, "")
 
 
 @pytest.mark.parametrize("found", [0, 1])
 def test_missing_gpus_are_simulated_only_where_asked_and_said(found):
     with pytest.raises(InputError, match=f"--num-gpus is 2, but TensorFlow finds {found} here"):
-        plan_devices(DistributionConfig(num_gpus=2), found)
-    plan = plan_devices(DistributionConfig(num_gpus=2, simulate_missing_gpus=True), found)
-    assert plan.devices == ("/cpu:0", "/cpu:1")
-    assert plan.simulated and f"2 GPUs asked for, {found} found" in plan.banner
+        find_devices(DistributionConfig(num_gpus=2), found)
+    devices = find_devices(DistributionConfig(num_gpus=2, simulate_missing_gpus=True), found)
+    assert devices.names == ("/cpu:0", "/cpu:1")
+    assert devices.simulated and f"2 GPUs asked for, {found} found" in devices.banner
 
 
 def test_gpu_variables_need_a_gpu():
     with pytest.raises(InputError, match="no GPU is found"):
-        plan_devices(DistributionConfig(variable_strategy="GPU"), 0)
+        find_devices(DistributionConfig(variable_strategy="GPU"), 0)
 
 
 def test_one_cpu_needs_no_strategy_of_its_own():

@@ -12,7 +12,8 @@ from labkit.config import Config
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.distributed.tf_config import find_task, make_tf_config, parse_tf_config, task_from_hosts
 from labkit.errors import InputError
-from labkit.training.admission import check_cluster
+from labkit.training.checks import check_cluster
+from labkit.training.plan import plan_run
 
 ASYNC = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1"]}
 
@@ -168,7 +169,7 @@ def test_an_address_of_ipv6_loses_its_brackets():
         (
             {"sync_batch_norm": True},
             {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]},
-            "needs replicas in step",
+            "--sync-batch-norm is not available in asynchronous training",
         ),
     ],
 )
@@ -178,14 +179,14 @@ def test_trainings_that_a_cluster_cannot_do_are_refused(values, cluster, part):
     task = find_task(config.distribution, tf_config(cluster, job, 0))
     assert task is not None
     with pytest.raises(InputError) as caught:
-        check_cluster(config, task, overwrite=False)
+        check_cluster(config, task)
     assert part in str(caught.value)
 
 
 def test_overwriting_in_a_cluster_is_refused():
     task = ClusterTask({"worker": ("127.0.0.1:1", "127.0.0.1:2")}, "worker", 0)
     with pytest.raises(InputError, match="at every restart"):
-        check_cluster(Config(), task, overwrite=True)
+        plan_run(Config(), task=task, overwrite=True)
 
 
 def test_a_parameter_server_of_a_synchronous_cluster_ends_well(monkeypatch, capsys):

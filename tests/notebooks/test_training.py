@@ -22,8 +22,7 @@ from labkit.notebook import training
 from labkit.notebook.cluster import ClusterFailed
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
-from labkit.training import api
-from labkit.training.result import TrainResult
+from labkit.training.plan import TrainResult
 
 TWO = LocalCluster(2)
 
@@ -56,14 +55,13 @@ def cluster(monkeypatch, tmp_path) -> Callable[..., TrainResult]:
                 run.write_status(status)
             return code
 
-        planned = SimpleNamespace(run=run, config=Config(), finished=finished, start=start)
+        planned = SimpleNamespace(run=run, config=Config(), finished=finished, start=start, plan=done)
         monkeypatch.setattr(launch, "plan_launch", lambda *given, **options: planned)
         return training.train_by_cluster(Config(), TWO)
 
-    def report(config: Config) -> TrainResult:
-        return TrainResult("finished", run, 60, "nothing left to do", did_work=False)
-
-    monkeypatch.setattr(api, "train", report)
+    report = TrainResult("finished", run, 60, "nothing left to do", did_work=False)
+    done = SimpleNamespace(train=lambda: report)
+    monkeypatch.setattr(training, "plan_run", lambda config, uses_devices: done)
     return play
 
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit import home
 from labkit.config import Config
 from labkit.data.inputs import InputShare
-from labkit.data.manifest import find_manifest
 from labkit.data.pipeline import train_dataset
 from labkit.run_directory import RunDirectory
 from labkit.training.checkpoints import CheckpointStore
-from labkit.training.session import Session, make_session, prepare_devices
+from labkit.training.plan import plan_run
+from labkit.training.session import Session, make_session
 from tests.properties.harness import checkpoint_values
 
 
@@ -48,7 +47,7 @@ def copies(session: Session, variable: Any) -> list[bytes]:
 
 
 def next_loss(session: Session, step: int) -> float:
-    config, replicas = session.config, session.plan.num_replicas
+    config, replicas = session.config, session.devices.num_replicas
     batches = session.strategy.distribute_datasets_from_function(
         lambda _: train_dataset(
             session.manifest,
@@ -73,8 +72,7 @@ def main(replicas: int, variable_strategy: str, step: int, runs: list[RunDirecto
             "variable_strategy": variable_strategy,
         }
     )
-    plan = prepare_devices(config)
-    session = make_session(config, find_manifest(home.data_home(), config.data.dataset), plan)
+    session = make_session(plan_run(config, has_run=False))
     print(json.dumps([restored(session, run, step) for run in runs]))
 
 

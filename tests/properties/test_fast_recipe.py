@@ -1,4 +1,4 @@
-"""Muon, smaller images first, cutout and lookahead: a stop changes nothing, nor do two replicas."""
+"""Muon, smaller images first and cutout: a stop changes nothing, nor do two replicas."""
 
 import shutil
 
@@ -16,7 +16,6 @@ FIELDS = {
     "optimizer": "muon",
     "learning_rate": 0.5,
     "norm_bias_learning_rate_factor": 4.0,
-    "lookahead_every_steps": 2,
     "progressive_resizing": "16:0.25,24:0.5",
     "cutout_size": 6,
     "flip": "alternating",

@@ -20,9 +20,11 @@ FIGURES = ("loss", "accuracy", "top5_accuracy", "examples")
 # One process for all steps: what `labkit evaluate RUN --split validation --checkpoint STEP` calls.
 EVALUATE_EACH = """
 import json, sys
-from labkit.training.api import evaluate
+from labkit.run_directory import RunDirectory
+from labkit.training.plan import plan_evaluation
+plan = plan_evaluation(RunDirectory(sys.argv[1]), "validation", num_intra_threads=1)
 for step in sys.argv[2:]:
-    print(json.dumps(evaluate(sys.argv[1], split="validation", checkpoint=step, num_intra_threads=1)))
+    print(json.dumps(plan.evaluate("validation", step)))
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

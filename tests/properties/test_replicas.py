@@ -20,7 +20,6 @@ FIELDS = {
     "learning_rate": 0.0005,
     "learning_rate_schedule": "constant",
     "weight_decay": 1e-4,
-    "lookahead_every_steps": 4,  # the last one before the checkpoint is kept in it
     "sync_batch_norm": True,
     "eval_batch_size": 332,
     "checkpoint_every_steps": SAVED,

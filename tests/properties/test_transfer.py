@@ -18,7 +18,6 @@ FIELDS = {
     "checkpoint_every_steps": 2,
     "keep_checkpoints": STEPS,
     "validate_every_steps": 0,
-    "lookahead_every_steps": 2,
     # Shows what is rounding and what is not, in the comparison of one and two replicas.
     "precision": "float64",
     "sync_batch_norm": True,

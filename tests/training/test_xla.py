@@ -1,17 +1,17 @@
 """XLA makes the same step of the same formulas, and is refused where it can't."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from labkit.config import Config, ModelConfig
-from labkit.distributed.devices import DevicePlan, check_xla
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
-from labkit.training.step import make_train_step
+from labkit.training.checks import check_layout
+from labkit.training.plan import plan_run
+from tests.steps import compiled_step
 
 BATCH, STEPS = 8, 3
 
@@ -21,7 +21,7 @@ def trained(**options) -> tuple[list[np.ndarray], list[np.ndarray]]:
     model = build_model(
         ModelConfig(num_layers=8, precision="float64"), num_classes=3, image_shape=(8, 8, 3), seed=1
     )
-    step = make_train_step(
+    step = compiled_step(
         tf.distribute.get_strategy(),
         model,
         SGD(model, Config().optimizer),
@@ -33,7 +33,7 @@ def trained(**options) -> tuple[list[np.ndarray], list[np.ndarray]]:
     random, figures = np.random.default_rng(0), []
     for _ in range(STEPS):
         images = tf.constant(random.normal(size=(BATCH, 8, 8, 3)), tf.float32)
-        found, _ = step(images, tf.range(BATCH) % 3, tf.constant(0.1), tf.constant(0.0))
+        found = step(images, tf.range(BATCH) % 3, tf.constant(0.1), tf.constant(0.0))
         figures.append(found.numpy())
     return figures, [weight.numpy() for weight in model.weights]
 
@@ -46,19 +46,31 @@ def test_compiled_by_xla_a_step_does_the_same():
         np.testing.assert_allclose(compiled, weight, rtol=1e-7, atol=1e-12)
 
 
-ALONE = DevicePlan(devices=("/CPU:0",), kind="CPU", simulated=False)
+@pytest.mark.parametrize(
+    ("flags", "layout", "words"),
+    [
+        ({}, {"num_local_replicas": 2}, "2 replicas in one process"),
+        ({}, {"num_local_replicas": 1, "asynchronous": True}, "parameter servers"),
+        ({"sync_batch_norm": True}, {"num_local_replicas": 1, "num_workers": 2}, "batch normalization over"),
+    ],
+)
+def test_it_is_refused_where_it_cannot_compile(flags, layout, words):
+    with pytest.raises(InputError, match=f"--xla needs one replica per process; here: .*{words}"):
+        check_layout(Config.from_flat({"xla": True, **flags}), **layout)
+    check_layout(Config.from_flat(flags), **layout)
+    check_layout(Config.from_flat({"xla": True, **flags}), num_local_replicas=1)
 
 
 @pytest.mark.parametrize(
-    ("flags", "plan", "words"),
+    ("jobs", "flags"),
     [
-        ({}, replace(ALONE, devices=("/GPU:0", "/GPU:1")), "2 replicas in this process"),
-        ({}, replace(ALONE, asynchronous_workers=2), "parameter servers"),
-        ({"sync_batch_norm": True}, replace(ALONE, num_workers=2), "batch normalization over several"),
+        ({"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",), "ps": ("127.0.0.1:3",)}, {}),
+        ({"worker": ("127.0.0.1:1", "127.0.0.1:2")}, {"sync": True, "sync_batch_norm": True}),
     ],
+    ids=["parameter servers", "synchronized normalization"],
 )
-def test_it_is_refused_where_it_cannot_compile(flags, plan, words):
-    with pytest.raises(InputError, match=f"--xla is for one replica a process; here: .*{words}"):
-        check_xla(Config.from_flat({"xla": True, **flags}), plan)
-    check_xla(Config.from_flat(flags), plan)
-    check_xla(Config.from_flat({"xla": True, **flags}), ALONE)
+def test_every_task_of_a_cluster_refuses_it_before_any_work(jobs, flags):
+    for job, addresses in jobs.items():
+        for index in range(len(addresses)):
+            with pytest.raises(InputError, match="--xla needs one replica per process"):
+                plan_run(Config.from_flat({"xla": True, **flags}), task=ClusterTask(jobs, job, index))

@@ -9,10 +9,9 @@ from labkit.errors import InputError
 from labkit.models.layers import BatchNormalization
 from labkit.models.registry import build_model
 from labkit.models.stages import layers_with_weights, stages
-from labkit.optim.lookahead import Lookahead
 from labkit.optim.sgd import SGD
-from labkit.training.step import make_train_step
 from labkit.transfer.freezing import Freezing
+from tests.steps import compiled_step
 
 BATCH, STEPS = 8, 3
 
@@ -23,17 +22,14 @@ def build(**fields):
 
 def trained(model, frozen, **optimizer_fields):
     """Train a few steps with everything that could touch a weight; return the velocities."""
-    fields = {"weight_decay": 0.1, "lookahead_every_steps": 1} | optimizer_fields
-    config = Config.from_flat(fields | {"train_steps": STEPS})
+    config = Config.from_flat({"weight_decay": 0.1} | optimizer_fields)
     optimizer = SGD(model, config.optimizer)
-    step = make_train_step(
+    step = compiled_step(
         tf.distribute.get_strategy(),
         model,
         optimizer,
         tf.Variable(0, dtype=tf.int64),
         global_batch_size=BATCH,
-        label_smoothing=0.0,
-        lookahead=Lookahead(model, config.optimizer, STEPS),
         frozen=frozen,
     )
     random = np.random.default_rng(0)
@@ -77,12 +73,10 @@ def test_frozen_normalization_uses_the_statistics_that_it_has():
 
     # What is left is a linear model over features in inference: the same by hand.
     features = tf.keras.Model(plain.inputs, plain.get_layer("logits").input)
-    config = Config.from_flat({"weight_decay": 0.0}).optimizer
     kernel, bias = (weight.numpy().astype(np.float64) for weight in plain.get_layer("logits").weights)
-    slow = [kernel, bias]
     velocity = [0.0, 0.0]
     random = np.random.default_rng(0)
-    for number in range(1, STEPS + 1):
+    for _ in range(STEPS):
         inputs = features(
             tf.constant(random.normal(size=(BATCH, 8, 8, 3)), tf.float32), training=False
         ).numpy()
@@ -91,10 +85,7 @@ def test_frozen_normalization_uses_the_statistics_that_it_has():
         share -= np.eye(3)[np.arange(BATCH) % 3]
         gradients = [inputs.T @ share / BATCH, share.mean(axis=0)]
         velocity = [0.9 * v + g for v, g in zip(velocity, gradients, strict=True)]
-        keep = 1.0 if number == STEPS else config.lookahead_decay * (number / STEPS) ** 3
-        moved = [w - 0.1 * v for w, v in zip((kernel, bias), velocity, strict=True)]
-        slow = [keep * s + (1 - keep) * w for s, w in zip(slow, moved, strict=True)]
-        kernel, bias = slow
+        kernel, bias = (w - 0.1 * v for w, v in zip((kernel, bias), velocity, strict=True))
     found = frozen.get_layer("logits").weights
     np.testing.assert_allclose(found[0], kernel, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found[1], bias, rtol=1e-4, atol=1e-5)

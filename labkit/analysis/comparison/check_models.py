@@ -11,8 +11,7 @@ from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
-from labkit.training.resolution import data_directory
+from labkit.training.plan import RunPlan, data_directory, decide_devices
 
 __all__ = ["check_networks", "main"]
 
@@ -26,24 +25,14 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
 
     Raises InputError, which names the model, for the first that can't be trained.
     """
-    import_tensorflow()
-    from labkit.distributed.devices import choose_data_format
-    from labkit.models.registry import build_model
-    from labkit.training.network import check_network
-    from labkit.training.session import prepare_devices
+    from labkit.training.session import build_network
     from labkit.transfer.load import prepare_transfer
 
-    plan = prepare_devices(next(iter(configs.values())))
+    devices, data_format = decide_devices(next(iter(configs.values())))
     for name, config in configs.items():
+        plan = RunPlan(config, manifest, None, "new", manifest.dataset, "", None, False, devices, data_format)
         try:
-            model = build_model(
-                config.model,
-                num_classes=manifest.num_classes,
-                image_shape=manifest.image_shape,
-                data_format=choose_data_format(config.model, plan),
-                seed=config.run.seed,
-            )
-            check_network(model, config)
+            model, _ = build_network(plan)
             prepare_transfer(config, manifest, model)
         except InputError as error:
             raise InputError(f"{name}: {error}") from None

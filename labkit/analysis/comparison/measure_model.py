@@ -10,11 +10,10 @@ from typing import Any
 from labkit.analysis.comparison.measurements import update_measurements
 from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
+from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, load_manifest
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
-from labkit.training.admission import recorded_config
-from labkit.training.resolution import data_directory
+from labkit.training.plan import RunPlan, data_directory
 
 __all__ = ["images_per_second", "main", "measure"]
 
@@ -51,30 +50,28 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
 
     Raises InputError where the device can't run the configuration.
     """
-    import_tensorflow()
+    plan = RunPlan(config, manifest, None, "new", manifest.dataset, "")
+    asked = config.distribution.num_gpus
+    plan = plan.on_one_device(num_gpus=1 if asked is None else min(asked, 1))
     import tensorflow as tf
 
     from labkit.analysis.architecture import summarize
-    from labkit.distributed.devices import choose_data_format, make_strategy, num_gpus_found
+    from labkit.distributed.devices import make_strategy
     from labkit.models.registry import build_model
-    from labkit.training.session import prepare_devices
+    from labkit.training.session import build_network
     from labkit.training.step import make_predict_step
 
-    asked = config.distribution.num_gpus
-    gpus = min(1 if asked is None else asked, 1, num_gpus_found())
-    config = config.replace({"num_gpus": gpus, "simulate_missing_gpus": False, "variable_strategy": "CPU"})
-    plan = prepare_devices(config)
-    strategy = make_strategy(plan, config.distribution.variable_strategy)
-    shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+    assert plan.devices is not None
+    strategy = make_strategy(plan.devices, plan.config.distribution.variable_strategy)
     with strategy.scope():
-        data_format = choose_data_format(config.model, plan)
-        model = build_model(config.model, **shapes, data_format=data_format, seed=config.run.seed)
+        model, _ = build_network(plan)
     predict_step = make_predict_step(strategy, model)
     batch_size = config.data.eval_batch_size
     images = tf.random.stateless_normal([batch_size, *manifest.image_shape], seed=[config.run.seed, 0])
     speeds = images_per_second(lambda: predict_step(images).numpy(), batch_size)
-    if data_format != "channels_last":
-        model = build_model(config.model, **shapes)  # the layout that can be counted
+    if plan.data_format != "channels_last":  # the format that can be counted
+        shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+        model = build_model(config.model, **shapes)
     summary = summarize(model)
     return {
         "parameters": summary.parameters,
@@ -82,7 +79,7 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
         "inference_images_per_second": statistics.median(speeds),
         "inference_repeats": speeds,
         "inference_batch_size": batch_size,
-        "inference_device": plan.describe(),
+        "inference_device": plan.devices.describe(),
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
-from labkit.training.resolution import ensure_data_set
+from labkit.training.plan import plan_run
 
 __all__ = ["main"]
 
@@ -19,7 +19,8 @@ def main(arguments: Sequence[str]) -> int:
     """Prepare the data set of a configuration, given as JSON. Returns the exit code."""
 
     def work() -> None:
-        ensure_data_set(Config.from_json(json.loads(arguments[0])))
+        config = Config.from_json(json.loads(arguments[0]))
+        print(plan_run(config, has_run=False, uses_devices=False).data_note, flush=True)
 
     return exit_code(work)
 

@@ -21,8 +21,8 @@ from labkit.data.manifest import Manifest
 from labkit.distributed.tf_config import find_task
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.training.admission import admit, check_writable
-from labkit.training.resolution import admitted, data_directory, prepared_data_set
+from labkit.run_directory.disk import check_writable
+from labkit.training.plan import place_run, plan_run, prepared_data_set
 
 __all__ = ["Plan", "Trial", "default_output", "plan_comparison"]
 
@@ -111,7 +111,7 @@ def plan_comparison(
     )
     pending = [trial for trial in trials if trial.found != "finished"]
     if pending:
-        admitted(pending[0].config, manifest, overwrite=False)  # the batch size fits, the data are whole
+        plan_run(pending[0].config, uses_devices=False)  # the batch size fits, the data are whole
     named = config.data.data_dir if values.get("data_dir") is not None else None
     return Plan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
 
@@ -159,10 +159,10 @@ def _recorded(folder: Path) -> Request | None:
 
 def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
     """Return the data set, which ``prepare`` makes where it is missing."""
-    manifest, _ = prepared_data_set(config, data_directory(config))
+    manifest, _ = prepared_data_set(config, may_prepare=True)
     if manifest is None:
         prepare(config)
-        manifest, _ = prepared_data_set(config, data_directory(config), may_prepare=False)
+        manifest, _ = prepared_data_set(config, may_prepare=False)
     assert manifest is not None, "prepare raises where it can't make the data set"
     return manifest
 
@@ -192,7 +192,7 @@ def _check_same_budget(
 def _trial(folder: Path, model: str, seed: int, config: Config, manifest: Manifest) -> Trial:
     run = run_directory(folder, model, seed)
     config = config.replace({"seed": seed, "job_dir": str(run.path)})
-    found = admit(config, manifest.dataset).found
+    _, _, found = place_run(config, manifest)
     status = run.read_status()
     if found == "resumable" and status is not None and status.state == "failed":
         found = "failed"

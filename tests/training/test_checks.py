@@ -6,7 +6,7 @@ import pytest
 
 from labkit.config import DataConfig
 from labkit.errors import InputError
-from labkit.training.resolution import check_fits
+from labkit.training.checks import check_fits
 
 MANIFEST = SimpleNamespace(
     count=lambda split: 1000, image_shape=(32, 32, 3), dataset="shapes", directory="/data/shapes"

@@ -1,23 +1,22 @@
 """What only a network's layers can tell is refused before any work."""
 
-import functools
+from types import SimpleNamespace
 
 import pytest
 
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.models.registry import build_model
-from labkit.training.network import check_network
+from labkit.training.plan import RunPlan
+from labkit.training.session import build_network
 
-
-@functools.cache
-def network(model: str):
-    config = Config.from_flat({"model": model, "num_layers": 8 if model == "resnet" else None})
-    return build_model(config.model, num_classes=3, image_shape=(32, 32, 3), seed=0)
+MANIFEST = SimpleNamespace(num_classes=3, image_shape=(32, 32, 3), dataset="shapes")
 
 
 def check(model: str = "resnet", **values):
-    return check_network(network(model), Config.from_flat(values))
+    """Return which layers are frozen when."""
+    values |= {"model": model, "num_layers": 8 if model == "resnet" else None}
+    plan = RunPlan(Config.from_flat(values), MANIFEST, None, "new", "shapes", "", data_format="channels_last")
+    return build_network(plan)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""What replicas exchange after each backward pass: gradients, and statistics of batch normalization."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = [
+    "BatchStatistics",
+    "ExchangeTimer",
+    "moving_averages",
+    "sum_over_replicas",
+    "time_after",
+    "update_moving_averages",
+]
+
+# Mean and variance [channels] of a batch, by the name of the normalization layer.
+BatchStatistics = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
+
+
+def sum_over_replicas(strategy: Any, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
+    """Sum each gradient over the replicas, to where its variable is; in cross-replica context."""
+    return strategy.extended.batch_reduce_to(
+        tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
+    )
+
+
+def moving_averages(model: keras.Model, statistics: BatchStatistics) -> list[tf.Variable]:
+    """Return the moving averages that ``statistics`` update: mean and variance, layer by layer."""
+    layers = [model.get_layer(name) for name in statistics]
+    return [average.value for layer in layers for average in (layer.moving_mean, layer.moving_variance)]
+
+
+def update_moving_averages(strategy: Any, model: keras.Model, statistics: BatchStatistics) -> None:
+    """Move the moving averages towards the mean over the replicas of their batch statistics.
+
+    In cross-replica context, inside a ``tf.function``. All layers go in one packed reduction.
+    """
+    if not statistics:
+        return
+    averages = moving_averages(model, statistics)
+    decays = [model.get_layer(name).decay for name in statistics for _ in ("mean", "variance")]
+    values = [value for pair in statistics.values() for value in pair]
+    means = strategy.extended.batch_reduce_to(
+        tf.distribute.ReduceOp.MEAN, list(zip(values, averages, strict=True))
+    )
+
+    def move(average, mean, decay: float):
+        return average.assign_sub((1.0 - decay) * (average - mean))
+
+    for average, mean, decay in zip(averages, means, decays, strict=True):
+        strategy.extended.update(average, move, args=(mean, decay), group=False)
+
+
+class ExchangeTimer:
+    """Sums gradients as ``sum_over_replicas`` does, and takes the time.
+
+    ``seconds``, float64 scalar of the graph being traced: for how long this process's first replica exchanged
+    gradients with other devices or processes, waiting for the slowest included. (Synchronized batch
+    normalization exchanges in the middle of the network; that counts as computing.)
+    """
+
+    seconds: tf.Tensor
+
+    def sum_over_replicas(self, strategy, gradients, variables):
+        def first(values):
+            return [strategy.experimental_local_results(value)[0] for value in values]
+
+        computed_at = time_after(first(gradients))
+        summed = sum_over_replicas(strategy, gradients, variables)
+        self.seconds = time_after(first(summed)) - computed_at
+        return summed
+
+
+def time_after(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the time at which all ``tensors`` were there, float64 seconds."""
+    with tf.control_dependencies(list(tensors)):
+        return tf.timestamp()

@@ -1,0 +1,25 @@
+"""What an engine reports of one training step."""
+
+from dataclasses import dataclass
+
+__all__ = ["StepResult"]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One completed training step.
+
+    ``step`` counts completed steps, in the order in which they ended. ``metrics`` of its batch have the keys
+    of a metrics row: ``loss``, ``accuracy``, and what the loss adds. ``seconds`` of wall time that the step
+    accounts for, of which ``waited`` for the input. ``worker`` made it: ``worker_seconds`` from its batch to
+    its end, of which ``exchanged`` between devices or processes (NaN where that isn't measured).
+    """
+
+    step: int
+    metrics: dict[str, float]
+    learning_rate: float
+    seconds: float
+    waited: float
+    exchanged: float
+    worker: str
+    worker_seconds: float

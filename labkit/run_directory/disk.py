@@ -1,0 +1,76 @@
+"""The place of a run on disk: whether it can be written, has room, holds something else; and its removal."""
+
+import os
+import shutil
+from pathlib import Path
+
+from labkit.errors import InputError
+from labkit.run_directory.directory import RunDirectory
+from labkit.run_directory.metrics import evaluations_path
+
+__all__ = ["check_disk_space", "check_writable", "discard", "holds_something_else"]
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Raise InputError where the directory ``path`` can't be made or written to."""
+    existing = _existing(path, flag)
+    if not existing.is_dir():
+        raise InputError(f"{flag} {path}: {existing} is not a directory; name another place")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"{flag} {path} can't be written: no permission in {existing}; name another place")
+
+
+def check_disk_space(path: Path, needed: int) -> None:
+    """Raise InputError where fewer than ``needed`` bytes are free on the disk of ``path``."""
+    free = shutil.disk_usage(_existing(path, "--job-dir")).free
+    if free < needed:
+        raise InputError(
+            f"--job-dir {path}: {free / 2**20:.0f} MiB free, the run needs {needed / 2**20:.0f} MiB; "
+            "free some space or name a directory on another disk"
+        )
+
+
+def _existing(path: Path, flag: str) -> Path:
+    """Return ``path`` or the nearest folder above it that exists."""
+    try:
+        while not path.exists():
+            path = path.parent
+    except OSError as error:  # a name that is too long, a folder that may not be searched
+        raise InputError(f"{flag} {str(path)[:200]}: {error.strerror}; name another place") from None
+    return path
+
+
+def holds_something_else(run: RunDirectory) -> bool:
+    """Return whether there is anything that a run killed in its first moments would not have left."""
+    ours = {
+        ".lock",
+        ".launcher",
+        "cluster",
+        run.log_path.name,
+        run.events_path.name,
+        run.checkpoints_path.name,
+    }
+    if not run.path.is_dir():
+        return False
+    return any(path.name not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())
+
+
+def discard(run: RunDirectory) -> None:
+    """Remove what a run wrote, and nothing else that lies there.
+
+    The configuration goes last: until then the directory is known as a run.
+    """
+    for folder in (run.events_path, run.checkpoints_path, run.predictions_path, run.cluster_path):
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+    for path in (
+        run.metrics_path,
+        evaluations_path(run.metrics_path),
+        run.status_path,
+        run.environment_path,
+        run.log_path,
+        run.transfer_path,
+        run.config_path,
+    ):
+        path.unlink(missing_ok=True)
+    run.create()

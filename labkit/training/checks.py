@@ -1,0 +1,123 @@
+"""What can't be trained: checks of a configuration against its data set and its cluster. Pure functions."""
+
+import ipaddress
+
+from labkit.config import Config, DataConfig
+from labkit.data.manifest import MULTI_LABEL, Manifest
+from labkit.distributed.task import ClusterTask, split_address
+from labkit.errors import InputError
+
+__all__ = ["check_cluster", "check_fits", "check_layout", "check_targets"]
+
+
+def check_targets(config: Config, manifest: Manifest | None = None) -> None:
+    """Raise InputError where the loss is for other targets than the data set has.
+
+    ``manifest`` None: the data set isn't prepared yet, its name tells; ``auto`` has one label per image.
+    """
+    dataset = manifest.dataset if manifest else config.data.dataset
+    multi_label = manifest.multi_label if manifest else dataset in MULTI_LABEL
+    if multi_label and config.optimizer.loss == "softmax":
+        raise InputError(
+            f"--loss is 'softmax', for one label per image; --dataset {dataset} has several: "
+            "add --loss sigmoid"
+        )
+    if not multi_label and config.optimizer.loss == "sigmoid":
+        raise InputError(
+            f"--loss is 'sigmoid', for several labels per image; --dataset {dataset} has one: "
+            f"leave --loss out, or name a data set with several: --dataset {MULTI_LABEL[0]}"
+        )
+
+
+def check_fits(data: DataConfig, manifest: Manifest) -> None:
+    """Raise InputError where a batch needs more examples than there are, or augmentation larger images."""
+    examples = manifest.count("train")
+    if data.train_batch_size > examples:
+        raise InputError(
+            f"--train-batch-size is {data.train_batch_size}; allowed: at most {examples}, "
+            f"the training examples of {manifest.dataset} in {manifest.directory}"
+        )
+    side = min(manifest.image_shape[:2])
+    limits = [("--cutout-size", data.cutout_size, side - 1)]
+    if data.crop_padding_mode == "reflect":  # only that many pixels can be mirrored
+        limits.append(("--crop-padding", data.crop_padding, side - 1))
+    limits += [("--progressive-resizing", size, side - 1) for size, _ in data.image_sizes]
+    for flag, value, limit in limits:
+        if value > limit:
+            raise InputError(
+                f"{flag} has {value} pixels; allowed with images of {side} x {side}: at most {limit}"
+            )
+
+
+def check_layout(
+    config: Config, *, num_local_replicas: int, num_workers: int = 1, asynchronous: bool = False
+) -> None:
+    """Raise InputError where replicas on so many devices and processes can't train ``config``."""
+    num_replicas = num_local_replicas * num_workers
+    if not asynchronous:
+        config.check_replicas(num_replicas)
+    reason = ""
+    if num_local_replicas > 1:
+        reason = f"{num_local_replicas} replicas in one process"
+    elif asynchronous:
+        reason = "variables on parameter servers"
+    elif config.model.sync_batch_norm and num_replicas > 1:
+        reason = "batch normalization over several replicas"
+    if config.distribution.xla and reason:
+        raise InputError(f"--xla needs one replica per process; here: {reason}; leave --xla out")
+
+
+def check_cluster(config: Config, task: ClusterTask) -> None:
+    """Raise InputError where the cluster of ``task`` can't train ``config``."""
+    host, bind = split_address(task.address)[0], config.distribution.bind
+    if _is_loopback(bind) and not _is_loopback(host):
+        raise InputError(
+            f"--bind is {bind}, which other machines can't reach, but {task.name} is at {task.address}; "
+            f"give --bind {host}, or 0.0.0.0 for every address (whoever reaches a TensorFlow server can run "
+            "code on it: see docs/clusters.md)"
+        )
+    asynchronous = task.asynchronous_by_default and not config.distribution.sync
+    check_layout(
+        config,
+        num_local_replicas=max(1, config.distribution.num_gpus or 1) if not asynchronous else 1,
+        num_workers=task.num_workers if not asynchronous else 1,
+        asynchronous=asynchronous,
+    )
+    if asynchronous:
+        _check_asynchronous(config)
+
+
+def _check_asynchronous(config: Config) -> None:
+    num_gpus = config.distribution.num_gpus or 0
+    if num_gpus > 1:
+        raise InputError(
+            f"--num-gpus is {num_gpus}; allowed in asynchronous training: 0 or 1; "
+            "start one worker for each GPU"
+        )
+    if config.optimizer.optimizer != "sgd":
+        # Muon reads a weight, computes and writes it: what another worker adds in between would be lost.
+        raise InputError(
+            f"--optimizer is {config.optimizer.optimizer}; allowed in asynchronous training: sgd; "
+            "take that one, or train with --sync"
+        )
+    refused = {
+        "--sync-batch-norm": config.model.sync_batch_norm,
+        "--deterministic": config.run.deterministic,
+        "--variable-strategy GPU": config.distribution.variable_strategy == "GPU",
+        "--write-graph": config.run.write_graph,
+        "--write-images": config.run.write_images,
+    }
+    for flag, given in refused.items():
+        if given:
+            raise InputError(
+                f"{flag} is not available in asynchronous training, where workers don't wait for each other "
+                "and parameter servers hold the variables; leave it out, or train with --sync"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,81 @@
+"""A task's part in training one run: join the cluster, then train as a single process does."""
+
+import hashlib
+import json
+import time
+
+from labkit.distributed.membership import Membership
+from labkit.distributed.peers import PeerLost
+from labkit.distributed.signals import stop_on_signals
+from labkit.run_directory import RunDirectory, RunLock
+from labkit.training.plan import RunPlan, TrainResult
+from labkit.training.session import prepare_session, train_session
+
+__all__ = ["train_as_task"]
+
+
+def train_as_task(plan: RunPlan) -> TrainResult:
+    """Train the run of ``plan`` as its task, together with the others.
+
+    Raises InputError, before the run is changed, where another worker was asked for something else or the
+    network can't be trained so; PeerLost where another task doesn't appear, or is lost so that the cluster
+    has to start again from the last checkpoint.
+    """
+    run, task, devices = plan.run, plan.task, plan.devices
+    assert run is not None
+    assert task is not None
+    assert devices is not None
+    run.create()
+    lock = RunLock(run)
+    if task.is_chief:
+        _acquire_in_time(lock, run, plan.config.distribution.rendezvous_seconds)
+    membership = Membership(task, plan.config, run, _agreement(plan))
+    try:
+        with stop_on_signals() as stop:
+            strategy = membership.join(devices, stop)
+            if strategy is None:
+                message = f"{stop.name} before the first step"
+                result = TrainResult("interrupted", run, 0, message, signal_number=stop.signal_number)
+            else:
+                session, transfer = prepare_session(plan, strategy)
+                result = train_session(session, transfer, stop, membership)
+    except Exception as error:
+        # Without a goodbye: the others are to notice that this task is gone.
+        lost = membership.explain(error)
+        if lost:
+            raise PeerLost(lost) from None
+        raise
+    finally:
+        lock.release()
+    membership.leave()
+    return result
+
+
+def _acquire_in_time(lock: RunLock, run: RunDirectory, seconds: float) -> None:
+    """Take the run for the chief. Raises PeerLost where another process keeps it.
+
+    After the loss of a host its lock may be held for a while, by a file server or a process that is ending.
+    """
+    end = time.monotonic() + seconds
+    while not lock.acquire():
+        if time.monotonic() >= end:
+            raise PeerLost(
+                f"{run.path} has been written by another process for {seconds:g} s; end that first"
+            )
+        time.sleep(0.5)
+
+
+def _agreement(plan: RunPlan) -> str:
+    """Return what all workers in step must have in common: it decides which collectives come when."""
+    config = plan.config
+    assert plan.devices is not None
+    order = {
+        "eval_batch_size": config.data.eval_batch_size,
+        "checkpoint_every_steps": config.run.checkpoint_every_steps,
+        "evaluate_test": config.run.evaluate_test,
+    }
+    words = json.dumps(config.identity() | order, sort_keys=True)
+    return (
+        f"configuration {hashlib.sha256(words.encode()).hexdigest()[:8]}, data {plan.manifest.checksum[:8]}, "
+        f"{plan.devices.num_local_replicas} replicas a worker"
+    )

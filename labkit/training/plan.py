@@ -1,0 +1,399 @@
+"""Every decision before work starts, taken once: ``plan_run`` returns one frozen ``RunPlan``.
+
+Command line, cluster tasks, launcher, notebook, comparison, profile and evaluation all start from it, so a
+check that holds for one of them holds for all. Devices come last, because TensorFlow takes seconds to import:
+bad input is refused before that. Nothing is written, except a data set that has to be made.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit import home
+from labkit.config import Config
+from labkit.config.architectures import model_name
+from labkit.config.recorded import recorded_config
+from labkit.data.inputs import choose_input_path
+from labkit.data.manifest import Manifest, load_manifest, verify_shards
+from labkit.data.resolve import find_data_set, resolve
+from labkit.distributed.task import ClusterTask
+from labkit.errors import InputError
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
+from labkit.run_directory.metrics import MetricsReader, selection_metric
+from labkit.training.checks import check_cluster, check_fits, check_layout, check_targets
+from labkit.transfer.source import find_weight_source
+
+if TYPE_CHECKING:
+    from labkit.distributed.devices import Devices
+
+__all__ = [
+    "DATA_CHOICE",
+    "RunPlan",
+    "TrainResult",
+    "check_place",
+    "data_directory",
+    "decide_devices",
+    "place_run",
+    "plan_evaluation",
+    "plan_run",
+    "prepared_data_set",
+]
+
+BYTES_PER_METRICS_ROW = 400  # one train row, measured below 300, plus its TensorBoard event
+BASE_BYTES = 64 * 2**20  # predictions of the test set (about 30 MB), logs, the rest
+# A launcher that chose the data set tells its tasks so, for the run's record: {"asked_for": …, "note": …}
+DATA_CHOICE = "LABKIT_DATA_CHOICE"
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a call of training ended.
+
+    ``state``: finished, interrupted or failed. ``step``: completed steps. ``message``: one line for people.
+    ``test``: the metrics row of the test set, None where it wasn't evaluated. ``signal_number``: the signal
+    that interrupted it. ``did_work``: False where the run was finished before.
+    """
+
+    state: str
+    run: RunDirectory
+    step: int
+    message: str
+    test: dict[str, Any] | None = None
+    signal_number: int | None = None
+    did_work: bool = True
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What this process is going to do.
+
+    Attributes:
+        config: resolved: data set, input path and directories are named in it.
+        manifest: the prepared data set.
+        run: the run directory; None for measurements, which write no run.
+        found: what ``run`` holds: ``new``, ``resumable`` or ``finished``.
+        asked_for: the data set as the user named it, perhaps ``auto``.
+        data_note: the line that says which data set was chosen, and why.
+        task: this process's place in a cluster; None without one.
+        overwrite: whether to discard the run that is there.
+        devices: where this process's replicas are; None until they are decided (``on_devices``).
+        data_format: ``channels_last`` or ``channels_first``, decided with the devices.
+    """
+
+    config: Config
+    manifest: Manifest
+    run: RunDirectory | None
+    found: str
+    asked_for: str
+    data_note: str
+    task: ClusterTask | None = None
+    overwrite: bool = False
+    devices: "Devices | None" = None
+    data_format: str = ""
+
+    def train(self) -> TrainResult:
+        """Train the run to its end, from wherever it stands.
+
+        Raises InputError for what only the network or a checkpoint can tell, and PeerLost where the cluster
+        loses a task that it needs.
+        """
+        if self.found == "finished":
+            assert self.run is not None
+            return _already_finished(self.run)
+        from labkit.training.session import train
+
+        return train(self)
+
+    def evaluate(self, split: str, checkpoint: str = "best") -> dict[str, Any]:
+        """Evaluate a checkpoint on ``split``, and write its predictions for the dashboard.
+
+        Args:
+            split: ``test``, ``validation`` or ``train``.
+            checkpoint: ``best`` (on validation; the newest where there was none), ``last``, or a step.
+
+        Returns the content of ``predictions/<split>.json``. The metrics join the run's, once for each split
+        and step. Raises InputError where the checkpoint isn't there or belongs to other data.
+        """
+        import_tensorflow()
+        from labkit.training.checkpoint_evaluator import evaluate_checkpoint
+
+        return evaluate_checkpoint(self, split, checkpoint)
+
+    def on_devices(self) -> "RunPlan":
+        """Return the same with devices and data format decided; see ``decide_devices``."""
+        devices, data_format = decide_devices(self.config, self.task)
+        return replace(self, devices=devices, data_format=data_format)
+
+    def on_one_device(self, *, num_gpus: int = 1) -> "RunPlan":
+        """Return the same on one device: a GPU where one is found and ``num_gpus`` is 1, else the CPU."""
+        import_tensorflow()
+        from labkit.distributed.devices import num_gpus_found
+
+        here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
+        config = self.config.replace(here | {"num_gpus": min(num_gpus, num_gpus_found())})
+        return replace(self, config=config, task=None).on_devices()
+
+
+def plan_run(
+    config: Config,
+    *,
+    task: ClusterTask | None = None,
+    cluster: str = "",
+    overwrite: bool = False,
+    has_run: bool = True,
+    uses_devices: bool = True,
+    announce: Callable[[str], None] = print,
+) -> RunPlan:
+    """Decide what to train, on which data and devices, and where.
+
+    Args:
+        config: what was asked for.
+        task: this process's place in a cluster, or for a launcher its chief's.
+        cluster: given by a launcher, which prepares the data set: words for the end of the run's name.
+        overwrite: discard the run that is there.
+        has_run: False for a measurement, which writes no run.
+        uses_devices: False for a process that doesn't compute: a launcher, a server.
+        announce: takes lines about what takes long.
+
+    Raises InputError for whatever can't be trained, before anything is written.
+    """
+    launches = bool(cluster)
+    asked_for, note = config.data.dataset, ""
+    if task is not None:
+        check_cluster(config, task)
+        if not launches:
+            _refuse_overwrite(overwrite)
+            asked_for, note = _launchers_choice() or (asked_for, note)
+    config = _with_recorded_choices(config, overwrite)
+    manifest, why = prepared_data_set(config, may_prepare=task is None or launches)
+    if manifest is None:
+        if has_run and config.run.job_dir is not None:
+            check_place(config, RunDirectory(config.run.job_dir))
+        if uses_devices:  # too few GPUs, say, are refused before minutes of download
+            decide_devices(config, task)
+        import_tensorflow()
+        manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
+    run, found = None, "new"
+    check_fits(config.data, manifest)
+    if has_run:
+        config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
+    if found != "finished":
+        _check_shards(config, manifest)
+    plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite)
+    return plan.on_devices() if uses_devices and found != "finished" else plan
+
+
+def plan_evaluation(
+    run: RunDirectory,
+    split: str,
+    *,
+    data_dir: str | None = None,
+    eval_batch_size: int | None = None,
+    num_intra_threads: int | None = None,
+    test_time_augmentation: str | None = None,
+) -> RunPlan:
+    """Decide how to evaluate checkpoints of ``run`` in this process; None means as recorded in the run.
+
+    The devices are not decided yet: see ``RunPlan.on_one_device``. Raises InputError where the run can't be
+    read or written to, or its data set isn't prepared here.
+    """
+    config = recorded_config(run)
+    check_writable(run.path, "RUN")
+    given = {
+        "data_dir": data_dir,
+        "eval_batch_size": eval_batch_size,
+        "num_intra_threads": num_intra_threads,
+        "test_time_augmentation": test_time_augmentation,
+    }
+    changed = {name: value for name, value in given.items() if value is not None}
+    config = config.replace(changed | {"job_dir": str(run.path)})
+    manifest = load_manifest(data_directory(config), config.data.dataset)
+    if not manifest.splits.get(split):
+        raise InputError(
+            f"--split is {split!r}; {manifest.dataset} is prepared with: {', '.join(manifest.splits)}"
+        )
+    return RunPlan(config, manifest, run, "resumable", manifest.dataset, "")
+
+
+# ---- configuration and data set ------------------------------------------------------------------------
+
+
+def _with_recorded_choices(config: Config, overwrite: bool) -> Config:
+    """Resolve ``auto`` for a run that goes on: the data set and input path that it was started with."""
+    automatic = [name for name in ("dataset", "input_path") if getattr(config.data, name) == "auto"]
+    if not automatic or config.run.job_dir is None or overwrite:
+        return config
+    run = RunDirectory(config.run.job_dir)
+    check_writable(run.path, "--job-dir")
+    if not run.exists():
+        return config
+    recorded = recorded_config(run).flat()
+    return config.replace({name: recorded[name] for name in automatic})
+
+
+def _launchers_choice() -> tuple[str, str] | None:
+    """Return what the launcher of this task said of the data set: its name as asked for, and the note."""
+    text = os.environ.get(DATA_CHOICE, "")
+    if not text:
+        return None
+    try:
+        choice = json.loads(text)
+        return str(choice["asked_for"]), str(choice["note"])
+    except (ValueError, LookupError, TypeError):
+        raise InputError(
+            f"{DATA_CHOICE} is {text[:200]!r}; only labkit cluster local sets it: unset it"
+        ) from None
+
+
+def data_directory(config: Config) -> Path:
+    """Return the folder of data sets that a configuration names, or labkit's own."""
+    named = config.data.data_dir
+    return Path(named).expanduser().absolute() if named else home.data_home()
+
+
+def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | None, str]:
+    """Return the manifest and the line that says which data set it is; None where it has to be made.
+
+    A data directory that the user names must hold what is asked for; labkit's own is filled where
+    ``may_prepare``. Raises InputError where there is nothing, or where the loss isn't for such labels.
+    """
+    dataset, data_dir = config.data.dataset, data_directory(config)
+    is_named = config.data.data_dir is not None
+    manifest, note = find_data_set(dataset, data_dir, may_prepare=may_prepare and not is_named)
+    check_targets(config, manifest)
+    if manifest is not None:
+        return manifest, note
+    if dataset == "cifar10":
+        load_manifest(data_dir, dataset)  # raises, with what to do
+    option = "" if dataset == "auto" else f" --dataset {dataset}"
+    way_out = f"labkit data prepare --data-dir {data_dir}{option}"
+    if is_named:
+        name = "" if dataset == "auto" else f" {dataset!r}"
+        raise InputError(
+            f"--data-dir {data_dir} holds no prepared data set{name}; prepare it with: {way_out}"
+        )
+    if not may_prepare:  # many tasks would prepare it at once
+        raise InputError(f"no data set is prepared in {data_dir}; in a cluster prepare it first: {way_out}")
+    return None, ""
+
+
+def _check_shards(config: Config, manifest: Manifest) -> None:
+    damaged = verify_shards(manifest)
+    if damaged:
+        raise InputError(
+            f"{manifest.directory}: damaged or missing {', '.join(damaged)}; rebuild with: "
+            f"labkit data prepare --dataset {manifest.dataset} --data-dir {manifest.directory.parent}"
+        )
+
+
+# ---- devices and cluster -------------------------------------------------------------------------------
+
+
+def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[Devices, str]":
+    """Configure TensorFlow for this process; return its devices and the data format that they take.
+
+    Raises InputError where they can't run the configuration.
+    """
+    import_tensorflow()
+    from labkit.distributed.devices import check_precision, choose_data_format, configure_tensorflow
+
+    devices = configure_tensorflow(config.distribution, deterministic=config.run.deterministic, task=task)
+    check_layout(
+        config,
+        num_local_replicas=devices.num_local_replicas,
+        num_workers=devices.num_workers,
+        asynchronous=devices.asynchronous_workers > 0,
+    )
+    check_precision(config.model, devices)
+    # The strategy over several workers must be made before any operation: there the format is tried later.
+    return devices, choose_data_format(config.model, devices, probe=task is None)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise InputError(
+            "--overwrite in a cluster would discard the run again at every restart; remove the directory "
+            "first (labkit cluster local does so by itself)"
+        )
+
+
+# ---- the run directory ---------------------------------------------------------------------------------
+
+
+def place_run(
+    config: Config, manifest: Manifest, *, overwrite: bool = False, cluster: str = ""
+) -> tuple[Config, RunDirectory, str]:
+    """Decide on the run directory; ``job_dir`` None derives its name from the configuration.
+
+    Returns the configuration with data set, input path and directories named, the directory, and what it
+    holds: ``new``, ``resumable`` or ``finished``. Raises InputError where it can't be written, holds
+    something else, or a run with another configuration, and where the disk is too full.
+    """
+    # The name comes from what was asked for; what this machine makes of ``auto`` must not change it.
+    run = RunDirectory(config.run.job_dir or home.runs_home() / _run_name(config, manifest.dataset, cluster))
+    config = config.replace(
+        {"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
+    )
+    config = _with_recorded_choices(config, overwrite)
+    config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
+    check_place(config, run)
+    found = "new"
+    if run.exists():
+        recorded = recorded_config(run)
+        if not overwrite:
+            found = _found(run, recorded, config)
+    if found == "new" and config.transfer.start_from is not None:
+        find_weight_source(config.transfer.start_from, config.model)
+    return config, run, found
+
+
+def _found(run: RunDirectory, recorded: Config, config: Config) -> str:
+    differences = recorded.differences(config)
+    if differences:
+        raise InputError(
+            f"--job-dir {run.path} holds a run with another configuration: {'; '.join(differences)}; "
+            "name another directory, or discard that run with --overwrite"
+        )
+    status = run.read_status()
+    done = status is not None and status.state == "finished" and status.step >= config.run.train_steps
+    return "finished" if done else "resumable"
+
+
+def check_place(config: Config, run: RunDirectory) -> None:
+    """Raise InputError where ``run`` can't be written, holds something else, or has too little space."""
+    check_writable(run.path, "--job-dir")
+    check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
+    if not run.exists() and holds_something_else(run):
+        raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
+
+
+def _run_name(config: Config, dataset: str, cluster: str) -> str:
+    """Return a readable name that is the same for the same configuration.
+
+    Several GPUs, or a ``cluster``, give another name: whoever asks for them wants to see them train, not what
+    one process has done already. (A directory that is named goes on with any number of replicas.)
+    """
+    resolved = config.replace({"dataset": dataset})
+    replicas = config.distribution.num_gpus or 1
+    suffix = (f"-{replicas}gpus" if replicas > 1 else "") + (f"-{cluster}" if cluster else "")
+    return f"{model_name(config.model)}-{dataset}-{resolved.fingerprint()}{suffix}"
+
+
+def _already_finished(run: RunDirectory) -> TrainResult:
+    """Report a finished run with the test of the weights that it chose, whatever was evaluated since."""
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    status = run.read_status()
+    step = status.step if status else 0
+    validations = reader.split("validation")
+    # The first of the best, as the loop chooses.
+    chosen = max(validations, key=selection_metric)["step"] if validations else step
+    tests = {row["step"]: row for row in reader.split("test")}
+    how = run.read_environment().get("description", "unknown devices")
+    message = f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}"
+    return TrainResult("finished", run, step, message, tests.get(chosen), did_work=False)
