@@ -31,7 +31,7 @@ def run(tmp_path) -> RunDirectory:
     """A run that was interrupted at step 4."""
     run = RunDirectory(tmp_path / "run")
     run.create()
-    run.config_path.write_text(json.dumps(config(run.path).to_json()))
+    run.config_path.write_text(json.dumps(config(run.path, input_path="memory").to_json()))
     run.write_status(Status("interrupted", step=4, total_steps=10))
     return run
 
