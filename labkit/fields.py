@@ -10,7 +10,17 @@ from typing import Any
 
 from labkit.errors import InputError
 
-__all__ = ["FieldInfo", "FieldOwner", "fields_of", "option", "unknown_name_error"]
+__all__ = [
+    "LOCAL_PATH",
+    "FieldInfo",
+    "FieldOwner",
+    "fields_of",
+    "is_local_path",
+    "option",
+    "unknown_name_error",
+]
+
+LOCAL_PATH = "a path on this machine, such as a folder where a bucket is mounted"
 
 _CACHE: dict[type, tuple["FieldInfo", ...]] = {}
 
@@ -24,8 +34,13 @@ def option(
     maximum: float = 2**31 - 1,
     below: float | None = None,
     identity: bool = True,
+    is_path: bool = False,
 ) -> Any:
-    """Declare a field. ``identity``: whether another value makes it another run (what is trained)."""
+    """Declare a field.
+
+    ``identity``: whether another value makes it another run (what is trained). ``is_path``: whether it names
+    a file or folder, which must be on this machine.
+    """
     metadata = {
         "help": help,
         "choices": choices,
@@ -33,6 +48,7 @@ def option(
         "maximum": maximum,
         "below": below,
         "identity": identity,
+        "is_path": is_path,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -52,6 +68,7 @@ class FieldInfo:
     maximum: float
     below: float | None
     identity: bool
+    is_path: bool
 
     @property
     def flag(self) -> str:
@@ -63,6 +80,8 @@ class FieldInfo:
         if self.choices:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         kind = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[self.type]
+        if self.is_path:
+            kind = LOCAL_PATH
         if self.minimum is not None:
             kind += f" of at least {self.minimum:g}"
         if self.below is not None:
@@ -80,6 +99,8 @@ class FieldInfo:
             value, good = float(value), True
         if good and self.type is float:
             good = math.isfinite(value)
+        if good and self.is_path:
+            good = is_local_path(value)
         if good and self.choices is not None:
             good = value in self.choices
         if good and self.minimum is not None:
@@ -123,6 +144,11 @@ def _field_info(field: dataclasses.Field, owner: str, hint: Any) -> FieldInfo:
     optional = isinstance(hint, types.UnionType)
     kind = next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint
     return FieldInfo(field.name, owner, kind, optional, field.default, **field.metadata)
+
+
+def is_local_path(text: str) -> bool:
+    """Return False for an address, such as gs://bucket/run: as a path it would be a folder ``gs:``."""
+    return "://" not in text
 
 
 def unknown_name_error(kind: str, name: str, known: typing.Iterable[str]) -> InputError:

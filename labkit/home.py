@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+from labkit.errors import InputError
+from labkit.fields import LOCAL_PATH, is_local_path
+
 __all__ = ["data_home", "home", "runs_home"]
 
 
@@ -10,10 +13,13 @@ def home() -> Path:
     """Return the folder that holds ``data/`` and ``runs/``.
 
     ``LABKIT_HOME`` when it is set, else the checkout that labkit is imported from (recognised by its
-    ``pyproject.toml``), else ``~/.labkit``. The folder is not created here.
+    ``pyproject.toml``), else ``~/.labkit``. The folder is not created here. Raises InputError where
+    ``LABKIT_HOME`` is no local path.
     """
     named = os.environ.get("LABKIT_HOME")
     if named:
+        if not is_local_path(named):
+            raise InputError(f"LABKIT_HOME is {named!r}; allowed: {LOCAL_PATH}")
         return Path(named).expanduser().absolute()
     checkout = Path(__file__).resolve().parents[1]
     if (checkout / "pyproject.toml").is_file():

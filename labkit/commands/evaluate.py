@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from labkit.actions import Action
-from labkit.arguments import seconds, whole_number
+from labkit.arguments import local_path, seconds, whole_number
 from labkit.errors import InputError
 
 __all__ = ["ACTION"]
@@ -20,7 +20,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--checkpoint", help="best, last, or a step (default: best on validation)")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where the data set is (default: where the run had it)"
+        "--data-dir",
+        type=local_path,
+        metavar="DIR",
+        help="where the data set is (default: where the run had it)",
     )
     parser.add_argument("--eval-batch-size", type=whole_number(), metavar="N", help="(default: the run's)")
     parser.add_argument(

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from labkit.actions import Action
+from labkit.arguments import local_path
 from labkit.errors import InputError
 
 __all__ = ["ACTION"]
@@ -11,7 +12,9 @@ __all__ = ["ACTION"]
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``labkit runs``."""
-    parser.add_argument("--runs-dir", metavar="DIR", help="folder of runs (default: <home>/runs)")
+    parser.add_argument(
+        "--runs-dir", type=local_path, metavar="DIR", help="folder of runs (default: <home>/runs)"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:

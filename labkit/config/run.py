@@ -12,7 +12,10 @@ class RunConfig(FieldOwner):
     """How long, where to, what is written when."""
 
     job_dir: str | None = option(
-        None, "run directory (None: <home>/runs/<name made from the configuration>)", identity=False
+        None,
+        "run directory (None: <home>/runs/<name made from the configuration>)",
+        identity=False,
+        is_path=True,
     )
     train_steps: int = option(80000, "training steps of the whole run", minimum=1, maximum=10**9)
     seed: int = option(0, "decides initial weights, epoch order and distortion", minimum=0, below=2**31)
