@@ -44,5 +44,5 @@ class RunConfig(FieldOwner):
     histograms_every_steps: int = option(
         0, "steps between two sets of weight histograms in events/ (0: none)", minimum=0, identity=False
     )
-    write_graph: bool = option(False, "write the step's graph to events/", identity=False)
+    write_graph: bool = option(False, "write the training step's graph to events/", identity=False)
     write_images: bool = option(False, "write a batch of distorted images to events/", identity=False)
