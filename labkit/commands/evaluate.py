@@ -6,6 +6,7 @@ from typing import Any
 from labkit.actions import Action
 from labkit.arguments import local_path, seconds, whole_number
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["ACTION"]
 
@@ -79,7 +80,8 @@ def _print_figures(figures: dict[str, Any]) -> None:
 
     names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in figures else {}
     print(
-        f"{figures['split']} of {figures['examples']:,} examples, step {figures['checkpoint_step']}: "
+        f"{figures['split']} of {counted(figures['examples'], 'example')}, "
+        f"step {figures['checkpoint_step']}: "
         f"{figures_in_words(figures, names)}"
     )
     if "tta_accuracy" in figures:
@@ -116,7 +118,7 @@ def _watch(options: argparse.Namespace) -> int:
         wait_seconds=60.0 if options.wait_seconds is None else options.wait_seconds,
         announce=lambda line: print(line, flush=True),
     )
-    print(f"{result.evaluated} checkpoints evaluated; {result.message}")
+    print(f"{counted(result.evaluated, 'checkpoint')} evaluated; {result.message}")
     if result.signal_number:
         return 128 + result.signal_number
     return 0 if result.state == "finished" else 1

@@ -21,6 +21,7 @@ import numpy as np
 from labkit.data.manifest import file_sha256
 from labkit.data.pickles import load_pickle
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["ImageData", "read_archive", "source_sha256"]
 
@@ -203,7 +204,7 @@ def _assemble(
     if len(set(sizes.values())) > 1:
         shortest = min(sizes, key=lambda name: sizes[name])
         raise InputError(
-            f"{path}: {shortest} has only {sizes[shortest]} images, others {max(sizes.values())}"
+            f"{path}: {shortest} has only {counted(sizes[shortest], 'image')}, others {max(sizes.values())}"
         )
     return ImageData(
         train_images=np.concatenate([batches[name][0] for name in train_names]),
@@ -240,7 +241,7 @@ def _python_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     if planes.shape[1] != _PIXELS:
         raise InputError(f"{where} has rows of {planes.shape[1]} bytes instead of {_PIXELS}")
     if labels.shape != (len(planes),) or (labels.size and labels.dtype.kind not in "iu"):
-        raise InputError(f"{where} has {len(planes)} images, its labels are not as many integers")
+        raise InputError(f"{where} has {counted(len(planes), 'image')}, its labels are not as many integers")
     return _to_images(planes), labels
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from labkit.plurals import counted
 from labkit.training.engines import StepResult
 from labkit.training.session import Session
 
@@ -159,7 +160,7 @@ class AsynchronousEngine:
         update was lost.
         """
         if self._under_way:
-            raise RuntimeError(f"{len(self._under_way)} steps are still under way")
+            raise RuntimeError(f"{counted(len(self._under_way), 'step')} still under way")
         surplus = int(self._session.step.numpy()) - self._completed
         if surplus < 0:
             raise RuntimeError(f"{-surplus} of {self._completed} updates were lost on the parameter servers")

@@ -18,6 +18,7 @@ from labkit.metrics import (
     figures_in_words,
 )
 from labkit.notices import import_tensorflow
+from labkit.plurals import counted
 from labkit.runs import RunDirectory
 from labkit.training.api import evaluation_inputs
 from labkit.training.run_watch import RunWatch, Standing, wait_for_run
@@ -229,7 +230,7 @@ class Follower:
             self._evaluator.write_event(row)
             self._announce(
                 f"{self._split} at step {step}: {figures_in_words(row)}  "
-                f"({row['examples']:,} examples in {row['seconds']:.1f} s)"
+                f"({counted(row['examples'], 'example')} in {row['seconds']:.1f} s)"
             )
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.metrics import selection_figure
 from labkit.peers import PeerLost
+from labkit.plurals import counted
 from labkit.runs import RunDirectory
 from labkit.training import announcements
 from labkit.training.asynchronous import AsynchronousEngine
@@ -351,7 +352,7 @@ class TrainLoop:
             evaluation, test = self.evaluator.evaluate("test", chosen)
             if self.writes:
                 write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)
-        return self._end("finished", f"{self.total_steps} steps", test)
+        return self._end("finished", counted(self.total_steps, "step"), test)
 
     def _end(self, state: str, message: str, test: dict[str, Any] | None = None) -> TrainResult:
         self.telemetry.state(state, message)

@@ -10,6 +10,7 @@ from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.peers import PeerLost
+from labkit.plurals import counted
 from labkit.runs import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.training.admission import check_disk_space, discard
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -136,7 +137,7 @@ def _agreement(config: Config, manifest: Manifest, plan: DevicePlan) -> str:
     words = json.dumps(config.identity() | order, sort_keys=True)
     return (
         f"configuration {hashlib.sha256(words.encode()).hexdigest()[:8]}, data {manifest.checksum[:8]}, "
-        f"{plan.num_local_replicas} replicas a worker"
+        f"{counted(plan.num_local_replicas, 'replica')} a worker"
     )
 
 
