@@ -177,7 +177,7 @@ def test_a_sixth_batch_is_refused(fake_cifar, tmp_path):
     [
         (b"", "is empty"),
         (b"\0" * 3072, "truncated"),
-        (b"\0" * 3073, "has only 1 images"),
+        (b"\0" * 3073, "has only 1 image,"),
         (b"\x0a" * 3073, "labels 10"),
     ],
 )
