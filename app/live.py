@@ -11,6 +11,7 @@ import streamlit as st
 from app import frames, state, workers
 from app.charts import COLORS, X_AXES, Line, curve_figure, last_steps
 from app.curves import Snapshot
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
 
@@ -205,7 +206,7 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
         st.info("No metrics yet: the first point shows within a second of the first step.")
         return
     if metrics.damaged_lines:
-        st.warning(f"{metrics.damaged_lines:,} damaged lines in `metrics.jsonl` were left out.")
+        st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
     # A figure is made anew only when its points or the way to show them have changed.
     wanted = (run.path, metrics.version, x_axis, smoothing, window, log_y)
     if st.session_state.get("live_metrics_of") != wanted:

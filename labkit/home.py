@@ -3,17 +3,29 @@
 import os
 from pathlib import Path
 
-__all__ = ["data_home", "home", "runs_home"]
+from labkit.errors import InputError
+
+__all__ = ["LOCAL_PATH", "data_home", "home", "is_local_path", "runs_home"]
+
+LOCAL_PATH = "a path on this machine, such as a folder where a bucket is mounted"
+
+
+def is_local_path(text: str) -> bool:
+    """Return False for an address, such as gs://bucket/run: as a path it would be a folder ``gs:``."""
+    return "://" not in text
 
 
 def home() -> Path:
     """Return the folder that holds ``data/`` and ``runs/``.
 
     ``LABKIT_HOME`` when it is set, else the checkout that labkit is imported from (recognised by its
-    ``pyproject.toml``), else ``~/.labkit``. The folder is not created here.
+    ``pyproject.toml``), else ``~/.labkit``. The folder is not created here. Raises InputError where
+    ``LABKIT_HOME`` is no local path.
     """
     named = os.environ.get("LABKIT_HOME")
     if named:
+        if not is_local_path(named):
+            raise InputError(f"LABKIT_HOME is {named!r}; allowed: {LOCAL_PATH}")
         return Path(named).expanduser().absolute()
     checkout = Path(__file__).resolve().parents[1]
     if (checkout / "pyproject.toml").is_file():

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,13 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slow tests last, so that what breaks quickly is seen first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is about PyTorch where there is none, and run the slow tests last."""
+    if find_spec("torch") is None:
+        left_out = [item for item in items if item.get_closest_marker("torch")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    # What breaks quickly is seen first.
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 

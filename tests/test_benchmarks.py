@@ -54,8 +54,6 @@ from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
 from labkit.run_directory import RunDirectory
 
-needs_torch = pytest.mark.skipif(not torch_is_installed(), reason="PyTorch is not installed: make peers")
-
 # ---- figures -------------------------------------------------------------------------------------------
 
 
@@ -302,7 +300,7 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     assert min(moved) > 1e-3  # ten times the tolerance: all of them were updated
 
 
-@needs_torch
+@pytest.mark.torch
 def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
     """PyTorch pads strided convolutions on the other side: it gets kernels and images the other way round."""
     import tensorflow as tf
@@ -375,7 +373,7 @@ def _weights_of_both(ours, peer) -> Iterator[tuple[np.ndarray, Any]]:
     yield logits.bias.numpy(), peer.logits.bias
 
 
-@needs_torch
+@pytest.mark.torch
 def test_the_torch_peer_predicts_alike_with_its_norms_folded():
     import torch
 
@@ -393,7 +391,7 @@ def test_the_torch_peer_predicts_alike_with_its_norms_folded():
     assert not [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
 
 
-@needs_torch
+@pytest.mark.torch
 def test_the_torch_peer_says_why_it_cannot_compile(shapes, tmp_path, monkeypatch):
     common.write_arrays(shapes, "test", tmp_path / "test.npz")
     flags = [
@@ -458,7 +456,7 @@ def test_the_per_example_peer_yields_distorted_standardised_images_of_the_data_s
     _assert_distorted(shapes, batch.numpy(), labels.numpy())
 
 
-@needs_torch
+@pytest.mark.torch
 def test_the_torch_peer_yields_distorted_standardised_images_of_the_data_set(shapes, tmp_path):
     import torch
 
@@ -558,7 +556,7 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
         pytest.param(
             "inference",
             "--steps 1 --forms eager --allocators keeping --precisions float32 mixed_bfloat16",
-            marks=needs_torch,
+            marks=pytest.mark.torch,
         ),
         pytest.param(
             "input_pipeline",

@@ -3,6 +3,7 @@
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["CLUSTER_FLAGS", "check_replicas", "train_arguments"]
 
@@ -40,14 +41,14 @@ def check_replicas(config: Config, tasks: int, gpus_per_task: int, ps: int) -> N
         raise InputError(f"--ps is {ps} with --sync; allowed: 0, or training without --sync")
     if ps and tasks < ps + 2:
         raise InputError(
-            f"--ps is {ps} of {tasks} tasks; besides them a chief and at least one worker are needed: "
-            f"allowed: at most {max(0, tasks - 2)}, or more tasks"
+            f"--ps is {ps} of {counted(tasks, 'task')}; besides them a chief and at least one worker are "
+            f"needed: allowed: at most {max(0, tasks - 2)}, or more tasks"
         )
     devices = config.distribution.num_gpus
     if (devices or 0) > gpus_per_task and not config.distribution.simulate_missing_gpus:
         raise InputError(
-            f"--num-gpus is {devices}, but each process is given {gpus_per_task} GPUs; leave it out, or ask "
-            "the launcher for them (slurm: --gpus-per-task, kubernetes: --gpus)"
+            f"--num-gpus is {devices}, but each process is given {counted(gpus_per_task, 'GPU')}; leave it "
+            "out, or ask the launcher for them (slurm: --gpus-per-task, kubernetes: --gpus)"
         )
     if not ps:
         config.check_replicas(tasks * max(1, gpus_per_task if devices is None else devices))

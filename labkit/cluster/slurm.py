@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["expand_hostlist", "listening_address", "node_address", "task_from_slurm"]
 
@@ -43,8 +44,8 @@ def task_from_slurm(
     rank, tasks = (_number(environment, name) for name in ("SLURM_PROCID", "SLURM_NTASKS"))
     if len(counts) != len(nodes) or sum(counts) != tasks:
         raise InputError(
-            f"SLURM_NTASKS is {tasks}, but SLURM_STEP_TASKS_PER_NODE gives {counts} on {len(nodes)} nodes; "
-            "run labkit as the only program of its job step"
+            f"SLURM_NTASKS is {tasks}, but SLURM_STEP_TASKS_PER_NODE gives {counts} on "
+            f"{counted(len(nodes), 'node')}; run labkit as the only program of its job step"
         )
     if rank >= tasks:
         raise InputError(f"SLURM_PROCID is {rank}, but SLURM_NTASKS is {tasks}; allowed: 0 to {tasks - 1}")
@@ -63,7 +64,9 @@ def task_from_slurm(
     if not ps:
         return ClusterTask({"worker": addresses}, "worker", rank)
     if tasks < ps + 2:
-        raise InputError(f"--ps is {ps} of {tasks} tasks; a chief and a worker are needed besides them")
+        raise InputError(
+            f"--ps is {ps} of {counted(tasks, 'task')}; a chief and a worker are needed besides them"
+        )
     jobs = {"chief": addresses[:1], "worker": addresses[1:-ps], "ps": addresses[-ps:]}
     name, first = ("chief", 0) if rank == 0 else ("ps", tasks - ps) if rank >= tasks - ps else ("worker", 1)
     return ClusterTask(jobs, name, rank - first)

@@ -11,8 +11,9 @@ from labkit.config import Config, fields_by_name
 from labkit.config.fields import FieldInfo, unknown_name_error
 from labkit.config.presets import preset_values
 from labkit.errors import InputError
+from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = ["Parser", "add_field", "config_of", "seconds", "typed", "whole_number"]
+__all__ = ["Parser", "add_field", "config_of", "local_path", "seconds", "typed", "whole_number"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,6 +90,12 @@ def whole_number() -> Any:
     return convert
 
 
+def local_path(text: str) -> str:
+    if not is_local_path(text):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: {LOCAL_PATH}")
+    return text
+
+
 def seconds(text: str) -> float:
     try:
         value = float(text)
@@ -103,5 +110,5 @@ def config_of(options: argparse.Namespace) -> Config:
     """Return the configuration of a preset, where one is named, and of the flags that were given."""
     fields = fields_by_name()
     given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    preset = preset_values(options.preset) if options.preset else {}
+    preset = {} if options.preset is None else preset_values(options.preset)
     return Config.from_flat({**preset, **given})

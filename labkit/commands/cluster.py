@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from labkit.commands.command import Command, CommandGroup
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.home import LOCAL_PATH, is_local_path
 
 __all__ = ["COMMAND"]
 
@@ -95,6 +96,8 @@ def _slurm_task(options: argparse.Namespace) -> NoReturn:
     from labkit.cluster.tasks import ENDING, become_slurm_task
 
     command = _behind_dashes(options.command_line)
+    if options.ending and not is_local_path(options.ending):
+        raise InputError(f"--ending is {options.ending!r}; allowed: {LOCAL_PATH}")
     try:
         become_slurm_task(command, ps=options.ps, ending=options.ending)
     except InputError:

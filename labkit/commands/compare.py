@@ -5,7 +5,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.comparison.budget import shared_fields
-from labkit.commands.arguments import add_field, typed, whole_number
+from labkit.commands.arguments import add_field, local_path, typed, whole_number
 from labkit.commands.command import Command
 from labkit.config import fields_by_name
 from labkit.errors import InputError
@@ -40,6 +40,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", help="recipe of a named run, whatever its model (see labkit train)")
     parser.add_argument(
         "--output",
+        type=local_path,
         metavar="DIR",
         help="where all of it goes (default: <home>/comparisons/<name made from the budget>)",
     )
@@ -101,7 +102,7 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     if options.models is None:
         raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
     models = [name.strip() for name in options.models.split(",")]
-    preset = preset_values(options.preset) if options.preset else {}
+    preset = {} if options.preset is None else preset_values(options.preset)
     shared = {name: value for name, value in preset.items() if name not in INSTEAD}
     given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
     return models, {**shared, **given}

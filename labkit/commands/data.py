@@ -2,7 +2,7 @@
 
 import argparse
 
-from labkit.commands.arguments import whole_number
+from labkit.commands.arguments import local_path, whole_number
 from labkit.commands.command import Command, CommandGroup
 from labkit.errors import InputError
 
@@ -18,10 +18,14 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
         help="cifar10, or what labkit draws itself, with one label per image or several (default: cifar10)",
     )
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="folder of prepared data sets (default: <home>/data)"
+        "--data-dir",
+        type=local_path,
+        metavar="DIR",
+        help="folder of prepared data sets (default: <home>/data)",
     )
     parser.add_argument(
         "--archive",
+        type=local_path,
         metavar="PATH",
         help="cifar-10-python.tar.gz, cifar-10-binary.tar.gz, or an extracted folder (default: download)",
     )

@@ -15,6 +15,7 @@ from typing import Any
 from labkit import home
 from labkit.commands.command import Command
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["COMMAND", "find_notebook", "read_conclusion", "run_demo"]
 
@@ -203,7 +204,8 @@ def _report(
         announce("the run was finished already: nothing was trained, its results were drawn anew")
     if conclusion["banner"]:
         announce(conclusion["banner"])
-    figures = f"{conclusion['accuracy']:.4f} ({conclusion['examples']:,} images, step {conclusion['step']})"
+    images = counted(conclusion["examples"], "image")
+    figures = f"{conclusion['accuracy']:.4f} ({images}, step {conclusion['step']})"
     lines = (
         ("notebook", str(place)),
         ("run", conclusion["run"]),

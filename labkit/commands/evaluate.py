@@ -3,9 +3,10 @@
 import argparse
 from typing import Any
 
-from labkit.commands.arguments import seconds, whole_number
+from labkit.commands.arguments import local_path, seconds, whole_number
 from labkit.commands.command import Command
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["COMMAND"]
 
@@ -20,7 +21,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--checkpoint", help="best, last, or a step (default: best on validation)")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where the data set is (default: where the run had it)"
+        "--data-dir",
+        type=local_path,
+        metavar="DIR",
+        help="where the data set is (default: where the run had it)",
     )
     parser.add_argument("--eval-batch-size", type=whole_number(), metavar="N", help="(default: the run's)")
     parser.add_argument(
@@ -77,7 +81,8 @@ def _print_metrics(figures: dict[str, Any]) -> None:
 
     names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in figures else {}
     print(
-        f"{figures['split']} of {figures['examples']:,} examples, step {figures['checkpoint_step']}: "
+        f"{figures['split']} of {counted(figures['examples'], 'example')}, "
+        f"step {figures['checkpoint_step']}: "
         f"{metrics_in_words(figures, names)}"
     )
     if "tta_accuracy" in figures:
@@ -114,7 +119,7 @@ def _watch(options: argparse.Namespace) -> int:
         wait_seconds=60.0 if options.wait_seconds is None else options.wait_seconds,
         announce=lambda line: print(line, flush=True),
     )
-    print(f"{result.evaluated} checkpoints evaluated; {result.message}")
+    print(f"{counted(result.evaluated, 'checkpoint')} evaluated; {result.message}")
     if result.signal_number:
         return 128 + result.signal_number
     return 0 if result.state == "finished" else 1

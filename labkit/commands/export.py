@@ -2,6 +2,7 @@
 
 import argparse
 
+from labkit.commands.arguments import local_path
 from labkit.commands.command import Command
 from labkit.export.formats import FORMATS
 from labkit.run_directory.find import find_run
@@ -18,6 +19,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=tuple(FORMATS), default="keras", help="(default: keras)")
     parser.add_argument(
         "--output",
+        type=local_path,
         metavar="PATH",
         help="the file, for saved_model the folder (default: named after the run, in the current folder)",
     )
@@ -34,7 +36,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "image; exit code 1, and nothing written, where they differ",
     )
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where the data set is (default: where the run had it)"
+        "--data-dir",
+        type=local_path,
+        metavar="DIR",
+        help="where the data set is (default: where the run had it)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the output that is there")
 

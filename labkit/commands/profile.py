@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.commands.arguments import add_field, config_of, whole_number
+from labkit.commands.arguments import add_field, config_of, local_path, whole_number
 from labkit.commands.command import Command
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
@@ -32,7 +32,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output",
-        type=Path,
+        type=local_path,
         metavar="DIR",
         help="keep the trace there, for TensorBoard's profile plugin (default: it is thrown away)",
     )
@@ -49,7 +49,9 @@ def _run(options: argparse.Namespace) -> int:
     _check_alone(config)
     from labkit.analysis.profile import profile_training
 
-    profile = profile_training(config, steps=options.steps, output=options.output)
+    profile = profile_training(
+        config, steps=options.steps, output=None if options.output is None else Path(options.output)
+    )
     _print_times(profile)
     _print_metrics(profile)
     if options.output:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from labkit.commands.arguments import local_path
 from labkit.commands.command import Command
 from labkit.errors import InputError
 
@@ -11,7 +12,9 @@ __all__ = ["COMMAND"]
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``labkit runs``."""
-    parser.add_argument("--runs-dir", metavar="DIR", help="folder of runs (default: <home>/runs)")
+    parser.add_argument(
+        "--runs-dir", type=local_path, metavar="DIR", help="folder of runs (default: <home>/runs)"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -21,7 +21,10 @@ class DataConfig(FieldOwner):
         choices=("auto", "cifar10", "shapes", "shapes_multilabel"),
     )
     data_dir: str | None = option(
-        None, "folder of prepared data sets (None: <home>/data; see labkit doctor)", identity=False
+        None,
+        "folder of prepared data sets (None: <home>/data; see labkit doctor)",
+        identity=False,
+        is_path=True,
     )
     train_batch_size: int = option(
         128, "examples per training step, over all replicas", minimum=1, maximum=2**17

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import InputError
+from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = ["FieldInfo", "FieldOwner", "fields_of", "option", "unknown_name_error"]
+__all__ = [
+    "FieldInfo",
+    "FieldOwner",
+    "fields_of",
+    "option",
+    "unknown_name_error",
+]
+
 
 _CACHE: dict[type, tuple["FieldInfo", ...]] = {}
 
@@ -24,8 +32,13 @@ def option(
     maximum: float = 2**31 - 1,
     below: float | None = None,
     identity: bool = True,
+    is_path: bool = False,
 ) -> Any:
-    """Declare a field. ``identity``: whether another value makes it another run (what is trained)."""
+    """Declare a field.
+
+    ``identity``: whether another value makes it another run (what is trained). ``is_path``: whether it names
+    a file or folder, which must be on this machine.
+    """
     metadata = {
         "help": help,
         "choices": choices,
@@ -33,6 +46,7 @@ def option(
         "maximum": maximum,
         "below": below,
         "identity": identity,
+        "is_path": is_path,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -52,6 +66,7 @@ class FieldInfo:
     maximum: float
     below: float | None
     identity: bool
+    is_path: bool
 
     @property
     def flag(self) -> str:
@@ -63,6 +78,8 @@ class FieldInfo:
         if self.choices:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         kind = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[self.type]
+        if self.is_path:
+            kind = LOCAL_PATH
         if self.minimum is not None:
             kind += f" of at least {self.minimum:g}"
         if self.below is not None:
@@ -80,6 +97,8 @@ class FieldInfo:
             value, good = float(value), True
         if good and self.type is float:
             good = math.isfinite(value)
+        if good and self.is_path:
+            good = is_local_path(value)
         if good and self.choices is not None:
             good = value in self.choices
         if good and self.minimum is not None:

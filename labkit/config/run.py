@@ -12,7 +12,10 @@ class RunConfig(FieldOwner):
     """How long, where to, what is written when."""
 
     job_dir: str | None = option(
-        None, "run directory (None: <home>/runs/<name made from the configuration>)", identity=False
+        None,
+        "run directory (None: <home>/runs/<name made from the configuration>)",
+        identity=False,
+        is_path=True,
     )
     train_steps: int = option(80000, "training steps of the whole run", minimum=1, maximum=10**9)
     seed: int = option(0, "decides initial weights, epoch order and distortion", minimum=0, below=2**31)
@@ -41,5 +44,5 @@ class RunConfig(FieldOwner):
     histograms_every_steps: int = option(
         0, "steps between two sets of weight histograms in events/ (0: none)", minimum=0, identity=False
     )
-    write_graph: bool = option(False, "write the step's graph to events/", identity=False)
+    write_graph: bool = option(False, "write the training step's graph to events/", identity=False)
     write_images: bool = option(False, "write a batch of distorted images to events/", identity=False)

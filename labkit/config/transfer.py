@@ -16,6 +16,7 @@ class TransferConfig(FieldOwner):
         None,
         "initial weights, where name and shape fit: a run (its best checkpoint), a .keras file, or imagenet "
         "for a network of keras.applications (None: random ones)",
+        is_path=True,
     )
     freeze: str | None = option(
         None,

@@ -21,6 +21,7 @@ import numpy as np
 from labkit.data.manifest import file_sha256
 from labkit.data.pickles import load_pickle
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["ImageData", "read_archive", "source_sha256"]
 
@@ -56,8 +57,9 @@ def read_archive(path: str | Path) -> ImageData:
     """Read a ``.tar.gz`` of either layout, the folder extracted from one, or that folder's parent.
 
     Raises:
-        InputError: `path` is none of these, is truncated, holds links, devices or names that lead elsewhere,
-            misses or repeats a batch, or a batch has a wrong size, label or type; the file is named.
+        InputError: `path` is none of these, is truncated or damaged, holds links, devices or names that lead
+            elsewhere, misses or repeats a batch, or has a batch of a wrong size, label or type; the file is
+            named.
     """
     path = Path(path)
     files = _folder_files(path) if os.path.isdir(path) else _archive_files(path)
@@ -124,11 +126,12 @@ def _archive_files(path: Path) -> dict[str, bytes]:
                 files[name] = content.read()
                 if len(files[name]) != member.size:
                     raise InputError(f"{path} ends within {name}; get the archive again")
+            _read_to_the_end(path, archive)
     except FileNotFoundError:
         raise InputError(f"archive {path} does not exist") from None
     except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":") if str(error) else "it ends early"
-        raise InputError(f"{path} is truncated or no tar archive ({reason}); get it again") from None
+        raise InputError(f"{path} is damaged or no tar archive ({reason}); get it again") from None
     return files
 
 
@@ -149,6 +152,23 @@ def _safe_members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarI
         if unpacked > _MAX_UNPACKED:
             raise InputError(f"{path} is refused: it unpacks to more than {_MAX_UNPACKED >> 20} MB")
         yield member
+
+
+def _read_to_the_end(path: Path, archive: tarfile.TarFile) -> None:
+    """Read what follows the last member: the tar's end block, and behind it the compressor's checksum.
+
+    ``tarfile`` stops at the end block, and takes a file that just ends for one that is complete.
+    """
+    stream = archive.fileobj
+    assert stream is not None  # it is open
+    stream.seek(archive.offset)
+    if stream.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+        raise InputError(f"{path} ends after its last file, without a tar archive's end; get it again")
+    left = _MAX_UNPACKED - archive.offset
+    while chunk := stream.read(1 << 20):
+        left -= len(chunk)
+        if left < 0:
+            raise InputError(f"{path} is refused: it unpacks to more than {_MAX_UNPACKED >> 20} MB")
 
 
 def _assemble(
@@ -184,7 +204,7 @@ def _assemble(
     if len(set(sizes.values())) > 1:
         shortest = min(sizes, key=lambda name: sizes[name])
         raise InputError(
-            f"{path}: {shortest} has only {sizes[shortest]} images, others {max(sizes.values())}"
+            f"{path}: {shortest} has only {counted(sizes[shortest], 'image')}, others {max(sizes.values())}"
         )
     return ImageData(
         train_images=np.concatenate([batches[name][0] for name in train_names]),
@@ -221,7 +241,7 @@ def _python_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     if planes.shape[1] != _PIXELS:
         raise InputError(f"{where} has rows of {planes.shape[1]} bytes instead of {_PIXELS}")
     if labels.shape != (len(planes),) or (labels.size and labels.dtype.kind not in "iu"):
-        raise InputError(f"{where} has {len(planes)} images, its labels are not as many integers")
+        raise InputError(f"{where} has {counted(len(planes), 'image')}, its labels are not as many integers")
     return _to_images(planes), labels
 
 

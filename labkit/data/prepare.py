@@ -36,6 +36,7 @@ from labkit.data.request import Request, check_request
 from labkit.data.splitting import channel_statistics, strata, stratified_validation_rows
 from labkit.data.subset import class_names, with_classes, with_train_examples
 from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.quiet_import import import_tensorflow
 
 __all__ = ["DATASETS", "DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
@@ -183,7 +184,7 @@ def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> P
         retire_manifest(request.directory)
         splits = {}
         for name, (images, labels) in parts.items():
-            request.announce(f"writing {len(images):,} {name} examples")
+            request.announce(f"writing {counted(len(images), f'{name} example')}")
             splits[name] = _write_split(request, name, images, labels)
         mean, std = channel_statistics(parts["train"][0])
         manifest = Manifest(

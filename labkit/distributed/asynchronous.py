@@ -19,6 +19,7 @@ from labkit.distributed.packing import delivered, fetched
 from labkit.distributed.step_result import StepResult
 from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk, with_image_size
+from labkit.plurals import counted
 from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ class AsynchronousEngine:
         update was lost.
         """
         if self._under_way:
-            raise RuntimeError(f"{len(self._under_way)} steps are still under way")
+            raise RuntimeError(f"{counted(len(self._under_way), 'step')} still under way")
         surplus = int(self._session.step.numpy()) - self._step
         if surplus < 0:
             raise RuntimeError(f"{-surplus} of {self._step} updates were lost on the parameter servers")

@@ -12,6 +12,7 @@ from labkit.config import DistributionConfig, ModelConfig
 from labkit.distributed.cpu import bfloat16_instructions
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = [
     "Devices",
@@ -54,13 +55,13 @@ class Devices:
 
     def describe(self) -> str:
         if self.asynchronous_workers:
-            servers = f"{self.num_ps} parameter server" + ("s" if self.num_ps > 1 else "")
-            return f"{self.asynchronous_workers} asynchronous workers with {servers}"
+            servers = counted(self.num_ps, "parameter server")
+            return f"{counted(self.asynchronous_workers, 'asynchronous worker')} with {servers}"
         local = "CPU"
         if self.simulated:
-            local = f"{self.num_local_replicas} replicas simulated on logical CPU devices"
+            local = counted(self.num_local_replicas, "replica") + " simulated on logical CPU devices"
         elif self.kind == "GPU":
-            local = f"{self.num_local_replicas} GPU" + ("s" if self.num_local_replicas > 1 else "")
+            local = counted(self.num_local_replicas, "GPU")
         return f"{self.num_workers} synchronous workers, each {local}" if self.num_workers > 1 else local
 
 
@@ -80,8 +81,8 @@ def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
         # All replicas are simulated, not only the missing ones: a synchronous step is as slow as its
         # slowest replica, and one kind of device keeps one data format and one set of kernels.
         banner = (
-            f"SIMULATED: {wanted} GPUs asked for, {num_gpus_found} found; "
-            f"the {wanted} replicas run on logical CPU devices, so speeds say nothing about GPUs"
+            f"SIMULATED: {counted(wanted, 'GPU')} asked for, {num_gpus_found} found; replicas run on logical "
+            "CPU devices, so speeds say nothing about GPUs"
         )
         devices = tuple(f"/cpu:{index}" for index in range(wanted))
         return Devices("CPU", devices, simulated=True, banner=banner)

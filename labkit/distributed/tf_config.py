@@ -16,6 +16,7 @@ from labkit.errors import InputError
 __all__ = ["find_task", "make_tf_config", "parse_tf_config", "task_from_hosts"]
 
 VARIABLE = "TF_CONFIG"
+_WAY_OUT = 'add "cluster": {"worker": ["host:port", "host:port"]}, or unset it to train in one process'
 
 
 def make_tf_config(task: ClusterTask) -> str:
@@ -27,7 +28,8 @@ def make_tf_config(task: ClusterTask) -> str:
 def parse_tf_config(text: str) -> ClusterTask | None:
     """Return the task that a ``TF_CONFIG`` names; None where it describes no cluster of several tasks.
 
-    A ``master``, the chief of TensorFlow 1, is taken for the chief. Raises InputError for what can't be read.
+    A ``master``, the chief of TensorFlow 1, is taken for the chief. Raises InputError for what can't be read,
+    and for a task that isn't in the cluster.
     """
     try:
         value = json.loads(text)
@@ -48,9 +50,13 @@ def parse_tf_config(text: str) -> ClusterTask | None:
         ) from None
     jobs = {job: addresses for job, addresses in jobs.items() if addresses}
     trained_by = sum(len(addresses) for job, addresses in jobs.items() if job != "evaluator")
-    if trained_by < 2 and name != "evaluator":
+    if not task and trained_by < 2:
         return None  # one process: nothing to distribute over
+    if not jobs and name != "evaluator":
+        raise InputError(f"{VARIABLE} names the task {name[:200]}:{index}, but no cluster; {_WAY_OUT}")
     described = ClusterTask(jobs, "chief" if name == "master" else name, index)
+    if trained_by < 2 and name != "evaluator":
+        return None
     if not task:
         raise InputError(
             f"{VARIABLE} names {trained_by} tasks and not which of them this is; add "
@@ -125,12 +131,17 @@ def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> Clu
     """Return this process's place in the cluster of its flags, or else of ``TF_CONFIG``; None without one.
 
     In synchronous training the parameter servers, if any are named, are left out; one of them gets its
-    place, but has nothing to do. Raises InputError for a description that can't be used, and for an
-    evaluator.
+    place, but has nothing to do. Raises InputError for a description that can't be used, for ``--sync`` with
+    a ``TF_CONFIG`` without a cluster, and for an evaluator.
     """
     task = task_from_hosts(config)
-    if task is None and environment.get(VARIABLE, "").strip():
-        task = parse_tf_config(environment[VARIABLE])
+    text = environment.get(VARIABLE, "").strip()
+    if task is None and text:
+        task = parse_tf_config(text)
+        if task is None and config.sync and not json.loads(text).get("cluster"):
+            raise InputError(
+                f"--sync is given, but {VARIABLE} is {text[:200]!r}, without a cluster; {_WAY_OUT}"
+            )
     if task is None:
         return None
     if task.job_name == "evaluator":

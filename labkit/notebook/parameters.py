@@ -1,15 +1,14 @@
-"""The parameters of ``notebooks/train.ipynb``, from its cell, papermill or the environment.
+"""The parameters of ``notebooks/train.ipynb``, from its parameters cell and from papermill's.
 
-They are read from the source of the cells that set them, not from whatever the namespace holds, so
+The names are read from the source of the cells that set them, not from whatever the namespace holds. So
 an unknown name is found whoever wrote it (papermill only warns), a line that was deleted no longer counts,
-and cells can be run again in any order.
+and cells can be run again in any order. The sources come from IPython's events, which every runner triggers;
+its history is empty under nbval.
 """
 
 import ast
-import json
-import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +20,14 @@ from labkit.config.presets import preset_values
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
 
-__all__ = ["DEFAULTS", "Parameters", "assigned_names", "parameters_from_values", "read_parameters"]
-
-VARIABLE = "LABKIT_PARAMETERS"
+__all__ = [
+    "DEFAULTS",
+    "Parameters",
+    "assigned_names",
+    "parameters_from_values",
+    "read_parameters",
+    "watch_parameters",
+]
 
 # What the notebook's own parameters cell says, so that a value of another kind is known as somebody's choice.
 # ResNet-8 for 600 steps: 64 % of CIFAR-10's test images in 1.7 epochs, 98 % of those of shapes in 8.5, and
@@ -61,15 +65,14 @@ BESIDE_CONFIG = ("preset", "overwrite", *CLUSTER_DEFAULTS)
 class Parameters:
     """What the notebook was asked for.
 
-    ``chosen``: values that differ from the notebook's own, or were given from outside. ``from_variable``:
-    the names that came from the environment. ``cluster``: the processes that train; None: the notebook's own.
+    ``chosen``: values that differ from the notebook's own, or were given from outside. ``cluster``: the
+    processes that train; None: the notebook's own.
     """
 
     config: Config
     overwrite: bool = False
     preset: str | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    from_variable: tuple[str, ...] = ()
     cluster: LocalCluster | None = None
 
     @property
@@ -87,33 +90,69 @@ class Parameters:
             lines.append(f"preset {self.preset}")
         values = ", ".join(f"{name} = {value!r}" for name, value in self.chosen.items())
         lines.append(f"chosen: {values}" if values else "the notebook's own values")
-        if self.from_variable:
-            lines.append(f"of these from {VARIABLE}: {', '.join(self.from_variable)}")
         return "\n".join([*lines, "the same from a shell:", f"  {self.command}"])
 
     def __repr__(self) -> str:
         return str(self)
 
 
-def read_parameters() -> Parameters:
-    """Return what the notebook's parameters cell, papermill and ``LABKIT_PARAMETERS`` ask for.
+class _ParameterCells:
+    """The sources of the parameters cell that was run last, and of papermill's cell that came after it."""
 
-    The last cell whose first line starts with ``# Parameters:`` counts, and the last one that papermill
-    wrote (``# Parameters``). From here on an InputError shows as one line in this notebook, and so does the
-    failure of a cluster.
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        self.own: str | None = None
+        self.given: str | None = None
+        shell.events.register("post_run_cell", self.look)
 
-    Raises InputError for an unknown name, with the nearest known one, and for a value that isn't allowed.
-    """
+    def look(self, result: Any) -> None:
+        """Remember the cell that was just run if it sets parameters; one that failed sets none."""
+        source = result.info.raw_cell if result is not None else ""
+        first = source.strip().split("\n", 1)[0].rstrip()
+        if first.startswith("# Parameters:"):
+            self.own, self.given = source if result.success else None, None
+        elif first == "# Parameters":
+            self.given = source if result.success else None
+
+
+_cells: _ParameterCells | None = None
+
+
+def _shell() -> Any:
     from IPython.core.getipython import get_ipython
 
-    shell: Any = get_ipython()
+    shell = get_ipython()
     if shell is None:
         raise InputError("there is no notebook to read; in a program use labkit.config.Config.from_flat")
+    return shell
+
+
+def watch_parameters() -> None:
+    """Take notice of the parameters cells that are run from now on; a second call changes nothing.
+
+    From here on an InputError shows as one line in this notebook, and so does the failure of a cluster.
+    """
+    global _cells
+    shell = _shell()
     shell.set_custom_exc((InputError, ClusterFailed), _show_in_one_line)
-    history = [source for _, _, source in shell.history_manager.get_range(raw=True)]
-    own = assigned_names(history, injected=False)
-    given = assigned_names(history, injected=True)
+    if _cells is None or _cells.shell is not shell:
+        _cells = _ParameterCells(shell)
+
+
+def read_parameters() -> Parameters:
+    """Return what the notebook's parameters cell and papermill ask for.
+
+    The last cell whose first line starts with ``# Parameters:`` counts, and after it the one that papermill
+    injected (``# Parameters``).
+
+    Raises InputError for an unknown name, with the nearest known one, for a value that isn't allowed, and
+    where ``watch_parameters`` has seen no parameters cell.
+    """
+    shell = _shell()
+    if _cells is None or _cells.shell is not shell or _cells.own is None:
+        raise InputError("the parameters cell was not run, or failed; run the notebook from its first cell")
     values = shell.user_ns
+    own, given = ([] if source is None else assigned_names(source) for source in (_cells.own, _cells.given))
     return parameters_from_values(
         {name: values[name] for name in own if name in values},
         {name: values[name] for name in given if name in values},
@@ -126,18 +165,9 @@ def _show_in_one_line(
     shell._showtraceback(kind, error, [f"{kind.__name__}: {error}"])
 
 
-def assigned_names(history: Sequence[str], *, injected: bool) -> list[str]:
-    """Return the names that the last parameters cell in ``history`` assigns.
-
-    Args:
-        history: sources of the cells that were run, the oldest first.
-        injected: the cell that papermill wrote instead of the notebook's own.
-    """
-    for source in reversed(history):
-        first = source.strip().split("\n", 1)[0].rstrip()
-        if first == "# Parameters" if injected else first.startswith("# Parameters:"):
-            return [name for statement in ast.parse(source).body for name in _targets(statement)]
-    return []
+def assigned_names(source: str) -> list[str]:
+    """Return the names that the cell with this source assigns at its top level."""
+    return [name for statement in ast.parse(source).body for name in _targets(statement)]
 
 
 def _targets(statement: ast.stmt) -> list[str]:
@@ -152,18 +182,17 @@ def _targets(statement: ast.stmt) -> list[str]:
 def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> Parameters:
     """Return the parameters for the values of the notebook's cell and those given from outside.
 
-    Values given from outside come first, then ``LABKIT_PARAMETERS``, then the cell's. With a preset, the
-    cell's values count where they differ from ``DEFAULTS``, so that the preset isn't undone by them.
+    Values given from outside come first, then the cell's. With a preset, the cell's values count where they
+    differ from ``DEFAULTS``, so that the preset isn't undone by them.
 
     Raises InputError for an unknown name, with the nearest known one, and for a value that isn't allowed.
     """
-    variable = _from_variable()
     known = [*BESIDE_CONFIG, *fields_by_name()]
-    for name in (*own, *variable, *given):
+    for name in (*own, *given):
         if name not in known:
             raise unknown_name_error("parameter", name, known)
     changed = {name: value for name, value in own.items() if not _is_default(name, value)}
-    chosen = {**changed, **variable, **given}
+    chosen = {**changed, **given}
     values = {**own, **chosen}
     preset, overwrite = values.pop("preset", None), values.pop("overwrite", False)
     cluster = chosen_cluster(values, chosen)
@@ -180,7 +209,7 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
     config = Config.from_flat(values)
     check_training(config, cluster)
     shown = {name: value for name, value in chosen.items() if name != "preset"}
-    return Parameters(config, overwrite, preset, shown, tuple(variable), cluster)
+    return Parameters(config, overwrite, preset, shown, cluster)
 
 
 def _is_default(name: str, value: Any) -> bool:
@@ -190,17 +219,3 @@ def _is_default(name: str, value: Any) -> bool:
         and value == DEFAULTS[name]
         and isinstance(value, bool) == isinstance(DEFAULTS[name], bool)
     )
-
-
-def _from_variable() -> dict[str, Any]:
-    """Return the values of ``LABKIT_PARAMETERS``, for runners that can't inject any (nbval, nbconvert)."""
-    text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        return {}
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise InputError(f'{VARIABLE} is {text!r}; allowed: a JSON object such as {{"train_steps": 20}}')
-    return values

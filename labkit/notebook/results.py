@@ -12,6 +12,7 @@ from labkit.cluster import subreaper as keeper
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.notebook.session import Prepared, banner_html
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
 
@@ -87,15 +88,15 @@ class Conclusion:
 
     def __str__(self) -> str:
         return (
-            f"{self.split} accuracy {self.accuracy:.4f} on {self.dataset}, {self.examples:,} examples, "
-            f"step {self.step}, {self.devices}\nrun {self.run}"
+            f"{self.split} accuracy {self.accuracy:.4f} on {self.dataset}, "
+            f"{counted(self.examples, 'example')}, step {self.step}, {self.devices}\nrun {self.run}"
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         heading = f"{self.split} accuracy {self.accuracy:.2%}"
         shown = (
             f"{banner_html(self.banner)}<p style='font-size:1.3em'><b>{heading}</b> "
-            f"on {escape(self.dataset)} ({self.examples:,} examples, "
+            f"on {escape(self.dataset)} ({counted(self.examples, 'example')}, "
             f"weights of step {self.step:,}, {escape(self.devices)})</p>"
             f"<p>Run: <code>{escape(self.run)}</code></p>"
         )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.comparison.read import Comparison, ModelMetrics, Spread
 from labkit.plots.style import GREY, OKABE_ITO, new_figure, styled
+from labkit.plurals import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,8 @@ def comparison(comparison: Comparison) -> Any:
     models = [model for model in comparison.models if model.spread(accuracy) is not None]
     label = accuracy.replace("_", " ")
     with styled():
-        alt = f"{label.capitalize()} of {len(models)} models over training seconds and over multiply-adds"
+        of = counted(len(models), "model")
+        alt = f"{label.capitalize()} of {of} over training seconds and over multiply-adds"
         figure = new_figure(9.5, 4.2, alt)
         left, right = figure.subplots(1, 2, sharey=True)
         left.set(title="Time", xlabel="seconds in training steps", ylabel=f"{label} (%)")

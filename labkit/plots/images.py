@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.plots.style import GREY, MARK, TEST, new_figure, styled
+from labkit.plurals import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ def image_grid(
     width = 9.5
     height = width / columns * lines + title_height * titled_lines
     with styled():
-        figure = new_figure(width, height, f"{len(images)} images")
+        figure = new_figure(width, height, counted(len(images), "image"))
         axes = figure.subplots(lines, columns, squeeze=False)
         for place, axis in enumerate(axes.flat):
             axis.set(xticks=[], yticks=[])

@@ -1,5 +1,7 @@
 """What a training says about itself: at its start, and where its step becomes another one."""
 
+from labkit.models.layers import BatchNormalization
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.training.session import Session
 
@@ -19,11 +21,12 @@ def at_start(session: Session, run: RunDirectory, step: int, *, resumed: bool) -
     )
     decay = config.model.batch_norm_decay
     initial_share = decay**total_steps
-    if initial_share > 0.05 and config.transfer.start_from is None:
+    normalizes = any(isinstance(layer, BatchNormalization) for layer in session.model.layers)
+    if normalizes and initial_share > 0.05 and config.transfer.start_from is None:
         advice = "short runs want about 0.9" if decay > 0.9 else "lower it, or train for more steps"
         lines.append(
             f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will "
-            f"be initial values still after {total_steps} steps, and validation and test accuracy "
+            f"be initial values still after {counted(total_steps, 'step')}, and validation and test accuracy "
             f"far below that of training; {advice}"
         )
     if devices.asynchronous_workers > 1:

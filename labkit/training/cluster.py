@@ -7,6 +7,7 @@ import time
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import stop_on_signals
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.training.plan import RunPlan, TrainResult
 from labkit.training.session import prepare_session, train_session
@@ -77,5 +78,5 @@ def _agreement(plan: RunPlan) -> str:
     words = json.dumps(config.identity() | order, sort_keys=True)
     return (
         f"configuration {hashlib.sha256(words.encode()).hexdigest()[:8]}, data {plan.manifest.checksum[:8]}, "
-        f"{plan.devices.num_local_replicas} replicas a worker"
+        f"{counted(plan.devices.num_local_replicas, 'replica')} per worker"
     )

@@ -24,18 +24,19 @@ class Extras:
         if self._every or self.wants_batch:
             self._writer = tf.summary.create_file_writer(str(run.events_path / "extras"))
 
-    def first_batch(self, images: tf.Tensor, step: int) -> None:
-        """Write the model's graph and the images of the first batch, as they are asked for.
+    def first_batch(self, train_step: Any, arguments: tuple[Any, ...], step: int) -> None:
+        """Write the training step's graph and images of the first batch, as they are asked for.
 
         Args:
-            images: of the first local replica, float32 [batch, height, width, channels], standardised.
+            train_step: the compiled step. It is traced here, and the call that follows uses the same trace.
+            arguments: what it will be called with: first the images, standardised, of all local replicas.
         """
         self.wants_batch = False
         with self._writer.as_default(step=step):
             if self._graph:
-                predict = tf.function(lambda batch: self._session.model(batch, training=False))
-                tf.summary.graph(predict.get_concrete_function(tf.TensorSpec(images.shape, tf.float32)).graph)
+                tf.summary.graph(train_step.get_concrete_function(*arguments).graph)
             if self._images:
+                images = self._session.strategy.experimental_local_results(arguments[0])[0]
                 low, high = tf.reduce_min(images), tf.reduce_max(images)
                 tf.summary.image("train/images", (images - low) / (high - low), max_outputs=16)
         self._writer.flush()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import (
@@ -227,7 +228,7 @@ class Follower:
             self._evaluator.write_event(row)
             self._announce(
                 f"{self._split} at step {step}: {metrics_in_words(row)}  "
-                f"({row['examples']:,} examples in {row['seconds']:.1f} s)"
+                f"({counted(row['examples'], 'example')} in {row['seconds']:.1f} s)"
             )
 
     def close(self) -> None:

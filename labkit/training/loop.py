@@ -11,6 +11,7 @@ from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.step_result import StepResult
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
 from labkit.run_directory.worker_metrics import WorkerMetrics
@@ -327,7 +328,7 @@ class TrainLoop:
             evaluation, test = self.evaluator.evaluate("test", chosen)
             if self.writes:
                 write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)
-        return self._end("finished", f"{self.total_steps} steps", test)
+        return self._end("finished", counted(self.total_steps, "step"), test)
 
     def _end(self, state: str, message: str, test: dict[str, Any] | None = None) -> TrainResult:
         self.telemetry.state(state, message)

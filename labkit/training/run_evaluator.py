@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from labkit.plurals import counted
 from labkit.run_directory.metrics import metrics_in_words
 from labkit.training.console import Console, format_duration
 from labkit.training.evaluate import Evaluation, evaluate_split
@@ -49,7 +50,7 @@ class RunEvaluator:
     def _say(self, console: Console, evaluation: Evaluation, step: int) -> None:
         console.line(
             f"{evaluation.split} at step {step}: {metrics_in_words(evaluation.figures)}  "
-            f"({evaluation.examples:,} examples in {format_duration(evaluation.seconds)})"
+            f"({counted(evaluation.examples, 'example')} in {format_duration(evaluation.seconds)})"
         )
         if evaluation.augmented is not None:
             views = self.session.config.run.test_time_augmentation

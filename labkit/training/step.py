@@ -116,7 +116,8 @@ class SynchronousEngine:
         step: steps completed so far.
         stopping: whether this process was asked to stop.
         name: of this worker.
-        on_first_batch: called once, with the images of the first local replica and the step index.
+        on_first_batch: called once before the first step, with the compiled step, the arguments that it will
+            be called with, and the number of steps completed.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class SynchronousEngine:
         step: int,
         stopping: Callable[[], bool],
         name: str,
-        on_first_batch: Callable[[tf.Tensor, int], None] | None = None,
+        on_first_batch: Callable[[Any, tuple[Any, ...], int], None] | None = None,
     ) -> None:
         self._session, self._batches = session, batches
         self._step, self._stopping, self._name = step, stopping, name
@@ -140,16 +141,18 @@ class SynchronousEngine:
         started = time.perf_counter()
         images, labels = next(self._batches)
         waited = time.perf_counter() - started
-        if self._on_first_batch:
-            self._on_first_batch(self._session.strategy.experimental_local_results(images)[0], self._step)
-            self._on_first_batch = None
         learning_rate = self._session.learning_rate_at(self._step)
-        metrics, exchanged = self._session.train_step_at(self._step)(
+        train_step = self._session.train_step_at(self._step)
+        arguments = (
             images,
             labels,
             tf.constant(learning_rate, tf.float32),
             tf.constant(float(self._stopping()), tf.float32),
         )
+        if self._on_first_batch:
+            self._on_first_batch(train_step, arguments, self._step)
+            self._on_first_batch = None
+        metrics, exchanged = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0
         self._step += 1

@@ -216,7 +216,7 @@ def test_damaged_lines_are_counted_on_the_page(make_run):
     run = make_run()
     with open(run.metrics_path, "a") as file:
         file.write("oops\n")
-    assert "1 damaged lines" in words(open_page("live", run))
+    assert "1 damaged line." in words(open_page("live", run))
 
 
 def test_simulated_replicas_and_another_data_set_are_announced(make_run):

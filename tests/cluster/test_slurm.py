@@ -341,7 +341,7 @@ def test_trainings_that_the_tasks_cannot_share():
     config = Config.from_flat({"dataset": "shapes", "train_batch_size": 128, "eval_batch_size": 128})
     with pytest.raises(InputError, match="--train-batch-size is 128 with 3 replicas"):
         render_batch_script(config, BatchOptions(nodes=3))
-    with pytest.raises(InputError, match="--num-gpus is 2, but each process is given 1 GPUs"):
+    with pytest.raises(InputError, match="--num-gpus is 2, but each process is given 1 GPU;"):
         render_batch_script(config.replace({"num_gpus": 2}), BatchOptions(nodes=2, gpus_per_task=1))
     with pytest.raises(InputError, match="--ps is 1 with --sync"):
         render_batch_script(config.replace({"sync": True}), BatchOptions(nodes=3, ps=1))

@@ -1,7 +1,5 @@
 """``labkit demo``: what it leaves behind, and what it says, whatever the notebook does."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -149,11 +147,12 @@ def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, tmp_path, 
         "log_every_steps": 1,
         "validate_every_steps": 0,
     }
+    run = f"run_demo(parameters={parameters!r})"
+    program = f"import sys; from labkit.commands.demo import run_demo; sys.exit({run})"
     with subprocess.Popen(
-        [sys.executable, "-m", "labkit", "demo"],
+        [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "LABKIT_PARAMETERS": json.dumps(parameters)},
         # As from a terminal: tests that were started in the background ignore Ctrl-C, and hand that down.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:

@@ -130,6 +130,8 @@ def test_none_clears_an_optional_field(captured):
             ["--num-gpus", "8", "--simulate-missing-gpus"],
             ["--eval-batch-size", "100", "8 replicas"],
         ),
+        (["--job-dir", "gs://bucket/x"], ["--job-dir is 'gs://bucket/x'", "a path on this machine"]),
+        (["--preset", ""], ["unknown preset ''; known: estimator_2017, resnet20_one_cycle, fast, smoke"]),
         (["--preset", "resnet20_one_cycl"], ["preset", "did you mean 'resnet20_one_cycle'"]),
         (["--num-layer", "20"], ["--num-layer", "did you mean '--num-layers'"]),
         (["--learning-rate", "fast"], ["--learning-rate", "fast"]),
@@ -154,6 +156,55 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(shapes_dir, tmp_path, 
         assert word in line
     assert not list(tmp_path.iterdir())
     assert tree(shapes_dir) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --job-dir",
+        "train --data-dir",
+        "train --start-from",
+        "cluster local -- train --job-dir",
+        "cluster slurm --nodes 2 -- train --data-dir",
+        "cluster slurm-task --ending",
+        "compare --models resnet8 --output",
+        "compare --models resnet8 --data-dir",
+        "data prepare --archive",
+        "data prepare --data-dir",
+        "evaluate run --data-dir",
+        "export run --data-dir",
+        "export run --output",
+        "profile --output",
+        "profile --data-dir",
+        "runs --runs-dir",
+    ],
+)
+@pytest.mark.parametrize("address", ["gs://bucket/x", "file:///x"])
+def test_an_address_is_no_path(words, address, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main([*words.split(), address])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert words.split()[-1] in line
+    assert f"{address!r}; allowed: a path on this machine" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_home_that_is_an_address_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_HOME", "s3://bucket/labkit")
+    assert cli.main(["runs"]) == 2
+    assert "LABKIT_HOME is 's3://bucket/labkit'; allowed: a path" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["train", "profile", "compare --models resnet8"])
+def test_an_empty_preset_is_refused(command, capsys):
+    assert cli.main([*command.split(), "--preset", ""]) == 2
+    assert "unknown preset ''; known: estimator_2017" in capsys.readouterr().err
 
 
 def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(shapes_dir, tmp_path):

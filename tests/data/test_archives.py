@@ -1,5 +1,6 @@
 """Both published layouts, as archive or folder, and everything that can be wrong with one."""
 
+import gzip
 import os
 import pickle
 import tarfile
@@ -7,6 +8,8 @@ import tarfile
 import numpy as np
 import pytest
 
+from labkit.commands import main as cli
+from labkit.data import archives
 from labkit.data.archives import read_archive, source_sha256
 from labkit.errors import InputError
 
@@ -75,6 +78,53 @@ def test_a_truncated_archive_is_refused_wherever_it_ends(fake_cifar, tmp_path, l
             read_archive(tmp_path / "b.tar.gz")
 
 
+def _refused(capsys, archive, folder) -> str:
+    """Prepare ``archive`` into ``folder``; returns the one line that refuses it."""
+    code = cli.main(["data", "prepare", "--archive", str(archive), "--data-dir", str(folder)])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert said.count("\n") == 1 and str(archive) in said
+    assert not folder.exists()
+    return said
+
+
+def test_an_archive_with_a_flipped_byte_is_refused(fake_cifar, tmp_path, capsys):
+    source = tmp_path / "a.tar.gz"
+    with gzip.open(source, "wb", compresslevel=0) as file:  # stored as it is: any byte decodes
+        file.write(gzip.decompress(fake_cifar.archive(tmp_path / "b.tar.gz", "binary").read_bytes()))
+    content = bytearray(source.read_bytes())
+    row_of_pixels = fake_cifar.train_images[0, 0, :, 0].tobytes()
+    content[content.index(row_of_pixels)] ^= 1
+    source.write_bytes(content)
+    assert "CRC check failed" in _refused(capsys, source, tmp_path / "data")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_archive_that_was_cut_after_its_last_member_is_refused(fake_cifar, tmp_path, capsys, layout):
+    whole = fake_cifar.archive(tmp_path / "a.tar.gz", layout).read_bytes()
+    cut = tmp_path / "cut.tar.gz"
+    for size in (len(whole) - 1, len(whole) - 8, len(whole) - 9):  # within gzip's trailer and before it
+        cut.write_bytes(whole[:size])
+        assert "damaged or no tar archive" in _refused(capsys, cut, tmp_path / "data")
+    unpacked = gzip.decompress(whole)
+    end = len(unpacked.rstrip(b"\0")) + 511 & -512
+    for size in (end, end + 511):
+        (tmp_path / "cut.tar").write_bytes(unpacked[:size])
+        (tmp_path / "cut.tar.gz").write_bytes(gzip.compress(unpacked[:size]))
+        for archive in (tmp_path / "cut.tar", cut):
+            assert "without a tar archive's end" in _refused(capsys, archive, tmp_path / "data")
+
+
+def test_what_follows_the_end_without_end_is_refused(fake_cifar, tmp_path, monkeypatch):
+    source = fake_cifar.archive(tmp_path / "a.tar.gz", "binary")
+    unpacked = gzip.decompress(source.read_bytes())
+    monkeypatch.setattr(archives, "_MAX_UNPACKED", len(unpacked))
+    read_archive(source)
+    source.write_bytes(gzip.compress(unpacked + bytes(4096)))
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_archive(source)
+
+
 def test_a_damaged_xz_archive_is_refused(fake_cifar, tmp_path):
     with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as archive:
         archive.add(fake_cifar.folder(tmp_path, "binary"), "cifar-10-batches-bin")
@@ -127,7 +177,7 @@ def test_a_sixth_batch_is_refused(fake_cifar, tmp_path):
     [
         (b"", "is empty"),
         (b"\0" * 3072, "truncated"),
-        (b"\0" * 3073, "has only 1 images"),
+        (b"\0" * 3073, "has only 1 image,"),
         (b"\x0a" * 3073, "labels 10"),
     ],
 )

@@ -41,6 +41,27 @@ def test_missing_gpus_are_simulated_only_where_asked_and_said(found):
     assert devices.simulated and f"2 GPUs asked for, {found} found" in devices.banner
 
 
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (CPU, "CPU"),
+        (Devices("GPU", ("/gpu:0",)), "1 GPU"),
+        (Devices("GPU", ("/gpu:0", "/gpu:1"), num_workers=2), "2 synchronous workers, each 2 GPUs"),
+        (Devices("CPU", ("/cpu:0",), simulated=True), "1 replica simulated on logical CPU devices"),
+        (
+            Devices("CPU", ("/cpu:0",), asynchronous_workers=1, num_ps=1),
+            "1 asynchronous worker with 1 parameter server",
+        ),
+        (
+            Devices("CPU", ("/cpu:0",), asynchronous_workers=3, num_ps=2),
+            "3 asynchronous workers with 2 parameter servers",
+        ),
+    ],
+)
+def test_a_plan_in_words(plan, expected):
+    assert plan.describe() == expected
+
+
 def test_gpu_variables_need_a_gpu():
     with pytest.raises(InputError, match="no GPU is found"):
         find_devices(DistributionConfig(variable_strategy="GPU"), 0)

@@ -50,7 +50,47 @@ def test_a_master_of_tensorflow_1_is_the_chief():
 def test_one_process_is_no_cluster():
     assert find_task(distribution(), {}) is None
     assert find_task(distribution(), {"TF_CONFIG": " "}) is None
-    assert find_task(distribution(), {"TF_CONFIG": '{"cluster": {"worker": ["w:1"]}}'}) is None
+    assert find_task(distribution(), {"TF_CONFIG": "{}"}) is None
+    for sync in (False, True):
+        alone = distribution(sync=sync)
+        assert find_task(alone, {"TF_CONFIG": '{"cluster": {"worker": ["w:1"]}}'}) is None
+        assert find_task(alone, tf_config({"worker": ["w:1"]}, "worker", 0)) is None
+        assert find_task(alone, tf_config({"master": ["m:1"]}, "master", 0)) is None
+
+
+@pytest.mark.parametrize("text", ["{}", '{"cluster": {}}', '{"cluster": null, "environment": "cloud"}'])
+def test_in_step_with_a_tf_config_without_a_cluster_is_refused(text):
+    with pytest.raises(InputError) as caught:
+        find_task(distribution(sync=True), {"TF_CONFIG": text})
+    said = str(caught.value)
+    assert said.startswith(f"--sync is given, but TF_CONFIG is {text!r}, without a cluster; add")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize(
+    ("cluster", "job", "index", "part"),
+    [
+        ({}, "worker", 0, "names the task worker:0, but no cluster; add"),
+        ({}, "worker", 3, "names the task worker:3, but no cluster; add"),
+        ({"worker": ["w:1"]}, "worker", 1, "this task is worker:1, but the cluster has 1 of job 'worker'"),
+        ({"worker": ["w:1"]}, "worker", -1, "this task is worker:-1"),
+        ({"worker": ["w:1"]}, "chief", 0, "this task is chief:0, but the cluster has none of job 'chief'"),
+        ({"chief": ["c:1"]}, "worker", 0, "this task is worker:0"),
+    ],
+)
+def test_a_task_that_is_not_in_the_cluster_is_refused(cluster, job, index, part, sync):
+    with pytest.raises(InputError) as caught:
+        find_task(distribution(sync=sync), tf_config(cluster, job, index))
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_trains_nothing_with_an_incomplete_tf_config(monkeypatch, capsys):
+    monkeypatch.setattr(train, "_train_as", lambda *given: pytest.fail("it trains"))
+    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "worker", "index": 1}}')
+    assert cli.main(["train", "--sync"]) == 2
+    assert "names the task worker:1, but no cluster" in capsys.readouterr().err
 
 
 def test_in_step_the_chief_and_the_workers_train_and_the_servers_are_left_out():

@@ -1,19 +1,20 @@
 """The backbones in plain PyTorch, channels first, written from the papers without a look at labkit's.
 
 Layers are registered in the order in which labkit makes them (a projection before the convolutions that it
-bridges), so that weights can be copied kind by kind.
+bridges), so that both get the same weights, kind by kind.
 """
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import keras
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.models.reference_weights import KINDS, layer_weights
+
 EPSILON = 1e-5
+BATCH_NORM_MOMENTUM = 0.1  # the share that is replaced; a decay of 0.9
 
 
 def same_padding(images: torch.Tensor, kernel: int, stride: int, value: float = 0.0) -> torch.Tensor:
@@ -35,7 +36,7 @@ class Convolution(nn.Conv2d):
 
 
 def norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=EPSILON)
+    return nn.BatchNorm2d(channels, eps=EPSILON, momentum=BATCH_NORM_MOMENTUM)
 
 
 class SqueezeExcite(nn.Module):
@@ -199,40 +200,47 @@ class FastNet(nn.Module):
         return self.logits(x.amax(dim=(2, 3))) / 9
 
 
-def copy_weights(model: keras.Model, network: nn.Module) -> None:
-    """Copy the weights of a Keras model to its PyTorch twin, by kind and order of construction."""
-    kinds = {
-        "Conv2D": nn.Conv2d,
-        "Whitening": nn.Conv2d,
-        "Dense": nn.Linear,
-        "BatchNormalization": nn.BatchNorm2d,
+def load_weights(network: nn.Module) -> nn.Module:
+    """Give a network the weights of ``reference_weights``, and return it."""
+    for where, module in _layers(network):
+        arrays = layer_weights(*where, {name: array.shape for name, array in _keras_layout(module).items()})
+        with torch.no_grad():
+            for name, array in arrays.items():
+                _tensor(module, name).copy_(torch.from_numpy(_turned(array) if name == "kernel" else array))
+    return network
+
+
+def weights_by_place(network: nn.Module) -> dict[str, np.ndarray]:
+    """Return copies of all weights in Keras's layout by kind, number and name, such as ``dense 0 kernel``."""
+    return {
+        f"{kind} {number} {name}": array.copy()
+        for (kind, number), module in _layers(network)
+        for name, array in _keras_layout(module).items()
     }
-    found: dict[type, list] = {kind: [] for kind in kinds.values()}
-    for layer in sorted(model.layers, key=_order):
-        if layer.weights:
-            found[kinds[type(layer).__name__]].append(layer)
-    for kind, layers in found.items():
-        modules = [module for module in network.modules() if isinstance(module, kind)]
-        for layer, module in zip(layers, modules, strict=True):
-            values = {weight.name: torch.tensor(np.asarray(weight)) for weight in layer.weights}
-            if kind is nn.BatchNorm2d:
-                state = {
-                    "weight": values["gamma"],
-                    "bias": values["beta"],
-                    "running_mean": values["moving_mean"],
-                    "running_var": values["moving_variance"],
-                    "num_batches_tracked": torch.tensor(1),
-                }
-            else:
-                kernel = values["kernel"]
-                state = {"weight": kernel.permute(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T}
-                if "bias" in values:
-                    state["bias"] = values["bias"]
-            module.load_state_dict(state)
 
 
-def _order(layer: keras.Layer) -> tuple[bool, bool, tuple[str | int, ...]]:
-    """Names say where a layer is, such as ``stage10_block2_conv1``: the stem first, the logits last."""
-    parts = re.split(r"(\d+)", layer.name)
-    place = tuple(int(part) if part.isdecimal() else part for part in parts)
-    return layer.name == "logits", not layer.name.startswith("stem"), place
+def _layers(network: nn.Module) -> Iterator[tuple[tuple[str, int], nn.Module]]:
+    for kind, owner in zip(KINDS, (nn.Conv2d, nn.BatchNorm2d, nn.Linear), strict=True):
+        modules = [module for module in network.modules() if isinstance(module, owner)]
+        yield from (((kind, number), module) for number, module in enumerate(modules))
+
+
+def _tensor(module: nn.Module, name: str) -> torch.Tensor:
+    names = {"kernel": "weight", "gamma": "weight", "beta": "bias", "moving_mean": "running_mean"}
+    return getattr(module, {**names, "moving_variance": "running_var"}.get(name, name))
+
+
+def _keras_layout(module: nn.Module) -> dict[str, np.ndarray]:
+    names = ["gamma", "beta", "moving_mean", "moving_variance"]
+    if not isinstance(module, nn.BatchNorm2d):
+        names = ["kernel"] if module.bias is None else ["kernel", "bias"]
+    arrays = {name: _tensor(module, name).detach().numpy() for name in names}
+    return {name: _back(array) if name == "kernel" else array for name, array in arrays.items()}
+
+
+def _turned(kernel: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T)
+
+
+def _back(kernel: np.ndarray) -> np.ndarray:
+    return kernel.transpose(2, 3, 1, 0) if kernel.ndim == 4 else kernel.T

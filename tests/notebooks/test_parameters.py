@@ -1,13 +1,15 @@
 """The notebook's parameters: every flag, nothing else, whoever gives them."""
 
 import ast
-import json
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Optional
 
 import nbformat
+import papermill
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -23,11 +25,6 @@ OWN = dict(DEFAULTS)
 BESIDE = ("preset", "overwrite", *CLUSTER_DEFAULTS)
 
 
-@pytest.fixture(autouse=True)
-def no_variable(monkeypatch):
-    monkeypatch.delenv("LABKIT_PARAMETERS", raising=False)
-
-
 def parameters_cell() -> str:
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     (cell,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
@@ -38,9 +35,9 @@ def parameters_cell() -> str:
 
 
 def test_the_cell_says_what_defaults_says():
-    namespace: dict[str, object] = {}
+    namespace: dict[str, object] = {"Optional": Optional}
     exec(parameters_cell(), namespace)
-    assert {name: namespace[name] for name in assigned_names([parameters_cell()], injected=False)} == DEFAULTS
+    assert {name: namespace[name] for name in assigned_names(parameters_cell())} == DEFAULTS
 
 
 def test_each_parameter_is_a_flag_with_its_type_and_a_comment():
@@ -52,8 +49,16 @@ def test_each_parameter_is_a_flag_with_its_type_and_a_comment():
         assert "  # " in lines[statement.lineno - 1], f"{name} has no comment"
         if name in BESIDE:
             continue
-        optional = " | None" if fields[name].optional else ""
-        assert annotation == fields[name].type.__name__ + optional
+        kind = fields[name].type.__name__
+        assert annotation == (f"Optional[{kind}]" if fields[name].optional else kind)
+
+
+def test_papermill_knows_every_parameter_of_the_cell_and_of_the_readme():
+    known = papermill.inspect_notebook(str(NOTEBOOK))
+    assert set(known) == set(DEFAULTS)
+    used = re.findall(r"papermill .*", (NOTEBOOK.parents[1] / "README.md").read_text())
+    names = {name for line in used for name in re.findall(r" -p (\w+)", line)}
+    assert {"num_gpus", "num_layers", "strategy"} <= names <= set(known)
 
 
 def test_the_notebook_is_committed_clean():
@@ -68,21 +73,9 @@ def test_the_notebook_is_committed_clean():
 # ---- who counts ----------------------------------------------------------------------------------------
 
 
-def test_the_last_version_of_each_cell_counts():
-    history = [
-        "# Parameters: ours\nseed = 1\nnum_layer = 3",
-        "# Parameters\nseed = 2",
-        "x = 1",
-        "# Parameters: ours\nseed = 4",
-    ]
-    assert assigned_names(history, injected=False) == ["seed"]
-    assert assigned_names(history, injected=True) == ["seed"]
-
-
 def test_names_are_found_however_they_are_assigned():
     source = "# Parameters: ours\na: int = 1  # one\nb = c = 2\nif True:\n    d = 3\nimport os"
-    assert assigned_names([source], injected=False) == ["a", "b", "c"]
-    assert assigned_names(["seed = 1"], injected=False) == []
+    assert assigned_names(source) == ["a", "b", "c"]
 
 
 def test_the_cell_as_it_stands():
@@ -95,14 +88,10 @@ def test_the_cell_as_it_stands():
     )
 
 
-def test_given_beats_variable_beats_cell(monkeypatch):
-    monkeypatch.setenv("LABKIT_PARAMETERS", json.dumps({"seed": 2, "train_steps": 2}))
-    parameters = parameters_from_values({**OWN, "seed": 1, "train_steps": 1, "momentum": 0.5}, {"seed": 3})
-    run = parameters.config.run
-    assert (run.seed, run.train_steps, parameters.config.optimizer.momentum) == (3, 2, 0.5)
-    assert set(parameters.from_variable) == {"seed", "train_steps"}
-    assert parameters.chosen == {"seed": 3, "train_steps": 2, "momentum": 0.5}
-    assert "LABKIT_PARAMETERS" in str(parameters)
+def test_given_beats_the_cell():
+    parameters = parameters_from_values({**OWN, "seed": 1, "momentum": 0.5}, {"seed": 3})
+    assert (parameters.config.run.seed, parameters.config.optimizer.momentum) == (3, 0.5)
+    assert parameters.chosen == {"seed": 3, "momentum": 0.5}
 
 
 def test_every_field_can_be_given():
@@ -142,15 +131,10 @@ def test_an_unknown_preset_is_refused(preset, said):
 # ---- refusals ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["cell", "variable", "given"])
-def test_an_unknown_name_is_refused_with_the_nearest_one(where, monkeypatch):
-    own, given = dict(OWN), {}
-    if where == "cell":
-        own["num_layer"] = 8
-    elif where == "variable":
-        monkeypatch.setenv("LABKIT_PARAMETERS", '{"num_layer": 8}')
-    else:
-        given["num_layer"] = 8
+@pytest.mark.parametrize(
+    ("own", "given"), [({**OWN, "num_layer": 8}, {}), (OWN, {"num_layer": 8})], ids=["cell", "given"]
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one(own, given):
     with pytest.raises(InputError, match=r"^unknown parameter 'num_layer'; did you mean 'num_layers'\?$"):
         parameters_from_values(own, given)
 
@@ -171,13 +155,6 @@ def test_values_that_are_not_allowed_are_refused_in_one_line(values, said):
     with pytest.raises(InputError, match=said) as caught:
         parameters_from_values(OWN, values)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["train_steps=20", "[1]", "{", '"x"'])
-def test_a_variable_that_is_no_object_is_refused(text, monkeypatch):
-    monkeypatch.setenv("LABKIT_PARAMETERS", text)
-    with pytest.raises(InputError, match="allowed: a JSON object"):
-        parameters_from_values(OWN, {})
 
 
 def test_the_command_makes_the_same_run():
@@ -214,12 +191,11 @@ def test_a_strategy_names_the_processes_that_train(given, cluster):
     assert parameters_from_values(OWN, given).cluster == cluster
 
 
-def test_the_cell_and_the_variable_can_ask_for_a_cluster(monkeypatch):
+def test_the_cell_can_ask_for_a_cluster_and_papermill_for_another():
     own = {**OWN, "strategy": "multi_worker", "num_workers": 4}
     assert parameters_from_values(own, {}).cluster == LocalCluster(4)
-    monkeypatch.setenv("LABKIT_PARAMETERS", '{"strategy": "parameter_server", "num_ps": 3}')
-    assert parameters_from_values(own, {}).cluster == LocalCluster(4, 3)
-    monkeypatch.delenv("LABKIT_PARAMETERS")
+    given = {"strategy": "parameter_server", "num_ps": 3}
+    assert parameters_from_values(own, given).cluster == LocalCluster(4, 3)
     without_lines = {"strategy": "parameter_server", "dataset": "shapes"}  # the cell's own were deleted
     assert parameters_from_values(without_lines, {}).cluster == LocalCluster(2, 1)
 
@@ -295,55 +271,84 @@ def test_the_command_of_a_cluster_makes_the_same_cluster_and_run(given, start):
 # ---- in a notebook -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def shell():
-    """An IPython session as a kernel has it; cells go through ``run_cell``."""
+@pytest.fixture(params=[True, False], ids=["with history", "without"])
+def run_cell(request):
+    """Return what runs a cell, as kernels do: nbval's requests leave the history alone."""
     InteractiveShell.clear_instance()
-    yield InteractiveShell.instance()
+    shell = InteractiveShell.instance()
+
+    def run(source: str) -> object:
+        result = shell.run_cell(source, store_history=request.param)
+        return result.result if result.success else result.error_before_exec or result.error_in_exec
+
+    run("from typing import Optional\nfrom labkit.notebook.parameters import *\nwatch_parameters()")
+    yield run
     InteractiveShell.clear_instance()
 
 
-def check(shell) -> object:
-    result = shell.run_cell(
-        "from labkit.notebook.parameters import read_parameters\nread_parameters()", store_history=True
-    )
-    return result.result if result.success else result.error_in_exec
+CHECK = "read_parameters()"
 
 
-def test_a_cell_that_was_put_right_is_right(shell, capsys):
-    shell.run_cell("# Parameters: ours\nnum_layer = 20", store_history=True)
-    assert "did you mean 'num_layers'" in str(check(shell))
+def test_the_cells_own_values_count(run_cell):
+    run_cell(parameters_cell())
+    assert run_cell(CHECK).config == parameters_from_values(OWN, {}).config
+    run_cell(parameters_cell().replace("train_steps: int = 600", "train_steps: int = 4"))
+    assert run_cell(CHECK).config.run.train_steps == 4
+
+
+def test_a_cell_that_was_put_right_is_right(run_cell, capsys):
+    run_cell("# Parameters: ours\nnum_layer = 20")
+    assert "did you mean 'num_layers'" in str(run_cell(CHECK))
     assert capsys.readouterr().out.count("\n") == 1  # no traceback
-    shell.run_cell("# Parameters: ours\nnum_layers = 20", store_history=True)
-    assert check(shell).config.model.num_layers == 20
+    run_cell("# Parameters: ours\nnum_layers = 20")
+    assert run_cell(CHECK).config.model.num_layers == 20
 
 
-def test_a_line_that_was_deleted_no_longer_counts(shell):
-    shell.run_cell("# Parameters: ours\nnum_layers = 20\nseed = 7", store_history=True)
-    assert check(shell).config.run.seed == 7
-    shell.run_cell("# Parameters: ours\nnum_layers = 20", store_history=True)
-    assert check(shell).config.run.seed == 0
+def test_a_line_that_was_deleted_no_longer_counts(run_cell):
+    run_cell("# Parameters: ours\nnum_layers = 20\nseed = 7")
+    assert run_cell(CHECK).config.run.seed == 7
+    run_cell("# Parameters: ours\nnum_layers = 20")
+    assert run_cell(CHECK).config.run.seed == 0
 
 
-def test_what_other_cells_define_is_no_parameter(shell):
-    shell.run_cell("# Parameters: ours\nnum_layers = 20", store_history=True)
-    shell.run_cell("seed = 3\nanything = 4", store_history=True)
-    assert check(shell).config.run.seed == 0
-    assert check(shell).config.model.num_layers == 20
+def test_what_other_cells_define_is_no_parameter(run_cell):
+    run_cell("# Parameters: ours\nnum_layers = 20")
+    run_cell("seed = 3\nanything = 4")
+    assert run_cell(CHECK).config.run.seed == 0
+    assert run_cell(CHECK).config.model.num_layers == 20
 
 
-def test_papermills_cell_counts_over_the_notebooks(shell):
-    shell.run_cell("# Parameters: ours\nnum_layers = 20\nseed = 1", store_history=True)
-    shell.run_cell("# Parameters\nseed = 2\nlabel_smoothing = 0.1\n", store_history=True)
-    config = check(shell).config
+def test_papermills_cell_counts_over_the_notebooks(run_cell):
+    run_cell("# Parameters: ours\nnum_layers = 20\nseed = 1")
+    run_cell("# Parameters\nseed = 2\nlabel_smoothing = 0.1\n")
+    config = run_cell(CHECK).config
     assert (config.run.seed, config.optimizer.label_smoothing) == (2, 0.1)
 
 
-def test_a_failed_cluster_shows_in_one_line(shell, capsys):
-    check(shell)
-    capsys.readouterr()
+def test_papermills_cell_counts_until_the_notebooks_is_run_again(run_cell):
+    run_cell("# Parameters: ours\nseed = 1")
+    run_cell("# Parameters\nseed = 2\nlabel_smoothing = 0.1\n")
+    run_cell("watch_parameters()")  # the first cell again forgets nothing
+    assert run_cell(CHECK).chosen == {"seed": 2, "label_smoothing": 0.1}
+    run_cell("# Parameters: ours\nseed = 1")
+    assert run_cell(CHECK).chosen == {"seed": 1}
+
+
+def test_a_default_given_through_papermill_counts_over_a_preset(run_cell):
+    run_cell("# Parameters: ours\npreset = 'smoke'")
+    run_cell("# Parameters\nlearning_rate = 0.2\n")
+    assert run_cell(CHECK).config.optimizer.learning_rate == 0.2
+
+
+@pytest.mark.parametrize("cell", ["seed = 1", "# Parameters: ours\nseed = 1/0", "# Parameters: ours\nseed ="])
+def test_without_a_parameters_cell_nothing_is_guessed(cell, run_cell):
+    run_cell(cell)
+    assert "the parameters cell was not run, or failed" in str(run_cell(CHECK))
+
+
+def test_a_failed_cluster_shows_in_one_line(run_cell, capsys):
     program = "from labkit.notebook.cluster import ClusterFailed\nraise ClusterFailed('worker:1 is gone')"
-    shell.run_cell(program, store_history=True)
+    run_cell(program)
     assert capsys.readouterr().out == "ClusterFailed: worker:1 is gone\n"
 
 

@@ -1,7 +1,6 @@
 """``notebooks/train.ipynb`` through papermill, as a person would call it."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -61,7 +60,6 @@ def papermill(folder: Path, **parameters: object) -> Execution:
     process = subprocess.run(
         [sys.executable, "-m", "papermill", "--no-progress-bar", str(NOTEBOOK), str(output), *given],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "LABKIT_PARAMETERS"},
         capture_output=True,
         text=True,
         timeout=TIME_LIMIT,

@@ -153,6 +153,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_last_good_checkpo
     rows = metrics(job_dir).split("train")
     assert rows[-1]["step"] == status.step
     kept = sorted((job_dir / "checkpoints").iterdir())
+    assert kept, "no checkpoint was kept"
     for path in kept:
         step = json.loads((path / "state.json").read_text())["step"]
         for value in checkpoint_values(job_dir, step).values():

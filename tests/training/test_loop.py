@@ -4,9 +4,10 @@ import functools
 import re
 from types import SimpleNamespace
 
+from labkit.training.engines import StepResult
+
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
-from labkit.training.engines import StepResult
 from labkit.training.loop import TrainLoop, _Progress
 from labkit.training.session import Session
 from labkit.training.telemetry import SECONDS_TO_START, Telemetry

@@ -15,6 +15,7 @@ from pathlib import Path
 from labkit.analysis.comparison.read_runs import NOT_STARTED, Request, RunMetrics, read_request, read_run
 from labkit.config import fields_by_name
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["Comparison", "ModelMetrics", "Spread", "read_comparison", "spread"]
 
@@ -111,12 +112,13 @@ class Comparison:
         budget = self.request.budget
         devices = list(dict.fromkeys(run.device for run in self.runs if run.device))
         lines = [
-            f"{budget['dataset']}: {budget['train_steps']:,} steps of {budget['train_batch_size']:,} images"
+            f"{budget['dataset']}: {counted(budget['train_steps'], 'step')} of "
+            + counted(budget["train_batch_size"], "image")
             + (f" on {'; '.join(devices)}" if devices else ""),
             "mean ± sample standard deviation over seeds; accuracy: of the weights that were the best on "
             "validation; training seconds: in steps alone",
             "images/s: of the median training step; of predicting, "
-            f"{budget['eval_batch_size']:,} images at a time on one device",
+            f"{counted(budget['eval_batch_size'], 'image')} at a time on one device",
             "peak memory: resident, of the training process, the largest of all seeds; "
             "multiply-adds: of one image's forward pass",
         ]

@@ -1,0 +1,37 @@
+"""What a training says of itself at its start."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from labkit.config import Config
+from labkit.run_directory import RunDirectory
+from labkit.training.announcements import at_start
+from labkit.training.plan import RunPlan
+from labkit.training.session import make_session
+
+MANIFEST = SimpleNamespace(
+    dataset="shapes", num_classes=3, image_shape=(32, 32, 3), splits={"train": None}, count=lambda split: 1000
+)
+
+
+def said(tmp_path, **fields: object) -> str:
+    config = Config.from_flat({"train_steps": 20, **fields})
+    session = make_session(RunPlan(config, MANIFEST, None, "new", "shapes", "").on_one_device(num_gpus=0))
+    return "\n".join(at_start(session, RunDirectory(tmp_path), 0, resumed=False))
+
+
+def test_slow_moving_averages_are_noted(tmp_path):
+    text = said(tmp_path, num_layers=8)
+    assert "note: with --batch-norm-decay 0.997, 94% of the moving averages" in text
+    assert "still after 20 steps" in text
+    assert "still after 1 step," in said(tmp_path, num_layers=8, train_steps=1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"model": "tutorial_cnn"}, {"num_layers": 8, "batch_norm_decay": 0.8}],
+    ids=["a network without batch normalization", "a low decay"],
+)
+def test_there_is_no_note_where_nothing_lags(fields, tmp_path):
+    assert "--batch-norm-decay" not in said(tmp_path, **fields)

@@ -1,0 +1,52 @@
+"""The training step against PyTorch's, whose results ``tests/models/make_reference.py`` keeps."""
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from labkit.config import Config
+from labkit.models.registry import build_model
+from labkit.optim.sgd import SGD
+from tests.models.keras_weights import load_weights, weights_by_place
+from tests.models.reference_weights import batch, sampled
+from tests.steps import compiled_step
+
+REFERENCE = Path(__file__).parents[1] / "models" / "reference" / "training.npz"
+RATE, BATCH = 0.05, 16
+FIELDS = {
+    "num_layers": 14,
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 2e-3,
+    "weight_decay_mode": "l2",
+    "batch_norm_decay": 0.9,
+}
+
+
+def test_three_steps_move_losses_and_weights_as_pytorch_does():
+    """Forward pass, gradients, Nesterov's momentum, decay, moving averages."""
+    expected = np.load(REFERENCE)
+    config = Config.from_flat(FIELDS)
+    model = load_weights(build_model(config.model, num_classes=10, image_shape=(32, 32, 3)))
+    step = compiled_step(
+        tf.distribute.get_strategy(),
+        model,
+        SGD(model, config.optimizer),
+        tf.Variable(0, dtype=tf.int64),
+        global_batch_size=BATCH,
+        label_smoothing=0.0,
+    )
+    before = weights_by_place(model)
+    losses = []
+    for number in range(3):
+        images, labels = batch(number, BATCH)
+        metrics = step(tf.constant(images), tf.constant(labels), tf.constant(RATE), tf.constant(0.0))
+        losses.append(float(metrics[0]))
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-3)
+    after = weights_by_place(model)
+    assert {*after, "losses"} == set(expected)
+    for place, values in after.items():
+        moved = expected[place]
+        assert np.abs(moved).max() > 0
+        assert np.abs(sampled(values - before[place]) - moved).max() < 0.02 * np.abs(moved).max(), place
