@@ -234,7 +234,7 @@ SYNC, ASYNC = {"strategy": "multi_worker"}, {"strategy": "parameter_server"}
         ({**SYNC, "num_workers": 3}, "--train-batch-size is 128 with 3 replicas; allowed: multiples of 3"),
         ({**SYNC, "num_gpus": 2, "num_workers": 8, "eval_batch_size": 8}, "--eval-batch-size is 8 with 16"),
         ({**ASYNC, "num_gpus": 2}, "--num-gpus is 2; allowed in asynchronous training: 0 or 1"),
-        ({**ASYNC, "sync_batch_norm": True}, "--sync-batch-norm needs replicas in step"),
+        ({**ASYNC, "sync_batch_norm": True}, "--sync-batch-norm is not available in asynchronous training"),
         ({**SYNC, "bind": "203.0.113.9"}, "no port of '203.0.113.9' can be used"),
         ({**SYNC, "worker_hosts": "a:1,b:1"}, "--worker-hosts is 'a:1,b:1', but a notebook is no task"),
         (
