@@ -117,7 +117,7 @@ def test_the_widest_path_counts_and_global_averages_do_not():
 @pytest.mark.parametrize(
     ("values", "size"),
     [
-        # n blocks of two 3x3 convolutions at each of three resolutions; the first convolution of a resolution has the stride.
+        # n blocks of two 3x3 convolutions at each resolution; the first convolution of each has the stride.
         ({"num_layers": 20}, 3 + 6 * 2 + (2 + 5 * 4) + (4 + 5 * 8)),
         ({"num_layers": 8, "resnet_version": 2}, 3 + 2 * 2 + (2 + 4) + (4 + 8)),
         # Bottleneck: one 3x3 convolution a block, after the one with the stride.
