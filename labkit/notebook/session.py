@@ -1,4 +1,4 @@
-"""The devices and the data set of a notebook, chosen and shown before anything is trained."""
+"""Choose and show the devices and the data set of a notebook before training."""
 
 import functools
 import logging
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Prepared", "banner_html", "prepare"]
 
-CHOICE = "data set: "  # how labkit.data.resolve begins the line that says which it took
+CHOICE = "data set: "  # prefix of the note of labkit.data.resolve
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Devices, data set, and the configuration with the data set's name in it."""
+    """The devices, the data set, and the configuration with the data set's name filled in."""
 
     config: Config
     plan: "DevicePlan"
@@ -57,7 +57,7 @@ class Prepared:
 
 
 def banner_html(banner: str) -> str:
-    """Return a box that can't be overlooked; nothing for an empty banner."""
+    """Return ``banner`` as a highlighted HTML box; empty for an empty banner."""
     if not banner:
         return ""
     style = (
@@ -68,15 +68,16 @@ def banner_html(banner: str) -> str:
 
 
 def prepare(parameters: Parameters) -> Prepared:
-    """Choose devices and data set, in that order: TensorFlow takes its devices before its first operation.
+    """Choose the devices and the data set.
 
-    ``dataset=auto`` means, for a run in ``job_dir`` that goes on, the data set that it was started with.
+    Devices come first, because TensorFlow must know them before its first operation. If ``job_dir`` holds a
+    run to resume, ``dataset=auto`` means that run's data set.
 
-    Raises InputError where what is asked for can't be run here.
+    Raises InputError if the parameters can't be run on this machine.
     """
     config = parameters.config
     import_tensorflow()
-    # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
+    # In a notebook TensorFlow logs every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     from labkit.data.resolve import resolve
     from labkit.training.resolution import check_targets, with_recorded_choices
@@ -98,9 +99,9 @@ def prepare(parameters: Parameters) -> Prepared:
 
 
 def _plan_cluster(config: Config, cluster: LocalCluster) -> "DevicePlan":
-    """Return the devices of the processes that are to train, and keep this one off their GPUs.
+    """Return the devices of the cluster's processes, and hide the GPUs from this process.
 
-    Raises InputError where they can't run ``config``.
+    Raises InputError if they can't run ``config``.
     """
     from labkit.distributed.devices import (
         check_precision,
