@@ -1,4 +1,4 @@
-"""Where data sets and runs live, whatever folder a program was started from."""
+"""The folders of data sets and runs. They don't depend on the current working directory."""
 
 import os
 from pathlib import Path
@@ -18,9 +18,10 @@ def is_local_path(text: str) -> bool:
 def home() -> Path:
     """Return the folder that holds ``data/`` and ``runs/``.
 
-    ``LABKIT_HOME`` when it is set, else the checkout that labkit is imported from (recognised by its
-    ``pyproject.toml``), else ``~/.labkit``. The folder is not created here. Raises InputError where
-    ``LABKIT_HOME`` is no local path.
+    It is ``LABKIT_HOME`` if that is set; otherwise the checkout that labkit is imported from (recognised by
+    its ``pyproject.toml``); otherwise ``~/.labkit``. This function doesn't create the folder.
+
+    Raises InputError if ``LABKIT_HOME`` is no local path.
     """
     named = os.environ.get("LABKIT_HOME")
     if named:

@@ -1,7 +1,8 @@
-"""TensorFlow's start without its notices of normal things.
+"""Import TensorFlow without the messages that it prints at every start.
 
-They come from C++ before TensorFlow reads its own log level, so no variable silences them; a one-line
-error of ours would drown in them. Anything that isn't on the list below is passed on.
+The messages come from C++ code that runs before TensorFlow reads its log level, so no environment variable
+silences them, and a one-line error of labkit is easy to miss among them. Only the messages listed in
+``ROUTINE_MESSAGES`` are dropped; everything else is printed.
 """
 
 import os
@@ -10,18 +11,18 @@ import tempfile
 
 __all__ = ["import_tensorflow"]
 
-NORMAL = (
+ROUTINE_MESSAGES = (
     "All log messages before absl::InitializeLog() is called are written to STDERR",
     "oneDNN custom operations are on",
     "Could not find cuda drivers on your machine, GPU will not be used",
-    "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",  # how a machine without a GPU answers
+    "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",  # on a machine without a GPU
 )
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow and let it look for devices; later imports find it loaded.
+    """Import TensorFlow and let it look for devices. Does nothing when TensorFlow is already imported.
 
-    ``TF_CPP_MIN_LOG_LEVEL=0`` asks to see everything: then nothing is held back.
+    With ``TF_CPP_MIN_LOG_LEVEL=0`` in the environment, every message is printed.
     """
     if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
         return
@@ -38,5 +39,5 @@ def import_tensorflow() -> None:
             os.close(real)
             held.seek(0)
             for line in held.read().decode(errors="replace").splitlines():
-                if not any(notice in line for notice in NORMAL):
+                if not any(message in line for message in ROUTINE_MESSAGES):
                     print(line, file=sys.stderr)

@@ -1,1 +1,1 @@
-"""What can be read out of a run that was trained, and out of a model."""
+"""Analyses of models, training steps and finished runs."""

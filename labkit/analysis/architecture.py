@@ -1,4 +1,4 @@
-"""What a model is made of, by stages: resolution, layers, parameters, arithmetic; how far it sees."""
+"""Summarize a model by stages (resolution, layers, parameters, multiply-adds), and its receptive field."""
 
 import math
 from dataclasses import dataclass
@@ -15,11 +15,12 @@ __all__ = ["ModelSummary", "Stage", "receptive_field", "summarize"]
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive layers with weights at one resolution.
+    """Consecutive layers with weights whose outputs have the same resolution.
 
-    ``resolution``: (height, width) of their outputs, empty behind the last of them. ``channels``: of the
-    last one's output. ``layers``: convolutions and dense layers. ``parameters``: trainable weights.
-    ``multiply_adds``: of one image's forward pass, in convolutions and dense layers.
+    ``resolution``: (height, width) of the outputs; empty for layers after the global pooling.
+    ``channels``: of the last layer's output. ``layers``: number of convolutions and dense layers.
+    ``parameters``: number of trainable weights. ``multiply_adds``: of one image's forward pass, in
+    convolutions and dense layers.
     """
 
     resolution: tuple[int, ...]
@@ -37,7 +38,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """A model by stages; shows itself as a table in a notebook."""
+    """A model by stages. A notebook displays it as a table."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -89,29 +90,29 @@ def _millions(part: Stage | ModelSummary) -> str:
 
 
 def summarize(model: keras.Model) -> ModelSummary:
-    """Return ``model`` by stages: a new one begins where a layer with weights has another resolution.
+    """Summarize ``model`` by stages. A new stage begins at each layer with weights of another resolution.
 
-    A dense layer between convolutions (squeeze and excitation) belongs to the stage that it stands in.
+    Dense layers between convolutions, as in squeeze and excitation, belong to the surrounding stage.
 
     Args:
-        model: functional, channels last, of layers with one output each.
+        model: functional, channels last; each layer has one output.
     """
     stages: list[Stage] = []
     operations = model.operations
-    last_with_places = max(i for i, found in enumerate(operations) if len(found.output.shape) > 2)
+    last_spatial = max(i for i, found in enumerate(operations) if len(found.output.shape) > 2)
     for index, layer in enumerate(operations):
         if not getattr(layer, "weights", None):
             continue
         *resolution, channels = layer.output.shape[1:]
-        if not resolution and index < last_with_places:
+        if not resolution and index < last_spatial:
             resolution, channels = list(stages[-1].resolution), stages[-1].channels
-        arithmetic = multiply_adds(layer)
+        cost = multiply_adds(layer)
         stage = Stage(
             resolution=tuple(resolution),
             channels=channels,
-            layers=int(arithmetic > 0),
+            layers=int(cost > 0),
             parameters=sum(math.prod(weight.shape) for weight in layer.trainable_weights),
-            multiply_adds=arithmetic,
+            multiply_adds=cost,
         )
         if stages and stages[-1].resolution == stage.resolution:
             stage = _joined(stages.pop(), stage)
@@ -130,28 +131,28 @@ def _joined(first: Stage, second: Stage) -> Stage:
 
 
 def receptive_field(model: keras.Model) -> tuple[int, int]:
-    """Return (height, width) in pixels of what one place of the last convolution or pool depends on.
+    """Return the (height, width) in pixels that one output position of the last convolution or pool sees.
 
-    A window of k places that are s pixels apart adds (k - 1) * s (Araujo et al., "Computing Receptive Fields
-    of Convolutional Neural Networks", 2019); of several paths to a place the widest counts. What comes from a
-    global average or a dense layer, as the factors of squeeze and excitation do, depends on the whole image
-    and isn't counted. The border isn't either: the field may be larger than the image.
+    A window of k positions that are s pixels apart adds (k - 1) * s (Araujo et al., "Computing Receptive
+    Fields of Convolutional Neural Networks", 2019). Where several paths meet, the widest counts. Outputs of a
+    global average or a dense layer, such as the factors of squeeze and excitation, depend on the whole image
+    and aren't counted. The image's border isn't considered, so the field may be larger than the image.
 
     Args:
-        model: functional, in either layout, of layers that are called once and have one output each.
+        model: functional, in either data format; each layer is called once and has one output.
     """
-    fields: dict[int, np.ndarray | None] = {}  # of each tensor: [size, spacing] by [height, width]
+    fields: dict[int, np.ndarray | None] = {}  # of each tensor: int [(size, spacing), (height, width)]
     widest = np.ones(2, int)
     for operation in model.operations:
         if isinstance(operation, keras.layers.InputLayer):
             fields[id(operation.output)] = np.ones((2, 2), int)
             continue
         inputs = operation.input if isinstance(operation.input, list) else [operation.input]
-        places = [field for field in (fields[id(tensor)] for tensor in inputs) if field is not None]
+        known = [field for field in (fields[id(tensor)] for tensor in inputs) if field is not None]
         field = None
-        if places and not isinstance(operation, _ENDS):
+        if known and not isinstance(operation, _NOT_SPATIAL):
             window, stride = _window(operation)
-            size, spacing = np.max(places, axis=0)
+            size, spacing = np.max(known, axis=0)
             field = np.stack([size + (window - 1) * spacing, spacing * stride])
             widest = np.maximum(widest, field[0])
         fields[id(operation.output)] = field
@@ -159,8 +160,8 @@ def receptive_field(model: keras.Model) -> tuple[int, int]:
     return height, width
 
 
-# Behind these there are no places any more.
-_ENDS = (
+# The outputs of these layers have no spatial positions.
+_NOT_SPATIAL = (
     keras.layers.Dense,
     keras.layers.Flatten,
     keras.layers.GlobalAveragePooling2D,
@@ -169,7 +170,7 @@ _ENDS = (
 
 
 def _window(layer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return size and stride of a convolution's or pool's window, 1 for anything else."""
+    """Return the size and stride, int [2] each, of a convolution's or pool's window; 1 for other layers."""
     size = getattr(layer, "kernel_size", getattr(layer, "pool_size", None))
     if size is None:
         return np.ones(2, int), np.ones(2, int)

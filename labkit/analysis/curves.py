@@ -1,4 +1,4 @@
-"""A run's metrics as arrays, ready to be drawn. Needs no TensorFlow."""
+"""Read a run's metrics as arrays, for plots. Doesn't import TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure of one split by step: ``step`` and ``value``, float64 [n]; NaN and ±Infinity are kept."""
+    """One metric of one split by step: ``step`` and ``value``, float64 [n]. NaN and infinities are kept."""
 
     step: Floats
     value: Floats
@@ -34,13 +34,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """The rows of a run that count, and where it was resumed."""
+    """The rows of a run that count, and the points where it was resumed."""
 
     rows: Sequence[Mapping[str, Any]]
     resume_points: Sequence[ResumePoint] = ()
 
     def curve(self, split: str, name: str) -> Curve:
-        """Return the figure ``name`` of ``split``; empty where no row has it."""
+        """Return the metric ``name`` of ``split``, in order of step; empty if no row has it."""
         points = [
             (row["step"], row[name])
             for row in self.rows
@@ -56,7 +56,7 @@ def _is_number(value: Any) -> bool:
 
 
 def read_curves(run: RunDirectory) -> Curves:
-    """Read all of a run's metrics, separate evaluations too; empty where there are none yet."""
+    """Read all metrics of a run, including separate evaluations. Empty if there are none yet."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     return Curves(with_evaluations(reader), reader.resume_points)
@@ -65,13 +65,13 @@ def read_curves(run: RunDirectory) -> Curves:
 def moving_average(value: Floats, weight: float) -> Floats:
     """Return the exponential moving average of ``value``, float64 [n].
 
-    Bias-corrected as in Adam (Kingma & Ba 2015, §3): it starts at the first value, not at zero.
+    It is bias-corrected as in Adam (Kingma & Ba 2015, §3), so it starts at the first value, not at zero.
 
     Args:
-        value: float64 [n]. NaN and ±Infinity stay at their places and don't enter the average.
-        weight: share of the past, 0 ≤ weight < 1; 0 returns ``value``.
+        value: float64 [n]. NaN and infinities stay where they are and don't affect the average.
+        weight: of the past, 0 ≤ weight < 1; 0 returns ``value``.
 
-    Raises ValueError for another weight.
+    Raises ValueError for any other weight.
     """
     if not 0 <= weight < 1:
         raise ValueError(f"weight is {weight}; allowed: 0 ≤ weight < 1")

@@ -1,4 +1,4 @@
-"""How much arithmetic a training step is, and how much the machine can do."""
+"""Count the floating-point operations of a training step, and measure the machine's peak FLOP/s."""
 
 import math
 import statistics
@@ -15,17 +15,17 @@ __all__ = ["ceiling", "matrix_product", "multiply_adds", "training_flops"]
 
 
 def training_flops(model: keras.Model, frozen: Collection[str] = (), *, image_size: int | None = None) -> int:
-    """Return the floating-point operations of a training step for one image: convolutions and dense layers.
+    """Return the floating-point operations per image of a training step, in convolutions and dense layers.
 
-    A multiply-add counts as two operations. Each layer has its multiply-adds once forward; once more for the
-    gradient of its kernel, where that is trained; and once more for the gradient of its inputs, where a
-    trained weight stands before it, which is not so at the first layer. Everything else (normalization,
-    activations, pooling, the update) counts as nothing, though it takes time.
+    A multiply-add counts as two operations. A layer performs its multiply-adds once in the forward pass, once
+    for the gradient of its kernel if the kernel is trained, and once for the gradient of its inputs if an
+    earlier layer is trained (so never in the first layer). Everything else (normalization, activations,
+    pooling, the optimizer's update) counts as zero, though it takes time.
 
     Args:
-        model: functional, of layers that are called once and have one output each, in either layout.
+        model: functional, in either data format; each layer is called once and has one output.
         frozen: names of layers that aren't trained.
-        image_size: side of the images; None: as the model takes them.
+        image_size: side of the images in pixels; None: the size that the model was built for.
     """
     shapes = {} if image_size is None else output_shapes(model, image_size)
     total = 0
@@ -36,24 +36,24 @@ def training_flops(model: keras.Model, frozen: Collection[str] = (), *, image_si
             continue
         inputs = operation.input if isinstance(operation.input, list) else [operation.input]
         before = any(has_gradient[id(tensor)] for tensor in inputs)
-        is_held = operation.name in frozen
-        has_own = bool(getattr(operation, "trainable_weights", [])) and not is_held
+        is_frozen = operation.name in frozen
+        has_own = bool(getattr(operation, "trainable_weights", [])) and not is_frozen
         has_gradient[id(operation.output)] = before or has_own
         kernel = getattr(operation, "kernel", None)
         if kernel is not None:
             forward = multiply_adds(operation, shapes.get(operation.name))
-            total += 2 * forward * (1 + (kernel.trainable and not is_held) + before)
+            total += 2 * forward * (1 + (kernel.trainable and not is_frozen) + before)
     return total
 
 
 def multiply_adds(layer: Any, output_shape: Sequence[int | None] | None = None) -> int:
-    """Return the multiply-adds of a layer's forward pass for one image; 0 for one without a kernel.
+    """Return the multiply-adds of a layer's forward pass for one image; 0 if it has no kernel.
 
-    Each weight of a kernel is used once at each place of the output.
+    Each weight of the kernel is used once at each position of the output.
 
     Args:
-        layer: with one output, in either layout.
-        output_shape: of a batch; None: of its first call.
+        layer: with one output, in either data format.
+        output_shape: of a batch; None: the shape in the layer's first call.
     """
     if getattr(layer, "kernel", None) is None:
         return 0
@@ -63,12 +63,12 @@ def multiply_adds(layer: Any, output_shape: Sequence[int | None] | None = None) 
 
 
 def matrix_product(size: int, precision: str, device: str = "/cpu:0") -> Callable[[], float]:
-    """Return a function that multiplies two matrices once and returns the GFLOP/s that it reached.
+    """Return a function that multiplies two square matrices once and returns the GFLOP/s reached.
 
     Args:
-        size: rows and columns; a product is 2 size³ operations.
-        precision: ``float32``, ``float64`` or ``mixed_bfloat16``, as of a model.
-        device: where.
+        size: rows and columns of the matrices; a product takes 2 size³ operations.
+        precision: ``float32``, ``float64`` or ``mixed_bfloat16``, as in ``--precision``.
+        device: TensorFlow's name of the device that computes.
     """
     dtype = tf.bfloat16 if precision == "mixed_bfloat16" else tf.as_dtype(precision)
     with tf.device(device):
@@ -78,7 +78,7 @@ def matrix_product(size: int, precision: str, device: str = "/cpu:0") -> Callabl
 
     @tf.function
     def multiply(first, second):
-        # One number of it is fetched, by which all of it is known to be done.
+        # Fetching one element is enough to wait for the whole product.
         return tf.linalg.matmul(first, second)[:1, :1]
 
     def measure() -> float:
@@ -87,7 +87,7 @@ def matrix_product(size: int, precision: str, device: str = "/cpu:0") -> Callabl
             multiply(*factors).numpy()
         return 2 * size**3 / (time.perf_counter() - started) / 1e9
 
-    measure()  # traces it
+    measure()  # the first call traces the function
     return measure
 
 
@@ -99,12 +99,14 @@ def ceiling(
     least_repeats: int = 3,
     device: str = "/cpu:0",
 ) -> float:
-    """Return the GFLOP/s of large matrix products: for each size the median of some, and of these the best.
+    """Return the peak GFLOP/s of large matrix products: the median of each size, and the best of these.
 
     Args:
-        precision, device: see ``matrix_product``.
-        sizes: rows and columns of the matrices.
-        seconds, least_repeats: for how long each size is repeated, and how often at least.
+        precision: see ``matrix_product``.
+        sizes: rows and columns of the matrices to try.
+        seconds: how long to repeat each size.
+        least_repeats: the smallest number of repeats of each size.
+        device: see ``matrix_product``.
     """
     medians = []
     for size in sizes:

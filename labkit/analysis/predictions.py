@@ -1,4 +1,4 @@
-"""Predictions in a run directory: read, ordered, filtered, counted. Needs no TensorFlow."""
+"""Read, sort, filter and count the predictions of a run. Doesn't import TensorFlow."""
 
 import json
 import zipfile
@@ -22,11 +22,12 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Predictions:
-    """One evaluated split.
+    """The predictions of one split.
 
-    ``images`` uint8 [n, height, width, 3], ``labels`` int [n], or [n, classes] of zeros and ones where an
-    image has several, ``probabilities`` float32 [n, classes], ``index`` int64 [n] (place in the split),
-    ``summary`` what the JSON beside them says, or empty.
+    ``images``: uint8 [n, height, width, channels], 1 or 3 channels. ``labels``: int [n]; with several labels
+    per image, zeros and ones [n, classes]. ``probabilities``: float32 [n, classes]. ``index``: int64 [n], the
+    position in the split. ``classes``: their names. ``summary``: content of the JSON file beside the
+    arrays, or empty.
     """
 
     images: NDArray[np.uint8]
@@ -41,12 +42,12 @@ class Predictions:
 
     @property
     def multi_label(self) -> bool:
-        """Whether an image has any number of the classes rather than one."""
+        """Whether an image may have any number of classes rather than exactly one."""
         return self.labels.ndim == 2
 
     @cached_property
     def predicted(self) -> NDArray[Any]:
-        """The most probable class of each example, int64 [n]; or all over one half, bool [n, classes]."""
+        """The most probable class, int64 [n]; with several labels, those over 0.5, bool [n, classes]."""
         return self.probabilities > 0.5 if self.multi_label else self.probabilities.argmax(axis=1)
 
     @cached_property
@@ -61,16 +62,16 @@ class Predictions:
 
     @cached_property
     def wrong(self) -> NDArray[np.bool_]:
-        """Whether the prediction isn't the label; with several, whether one of them isn't right."""
+        """Whether the prediction of each example is wrong, bool [n]; one wrong label makes it wrong."""
         return ~right(self.predicted, self.labels)
 
     def names(self, classes: NDArray[np.bool_]) -> str:
-        """Return the names of the classes, one row of ``has`` or ``given``, for people."""
-        return ", ".join(self.classes[place] for place in np.flatnonzero(classes)) or "none"
+        """Return the names of ``classes``, bool [classes] (a row of ``has`` or ``given``), as text."""
+        return ", ".join(self.classes[number] for number in np.flatnonzero(classes)) or "none"
 
     @cached_property
     def confusion(self) -> NDArray[np.int64] | None:
-        """Counts ``int64 [true, predicted]``; None with several labels, none of which stands for another."""
+        """Counts, int64 [true class, predicted class]; None with several labels, where it isn't defined."""
         if self.multi_label:
             return None
         counts = np.zeros((len(self.classes),) * 2, np.int64)
@@ -79,8 +80,8 @@ class Predictions:
 
     @cached_property
     def _wrong_first(self) -> Indices:
-        # Wrong ones by falling confidence, then right ones by rising confidence: what to look at first.
-        if self.multi_label:  # the label that is the farthest off decides
+        # The confident mistakes first, then the rest of the mistakes, then the least confident right ones.
+        if self.multi_label:  # the confidence is the largest error of any label
             rank = -np.abs(self.probabilities - self.has).max(axis=1)
         else:
             confidence = self.probabilities.max(axis=1)
@@ -90,7 +91,13 @@ class Predictions:
     def select(
         self, true: int | None = None, predicted: int | None = None, wrong_only: bool = False
     ) -> Indices:
-        """Return the places of the examples asked for, the most confident mistakes first."""
+        """Return the positions of the selected examples, int [m], the most confident mistakes first.
+
+        Args:
+            true: number of a class that the examples have; None: any.
+            predicted: number of a class that is predicted for them; None: any.
+            wrong_only: leaves out right predictions.
+        """
         order = self._wrong_first
         kept = np.ones(len(order), bool)
         if true is not None:
@@ -102,13 +109,13 @@ class Predictions:
         return order[kept]
 
     def per_class(self) -> list[dict[str, Any]]:
-        """Return ``class`` (its name), ``examples``, and what ``class_metrics`` gives."""
+        """Return a row for each class: its name, its number of examples, and its ``class_metrics``."""
         rows = class_metrics(self.labels, self.predicted, self.classes)
         return [{"class": row.pop("name"), "examples": row.pop("count"), **row} for row in rows]
 
 
 def signature(run: RunDirectory, split: str = "test") -> tuple[tuple[int, int], ...]:
-    """Return time and size of the files of a split's predictions: the same as long as they are."""
+    """Return the modification times (ns) and sizes of a split's files, which change when the files do."""
     found = []
     for path in (run.predictions_path / f"{split}.npz", run.predictions_path / f"{split}.json"):
         try:
@@ -120,10 +127,9 @@ def signature(run: RunDirectory, split: str = "test") -> tuple[tuple[int, int], 
 
 
 def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
-    """Read and check the predictions of one split.
+    """Read and check the predictions of one split. The arrays are read-only.
 
-    Raises FileNotFoundError where there are none, InputError where the file is damaged or doesn't hold
-    what it should. The arrays are read-only.
+    Raises FileNotFoundError if there are none, InputError if the file is damaged or its arrays are invalid.
     """
     path = run.predictions_path / f"{split}.npz"
     try:
@@ -162,7 +168,7 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
     )
     if not good:
         shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
-        raise InputError(f"{path} is damaged: {shapes} don't belong together")
+        raise InputError(f"{path} is damaged: {shapes} don't fit together")
     summary = _summary(run, split, count)
     classes = summary.get("classes")
     if not isinstance(classes, list) or len(classes) != probabilities.shape[1]:
@@ -175,5 +181,5 @@ def _summary(run: RunDirectory, split: str, count: int) -> dict[str, Any]:
         value = json.loads((run.predictions_path / f"{split}.json").read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    # The two files are replaced one after the other: a summary of another evaluation is none.
+    # The two files are replaced one after the other, so the summary may be of another evaluation.
     return value if isinstance(value, dict) and value.get("examples") == count else {}

@@ -1,4 +1,4 @@
-"""Measure some training steps, without a run: how fast they are, and where their time goes."""
+"""Measure how long training steps take and where their time goes, without writing a run."""
 
 import tempfile
 import time
@@ -15,19 +15,19 @@ from labkit.training.plan import plan_run
 
 __all__ = ["Profile", "profile_training"]
 
-WARMUP_STEPS = 3  # the first one traces and compiles, the next ones let memory and input settle
-STEPS_AHEAD = 100  # batches beyond the last step: at the end of its data an input pipeline would be idle
+WARMUP_STEPS = 3  # the first one traces and compiles; memory and input settle during the next ones
+STEPS_AHEAD = 100  # batches beyond the last step, so that the input pipeline doesn't run out of work
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What was found.
+    """The result of a profile.
 
-    ``seconds_per_step``, ``waited_per_step`` (for the input) and ``cpu_seconds_per_step`` (of all threads)
-    are means over steps that aren't traced. ``flops_per_step``: see ``arithmetic.training_flops``, times the
-    batch. ``ceiling_gflops``: of large matrix products in the model's precision. ``times``: None where the
-    steps ran on GPUs, whose kernels a trace shows otherwise. ``image_size``: side of the images that
-    ``progressive_resizing`` begins with, None where they are shown as they are.
+    ``seconds_per_step``, ``waited_per_step`` (seconds of waiting for input) and ``cpu_seconds_per_step`` (of
+    all threads) are means over steps that aren't traced. ``flops_per_step``:
+    ``labkit.analysis.flops.training_flops`` times the batch size. ``ceiling_gflops``: reached by large matrix
+    products in the model's precision. ``times``: None for steps on GPUs, whose traces have another form.
+    ``image_size``: side in pixels of the first images of ``progressive_resizing``; None without it.
     """
 
     model: str
@@ -50,25 +50,25 @@ class Profile:
 
     @property
     def gflops(self) -> float:
-        """GFLOP/s that a step reaches, everything that it does besides included in its time."""
+        """GFLOP/s that a step reaches; its time includes everything else that it does."""
         return self.flops_per_step / self.seconds_per_step / 1e9
 
 
 def profile_training(
     config: Config, *, steps: int, output: Path | None, announce: Callable[[str], None] = print
 ) -> Profile:
-    """Train some steps as ``labkit train`` would, from the initial weights, and say where their time goes.
+    """Train some steps as ``labkit train`` would, from the initial weights, and measure them.
 
-    The data set is found, or made, by the rules of ``labkit train``. What is measured is the first step,
-    again and again: no image grows and no layer thaws meanwhile.
+    The data set is found or prepared as in ``labkit train``. The first step is measured repeatedly, so images
+    don't grow and layers don't thaw meanwhile.
 
     Args:
-        config: what to train. No run is written, so it names no ``job_dir``.
-        steps: how many are measured, and then traced.
-        output: folder for the trace, which TensorBoard's profile plugin reads; None: it is thrown away.
+        config: what to train. No run is written, so ``job_dir`` must be None.
+        steps: how many steps to measure, and then how many to trace.
+        output: folder for the trace, which TensorBoard's profile plugin reads; None discards the trace.
         announce: takes lines for people.
 
-    Raises InputError, before anything is written, for what can't be trained here.
+    Raises InputError, before anything is written, if the configuration can't be trained on this machine.
     """
     if output is not None:
         check_writable(output, "--output")
@@ -107,7 +107,7 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
     started, used = time.perf_counter(), time.process_time()
     waited = sum(engine.next_step().waited for _ in range(steps))
     seconds, cpu = time.perf_counter() - started, time.process_time() - used
-    # Python's own calls would only make the file large: what they start is traced all the same.
+    # Tracing Python's calls would only make the file larger; the operations are traced without it.
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     with tf.profiler.experimental.Profile(str(folder), options):
         for number in range(steps):
@@ -136,7 +136,7 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
 
 
 def _engine(session: Any, stop_step: int) -> Any:
-    """Return what makes the first step again and again, in the way of the train loop."""
+    """Return an engine that repeats the first training step, as the training loop would run it."""
     from labkit.training.session import training_batches
     from labkit.training.step import SynchronousEngine
 

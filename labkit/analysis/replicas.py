@@ -1,6 +1,6 @@
-"""Whether N replicas are one: the same training on several layouts of devices and processes, step by step.
+"""Check that N replicas train like one: compare the losses of one training on several layouts of devices.
 
-Needs no TensorFlow here: every layout trains in processes of its own, which have one strategy each.
+This module doesn't import TensorFlow: each layout trains in its own processes.
 """
 
 import os
@@ -28,16 +28,16 @@ from labkit.run_directory.metrics import MetricsReader
 __all__ = ["LAYOUTS", "Layout", "ReplicaComparison", "compare_replicas"]
 
 LAYOUTS = ("1 replica", "2 logical devices", "2 processes", "4 logical devices")
-GRACE_SECONDS = 15.0  # for a training that is told to stop: it saves a checkpoint first
+GRACE_SECONDS = 15.0  # for a training to save a checkpoint after it was told to stop
 _LAYOUT = re.compile(r"(?:(?P<processes>\d+) process(?:es)?)?(?: [×x] )?(?:(?P<devices>\d+) (?P<kind>.+))?")
 _KINDS = {"replica": "CPU", "logical device": "CPU", "GPU": "GPU"}
-# What a layout or the comparison itself decides.
+# Fields that the layout or the comparison sets.
 _DECIDED = ("job_dir", "train_steps", "num_gpus", "simulate_missing_gpus", "sync", "evaluate_test")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the replicas are: ``processes`` that train in step, each with ``devices`` of ``kind``."""
+    """Where the replicas are: ``processes`` that train synchronously, each with ``devices`` of ``kind``."""
 
     processes: int = 1
     devices: int = 1
@@ -49,7 +49,7 @@ class Layout:
 
     @classmethod
     def parse(cls, name: str) -> "Layout":
-        """Return the layout of a name such as ``2 processes × 2 logical devices``. Raises InputError."""
+        """Parse a name such as ``2 processes × 2 logical devices``. Raises InputError for an unknown one."""
         match = _LAYOUT.fullmatch(name.strip())
         kind = _KINDS.get((match["kind"] or "replica").removesuffix("s")) if match else None
         if match and name.strip() and kind:
@@ -62,36 +62,36 @@ class Layout:
         )
 
     def command(self, values: Mapping[str, Any], job_dir: Path) -> list[str]:
-        """Return the command that trains ``values`` on this layout."""
+        """Return the command that trains the configuration ``values`` on this layout."""
         simulates = self.kind == "CPU" and self.devices > 1
-        mine = {
+        decided = {
             "job_dir": job_dir,
             "num_gpus": self.devices if simulates or self.kind == "GPU" else 0,
             "simulate_missing_gpus": simulates,
         }
         if self.processes > 1:
-            mine["sync"] = True
+            decided["sync"] = True
         fields = fields_by_name()
         command = [sys.executable, "-m", "labkit"]
         if self.processes > 1:
             command += ["cluster", "local", "--workers", str(self.processes), "--"]
         command.append("train")
-        for name, value in {**values, **mine}.items():
+        for name, value in {**values, **decided}.items():
             command += [fields[name].flag, "none" if value is None else str(value)]
         return command
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of that command: without GPUs where the layout is of CPU devices."""
+        """Return the environment of that command. It hides the GPUs from a layout of CPU devices."""
         environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         return environment | ({"CUDA_VISIBLE_DEVICES": "-1"} if self.kind == "CPU" else {})
 
 
 @dataclass(frozen=True)
 class ReplicaComparison:
-    """Losses of one training on several layouts; shows itself as a table in a notebook.
+    """The losses of one training on several layouts. A notebook displays them as a table.
 
-    ``config``: what was trained. ``losses``: by layout, in order, float64 [steps] in nats; the others are
-    compared with the first.
+    ``config``: what was trained. ``losses``: by layout, float64 [steps], in nats. The first layout is the
+    reference.
     """
 
     config: Config
@@ -99,18 +99,18 @@ class ReplicaComparison:
 
     @property
     def reference(self) -> str:
-        """The layout that the others are compared with."""
+        """Name of the layout that the others are compared with."""
         return next(iter(self.losses))
 
     @property
     def differences(self) -> dict[str, NDArray[np.float64]]:
-        """|loss − loss of the reference| of the other layouts, float64 [steps]."""
+        """|loss − loss of the reference| of each other layout, float64 [steps], in nats."""
         first, *others = self.losses
         return {name: np.abs(self.losses[name] - self.losses[first]) for name in others}
 
     @property
     def largest(self) -> float:
-        """The largest difference of all layouts and steps; 0 where there is only one layout."""
+        """The largest difference over all layouts and steps, in nats; 0 for a single layout."""
         return max((float(difference.max()) for difference in self.differences.values()), default=0.0)
 
     @property
@@ -129,8 +129,9 @@ class ReplicaComparison:
         for name, losses in self.losses.items():
             compared = ("", "", "")
             if name in differences:
-                apart = differences[name]
-                compared = (f"{apart[0]:.1e}", f"{apart.max():.1e}", str(int(apart.argmax()) + 1))
+                difference = differences[name]
+                largest = int(difference.argmax())
+                compared = (f"{difference[0]:.1e}", f"{difference[largest]:.1e}", str(largest + 1))
             replicas = str(Layout.parse(name).num_replicas)
             rows.append((name, replicas, f"{losses[0]:.6f}", f"{losses[-1]:.6f}", *compared))
         return rows
@@ -138,7 +139,7 @@ class ReplicaComparison:
     def _header(self) -> tuple[str, ...]:
         last = len(self.losses[self.reference])
         steps = ("loss at step 1", f"at step {last}")
-        return ("layout", "replicas", *steps, "apart at step 1", "largest", "at step")
+        return ("layout", "replicas", *steps, "difference at step 1", "largest", "at step")
 
     def __str__(self) -> str:
         table = [self._header(), *self._rows()]
@@ -171,30 +172,31 @@ def compare_replicas(
 ) -> ReplicaComparison:
     """Train the same configuration on each layout, one after the other, and return all losses.
 
-    The gradients of several replicas are summed in another order than that of one, and the rounding errors
-    grow with the steps, the faster the higher the learning rate. ``"precision": "float32"`` at a gentle rate
-    keeps 50 steps within 1e-5; without ``"sync_batch_norm": True`` the statistics, and with them the losses,
-    differ from the first step on.
+    Several replicas sum their gradients in another order than a single one, so rounding errors differ. They
+    grow with each step, and faster at higher learning rates. With ``"precision": "float32"`` and a low
+    learning rate, the losses of 50 steps agree within 1e-5. Without ``"sync_batch_norm": True`` each replica
+    has its own batch statistics, and the losses differ from the first step.
 
     Args:
-        config_values: names and values of ``Config``'s fields, without those that the layouts decide.
+        config_values: values of ``Config``'s fields by name, without those that the layouts set.
         layouts: such as ``LAYOUTS``, ``2 processes × 2 logical devices`` or ``2 GPUs``; the first is the
             reference.
         steps: of each training.
-        folder: keeps the run directories, and what is finished there isn't trained again; None: a
+        folder: where the run directories are kept; finished runs there aren't trained again. None: a
             temporary folder.
-        time_limit_seconds: for one layout.
+        time_limit_seconds: for each layout.
         announce: takes lines for people, one for each layout.
 
-    Raises InputError, before anything is trained, for values that can't be run (a batch that the replicas
-    don't divide, too); RuntimeError, with its last lines, where a training fails or takes too long.
+    Raises InputError, before anything is trained, for values that can't be run, such as a batch size that
+    isn't a multiple of the replicas. Raises RuntimeError, with the last lines of output, if a training fails
+    or takes too long.
     """
     chosen = [Layout.parse(name) for name in layouts]
     if not chosen or len(set(chosen)) < len(chosen):
-        raise InputError(f"layouts are {list(layouts)}; allowed: one or more, each once")
+        raise InputError(f"layouts is {list(layouts)}; allowed: one or more layouts, each named once")
     decided = [name for name in _DECIDED if name in config_values]
     if decided:
-        raise InputError(f"{decided[0]} is not for the caller of compare_replicas to choose; leave it out")
+        raise InputError(f"{decided[0]} is set by compare_replicas; leave it out of config_values")
     values = {**config_values, "train_steps": steps}
     values.setdefault("validate_every_steps", 0)
     config = Config.from_flat(values)
@@ -202,11 +204,11 @@ def compare_replicas(
         config.check_replicas(layout.num_replicas)
     losses = {}
     with ExitStack() as stack:
-        place = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-replicas-")))
-        place.mkdir(parents=True, exist_ok=True)
+        root = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-replicas-")))
+        root.mkdir(parents=True, exist_ok=True)
         for number, (name, layout) in enumerate(zip(layouts, chosen, strict=True), 1):
             started = time.monotonic()
-            job_dir = place / re.sub(r"\W+", "-", name.strip())
+            job_dir = root / re.sub(r"\W+", "-", name.strip())
             _train(layout, {**values, "evaluate_test": False}, job_dir, time_limit_seconds)
             losses[name] = _read_losses(job_dir, steps)
             announce(
@@ -217,7 +219,7 @@ def compare_replicas(
 
 
 def _train(layout: Layout, values: Mapping[str, Any], job_dir: Path, time_limit_seconds: float) -> None:
-    """Train to the end in a child process, which doesn't outlive this call."""
+    """Train to the end in a child process. The process never outlives this call."""
     log = job_dir.with_suffix(".txt")
     with open(log, "w") as output:
         process = subprocess.Popen(
@@ -226,7 +228,7 @@ def _train(layout: Layout, values: Mapping[str, Any], job_dir: Path, time_limit_
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # an interrupt is for us alone: we stop the training ourselves
+            start_new_session=True,  # Ctrl-C reaches only this process, which then stops the training
         )
         try:
             code: int | None = process.wait(time_limit_seconds)
@@ -244,7 +246,7 @@ def _train(layout: Layout, values: Mapping[str, Any], job_dir: Path, time_limit_
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """End a training that still runs: politely first, since a cluster's launcher has processes to reap."""
+    """End a training that still runs. SIGTERM first, so that a cluster's launcher can end its processes."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -259,5 +261,7 @@ def _read_losses(job_dir: Path, steps: int) -> NDArray[np.float64]:
     reader.poll()
     rows = reader.split("train")
     if [row["step"] for row in rows] != list(range(1, steps + 1)):
-        raise RuntimeError(f"the run in {job_dir} has {len(rows)} training rows; expected: {steps}, in order")
+        raise RuntimeError(
+            f"the run in {job_dir} has {len(rows)} training rows; expected: one a step from 1 to {steps}"
+        )
     return np.array([row["loss"] for row in rows], np.float64)

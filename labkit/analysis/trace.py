@@ -1,7 +1,8 @@
-"""Where the time of traced training steps went, by kinds of operations, from TensorFlow's profiler.
+"""Split the time of traced training steps by kinds of operations, from a trace of TensorFlow's profiler.
 
-The profiler writes an XSpace (tensorflow/tsl/profiler/protobuf/xplane.proto): planes of lines, one line a
-thread, of events. An operation's kernel is an event named ``<node>:<type>`` whose displayed name is the type.
+The profiler writes an XSpace (tensorflow/tsl/profiler/protobuf/xplane.proto). It holds planes; a plane holds
+lines, one for each thread; a line holds events. The kernel of an operation is an event that is named
+``<node>:<type>`` and whose display name is the type.
 """
 
 import re
@@ -13,10 +14,10 @@ from typing import Any
 
 __all__ = ["KINDS", "STEP_NAME", "KindTime", "StepTimes", "kind_of", "read_trace", "step_times"]
 
-STEP_NAME = "train"  # of the event around each step; TensorBoard finds steps by its step_num
-INPUT_THREADS = "tf_data"  # what the names of the input pipeline's threads begin with
+STEP_NAME = "train"  # name of the event around each step, whose step_num TensorBoard reads
+INPUT_THREADS = "tf_data"  # prefix of the names of the input pipeline's threads
 
-FORWARD, OF_INPUTS, OF_FILTERS = (
+FORWARD, INPUT_GRADIENT, FILTER_GRADIENT = (
     "convolution, forward",
     "convolution, gradient of inputs",
     "convolution, gradient of filters",
@@ -25,8 +26,8 @@ NORMALIZATION, MATRIX, POOLING = "batch normalization", "matrix product", "pooli
 ELEMENTWISE, UPDATE, INPUT, OTHER = "elementwise", "optimizer update", "input", "other"
 KINDS = (
     FORWARD,
-    OF_INPUTS,
-    OF_FILTERS,
+    INPUT_GRADIENT,
+    FILTER_GRADIENT,
     NORMALIZATION,
     MATRIX,
     POOLING,
@@ -36,17 +37,17 @@ KINDS = (
     OTHER,
 )
 
-# oneDNN's kernels and fused ones have the name of what they replace: _MklNativeConv2D, _FusedMatMul.
+# oneDNN's kernels and fused ones are named after the operation they replace: _MklNativeConv2D, _FusedMatMul.
 _PREFIXES = re.compile(r"^_?(Mkl)?(Native)?(Fused)?")
 _FUNCTIONS = (
     "Relu|Gelu|Elu|Selu|Softplus|Sigmoid|Tanh|Erf|Exp|Log|Pow|Sqrt|Rsqrt|Square|SquaredDifference|Abs|Neg|Sign|"
     "Add|AddV2|AddN|BiasAdd|Sub|Mul|RealDiv|DivNoNan|FloorDiv|FloorMod|Maximum|Minimum|Inv|Reciprocal|Cast|"
     "Select|SelectV2|Greater|GreaterEqual|Less|LessEqual|Equal|NotEqual|LogicalAnd|LogicalOr|LogicalNot"
 )
-# In this order, by what the rest of the type begins with.
+# The first pattern that matches the beginning of the type, without its prefix, decides.
 _BY_TYPE = (
-    (OF_INPUTS, r"(Conv2D|DepthwiseConv2dNative)BackpropInput"),
-    (OF_FILTERS, r"(Conv2D|DepthwiseConv2dNative)BackpropFilter"),
+    (INPUT_GRADIENT, r"(Conv2D|DepthwiseConv2dNative)BackpropInput"),
+    (FILTER_GRADIENT, r"(Conv2D|DepthwiseConv2dNative)BackpropFilter"),
     (FORWARD, r"(Conv2D|DepthwiseConv2dNative|PadWithConv2D)"),
     (NORMALIZATION, r"BatchNorm"),
     (MATRIX, r"(Batch)?MatMul|Einsum"),
@@ -58,9 +59,11 @@ _BY_TYPE = (
 
 @dataclass(frozen=True)
 class KindTime:
-    """One kind's part of a step: how many operations, seconds of the step's wall time, types by their time.
+    """One kind's part of a step.
 
-    An optimizer's update is the assignments to variables, those of moving averages included.
+    ``operations``: their mean number in a step. ``seconds``: of the step's wall time. ``types``: of the
+    operations, the one that takes most time first. The optimizer's update includes all assignments to
+    variables, also those of moving averages.
     """
 
     kind: str
@@ -71,10 +74,10 @@ class KindTime:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Means over ``steps`` traced steps; the kinds' seconds and ``idle_seconds`` add up to ``seconds``.
+    """Means over ``steps`` traced steps. The kinds' seconds and ``idle_seconds`` add up to ``seconds``.
 
-    Where several operations run at once, each gets an equal share of that time. ``idle_seconds``: no
-    operation runs; Python, TensorFlow's start and end of a step, and waiting for input.
+    When several operations run at once, each gets an equal share of that time. ``idle_seconds``: time in
+    which no operation runs, but Python does, TensorFlow starts or ends a step, or the step waits for input.
     """
 
     steps: int
@@ -84,13 +87,13 @@ class StepTimes:
 
 
 def kind_of(op_type: str) -> str:
-    """Return which of ``KINDS`` a type of operation belongs to, wherever it stands; input is by thread."""
+    """Return which of ``KINDS`` a type of operation is; never ``INPUT``, which the thread decides."""
     rest = _PREFIXES.sub("", op_type)
     return next((kind for kind, pattern in _BY_TYPE if re.match(pattern, rest)), OTHER)
 
 
 def read_trace(folder: Path) -> Any:
-    """Return the newest XSpace below ``folder``, where TensorFlow's profiler wrote it."""
+    """Return the newest XSpace that TensorFlow's profiler wrote below ``folder``."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     newest = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime_ns)
@@ -101,7 +104,7 @@ def read_trace(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class _Running:
-    """A part of an operation, uninterrupted on its thread. ``begins``: 1 for the first part, else 0."""
+    """A stretch of an operation without interruption on its thread. ``begins``: 1 for the first, else 0."""
 
     start: int  # picoseconds
     end: int
@@ -111,9 +114,14 @@ class _Running:
 
 
 def step_times(space: Any) -> StepTimes:
-    """Return where the time of the steps in a trace of the CPU went. Raises ValueError where there are none.
+    """Return how the time of the steps in a trace of the CPU was spent.
 
-    From the start of the first step to the end of the last: what lies between two steps is theirs, too.
+    The time runs from the start of the first step to the end of the last, including the time between steps.
+
+    Args:
+        space: the XSpace of a trace, of ``read_trace``.
+
+    Raises ValueError if the trace holds no step.
     """
     lines = [(plane, line) for plane in space.planes for line in plane.lines]
     steps = [span for plane, line in lines for name, _, *span in _events(plane, line) if name == STEP_NAME]
@@ -147,7 +155,7 @@ def _summary(
 
 
 def _events(plane: Any, line: Any) -> Iterator[tuple[str, str, int, int]]:
-    """Yield (name, displayed name, start, end) of a line's events; picoseconds of the trace's clock."""
+    """Yield (name, display name, start, end) of a line's events, in picoseconds of the trace's clock."""
     origin = line.timestamp_ns * 1000
     for event in line.events:
         about = plane.event_metadata[event.metadata_id]
@@ -156,14 +164,14 @@ def _events(plane: Any, line: Any) -> Iterator[tuple[str, str, int, int]]:
 
 
 def _operations(plane: Any, line: Any) -> Iterator[_Running]:
-    """Yield what a thread ran, piece by piece: an operation within another one interrupts it."""
+    """Yield what a thread ran, in pieces: an operation inside another one interrupts the outer one."""
     is_input = line.name.startswith(INPUT_THREADS)
     spans = [
         (start, end, shown)
         for name, shown, start, end in _events(plane, line)
         if shown and end > start and name.count(":") == 1 and name.endswith(f":{shown}")
     ]
-    # The outer one first where two start together.
+    # Where two start together, the outer one comes first.
     spans.sort(key=lambda span: (span[0], -span[1]))
     open_spans: list[list[Any]] = []  # [start of the piece, end, type, whether it is the first piece]
 
@@ -189,7 +197,10 @@ def _operations(plane: Any, line: Any) -> Iterator[_Running]:
 def _shared_time(
     running: Iterable[_Running], first: int, last: int
 ) -> tuple[Mapping[tuple[str, str], float], float]:
-    """Return seconds by (kind, type), time shared by what runs at once, and seconds in which anything ran."""
+    """Return the seconds of each (kind, type), and the seconds in which any operation ran.
+
+    Operations that run at once share the time equally.
+    """
     changes: list[tuple[int, int, tuple[str, str]]] = sorted(
         change
         for part in running

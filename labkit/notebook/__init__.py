@@ -1,1 +1,1 @@
-"""What ``notebooks/train.ipynb`` stands on: its parameters, its devices and data, its last word."""
+"""The functions that ``notebooks/train.ipynb`` calls."""

@@ -1,7 +1,7 @@
-"""Which cluster the notebook starts: its parameters ``strategy``, ``num_workers`` and ``num_ps``.
+"""The cluster of the notebook: its parameters ``strategy``, ``num_workers`` and ``num_ps``.
 
-The processes are those of ``labkit cluster local``. The notebook's own process never is one of them: it
-starts them, follows the run directory and shows what comes out.
+The notebook starts the same processes as ``labkit cluster local``, follows the run directory and shows the
+results. Its own process doesn't train.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ COUNTS = ("num_workers", "num_ps")
 
 
 class ClusterFailed(RuntimeError):
-    """The processes of a cluster could not train to the end. The message is one line, and says why."""
+    """A cluster didn't finish the training. The message is one line that gives the reason."""
 
 
 def chosen_cluster(values: Mapping[str, Any], chosen: Mapping[str, Any]) -> LocalCluster | None:
-    """Return the cluster that the parameters ask for; None for training in the notebook's process.
+    """Return the cluster that the parameters ask for; None to train in the notebook's own process.
 
     Args:
-        values: all parameters by name; what is missing of ``CLUSTER_DEFAULTS`` is taken from there.
-        chosen: those of them that somebody decided on, which must not be without effect.
+        values: all parameters by name; missing ones are taken from ``CLUSTER_DEFAULTS``.
+        chosen: the parameters that the user set, by name. Each of them must have an effect.
 
-    Raises InputError for an unknown strategy, with the nearest known one, for numbers of processes that
-    can't be, and for a choice that the strategy has no use for.
+    Raises InputError for an unknown strategy (with the nearest known one), for an invalid number of
+    processes, and for a parameter that the strategy doesn't use.
     """
     given = {name: values.get(name, default) for name, default in CLUSTER_DEFAULTS.items()}
     strategy = given["strategy"]
@@ -45,44 +45,45 @@ def chosen_cluster(values: Mapping[str, Any], chosen: Mapping[str, Any]) -> Loca
         number = given[name]
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise InputError(f"{name} is {number!r}; allowed: a whole number of at least 1")
-    _check_use(strategy, chosen)
+    _check_effect(strategy, chosen)
     if strategy == "local":
         return None
     return LocalCluster(given["num_workers"], given["num_ps"] if strategy == "parameter_server" else 0)
 
 
-def _check_use(strategy: str, chosen: Mapping[str, Any]) -> None:
+def _check_effect(strategy: str, chosen: Mapping[str, Any]) -> None:
+    """Raise InputError for a chosen parameter that has no effect with ``strategy``, or contradicts it."""
     if strategy == "local":
         for name in COUNTS:
             if name in chosen:
                 raise InputError(
                     f"{name} is {chosen[name]!r} with strategy 'local', which is one process; leave it out, "
-                    "or give strategy 'multi_worker' or 'parameter_server' with it"
+                    "or choose strategy 'multi_worker' or 'parameter_server'"
                 )
         return
     if strategy == "multi_worker" and "num_ps" in chosen:
         raise InputError(
             f"num_ps is {chosen['num_ps']!r} with strategy 'multi_worker', which has no parameter servers; "
-            "leave it out, or give strategy 'parameter_server'"
+            "leave it out, or choose strategy 'parameter_server'"
         )
     synchronous = strategy == "multi_worker"
-    if chosen.get("sync") is (not synchronous):  # another kind of value is refused by the configuration
+    if chosen.get("sync") is (not synchronous):  # Config refuses values that aren't bool
         kind = "synchronous" if synchronous else "asynchronous"
         other = "parameter_server" if synchronous else "multi_worker"
         raise InputError(
-            f"sync is {chosen['sync']!r} with strategy {strategy!r}, which is {kind}; leave it out, or give "
-            f"strategy {other!r}"
+            f"sync is {chosen['sync']!r} with strategy {strategy!r}, which is {kind}; leave it out, "
+            f"or choose strategy {other!r}"
         )
 
 
 def check_training(config: Config, cluster: LocalCluster | None) -> None:
-    """Raise InputError where the notebook, or its ``cluster``, can't train ``config``; starts nothing."""
+    """Raise InputError if the notebook, or its ``cluster``, can't train ``config``. Starts nothing."""
     values = config.flat()
     for name in CLUSTER_FLAGS:
         if values[name] is not None:
             raise InputError(
                 f"{fields_by_name()[name].flag} is {values[name]!r}, but a notebook is no task of a cluster; "
-                "leave it out: strategy 'multi_worker' or 'parameter_server' starts one on this machine"
+                "leave it out; strategy 'multi_worker' or 'parameter_server' starts a cluster on this machine"
             )
     if cluster is not None:
         tasks = cluster.tasks(own_host(config.distribution.bind))

@@ -1,4 +1,4 @@
-"""What a notebook ends with: who trained, the predictions of its run, and its last word."""
+"""The results of the notebook: the workers' speed, the predictions, and a summary of the run."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.predictions import Predictions, load_predictions
-from labkit.cluster import subreaper as keeper
+from labkit.cluster import subreaper
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.notebook.session import Prepared, banner_html
@@ -25,14 +25,15 @@ RESULT_MIME = "application/vnd.labkit.result+json"
 
 
 def predictions_of(result: "TrainResult") -> Predictions:
-    """Return the predictions of the test set; of the validation set where the run left the test set alone.
+    """Return the predictions for the test set, or for the validation set if the run doesn't use the test set.
 
-    They are made now where the run has none. Raises InputError where the training hasn't finished, or where
-    the checkpoint or the data are no longer there.
+    If the run has none yet, they are made now, in a child process.
+
+    Raises InputError if the training hasn't finished, or if the checkpoint or the data are missing.
     """
     run = result.run
     if result.state != "finished":
-        raise InputError(f"there are no predictions yet: the training is {result.state}: {result.message}")
+        raise InputError(f"there are no predictions yet; the training is {result.state}: {result.message}")
     split = "test" if Config.from_json(run.read_config()).run.evaluate_test else "validation"
     if not (run.predictions_path / f"{split}.npz").is_file():
         _evaluate(run, split)
@@ -40,39 +41,42 @@ def predictions_of(result: "TrainResult") -> Predictions:
 
 
 def _evaluate(run: RunDirectory, split: str) -> None:
-    """Write the predictions of a split, in a process of its own that ends with this one.
+    """Write the predictions for a split, in a child process that ends when this one does.
 
-    TensorFlow's threads and devices are fixed in this one; those of a run that others trained differ.
+    A child process is needed because TensorFlow's threads and devices can't be changed in this one, and a run
+    that a cluster trained uses other ones.
     """
-    control, held = os.pipe()
+    watched, control = os.pipe()
     try:
-        keep = [sys.executable, "-I", "-S", keeper.__file__, str(control), str(os.getpid())]
+        supervise = [sys.executable, "-I", "-S", subreaper.__file__, str(watched), str(os.getpid())]
         command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--split", split]
-        ended = subprocess.run([*keep, *command], pass_fds=(control,), capture_output=True, text=True)
+        ended = subprocess.run([*supervise, *command], pass_fds=(watched,), capture_output=True, text=True)
     finally:
+        os.close(watched)
         os.close(control)
-        os.close(held)
     if ended.returncode:
-        said = (ended.stderr.strip() or "it said nothing").splitlines()[-1]
-        raise InputError(f"there are no predictions: {said.removeprefix('labkit: error: ')}")
+        reason = (ended.stderr.strip() or "no reason was given").splitlines()[-1]
+        raise InputError(f"predictions can't be made: {reason.removeprefix('labkit: error: ')}")
 
 
 def show_workers(run: RunDirectory) -> None:
-    """Show how fast each worker of a cluster was and what it did with its time, or say that there is none."""
+    """Show the speed of each worker of a cluster and how it spent its time, or say that there is none."""
     from labkit.notebook.widgets import explore_workers
 
     workers = read_worker_metrics(run.cluster_path)
     if workers:
         explore_workers(workers)
     elif run.cluster_path.is_dir():
-        print("This run was too short for its workers to report: the first step of each compiles.")
+        print("This run was too short to measure its workers: their first step compiles and isn't counted.")
     else:
-        print("One process trained this run; the shares of several show here with another strategy.")
+        print(
+            "One process trained this run. With another strategy, this cell shows the speed of each worker."
+        )
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The last word of the notebook, for people and (``RESULT_MIME``) for programs."""
+    """The result of the notebook, as text for people and as JSON (``RESULT_MIME``) for programs."""
 
     run: str
     state: str
@@ -104,10 +108,10 @@ class Conclusion:
 
 
 def conclude(prepared: Prepared, result: "TrainResult", predictions: Predictions) -> Conclusion:
-    """Return what was reached, on what, and where it is.
+    """Return the accuracy that was reached, the data and devices, and the run directory.
 
-    Devices and banner are those that the run recorded: it may have been trained before, and not as it would
-    be now.
+    Devices and banner are taken from the run's record, because an earlier session may have trained the run on
+    other devices.
     """
     summary, recorded = predictions.summary, result.run.read_environment()
     return Conclusion(

@@ -1,4 +1,4 @@
-"""The devices and the data set of a notebook, chosen and shown before anything is trained."""
+"""Choose and show the devices and the data set of a notebook before training."""
 
 import functools
 import logging
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Prepared", "banner_html", "prepare"]
 
-CHOICE = "data set: "  # how labkit.data.resolve begins the line that says which it took
+CHOICE = "data set: "  # prefix of the note of labkit.data.resolve
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the notebook trains: the plan, and the devices of the processes that train."""
+    """The plan of the notebook's training, and the devices of the processes that train."""
 
     plan: RunPlan
     devices: "Devices"
@@ -70,7 +70,7 @@ class Prepared:
 
 
 def banner_html(banner: str) -> str:
-    """Return a box that can't be overlooked; nothing for an empty banner."""
+    """Return ``banner`` as a highlighted HTML box; empty for an empty banner."""
     if not banner:
         return ""
     style = (
@@ -81,15 +81,16 @@ def banner_html(banner: str) -> str:
 
 
 def prepare(parameters: Parameters) -> Prepared:
-    """Decide what the notebook trains: devices, data set and run directory.
+    """Choose the devices, the data set and the run directory.
 
-    ``dataset=auto`` means, for a run in ``job_dir`` that goes on, the data set that it was started with.
+    Devices come first, because TensorFlow must know them before its first operation. If ``job_dir`` holds a
+    run to resume, ``dataset=auto`` means that run's data set.
 
-    Raises InputError where what is asked for can't be run here.
+    Raises InputError if the parameters can't be run on this machine.
     """
     config, cluster = parameters.config, parameters.cluster
     import_tensorflow()
-    # In a notebook TensorFlow takes itself for interactive and reports every reduction between replicas.
+    # In a notebook TensorFlow logs every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     devices = None if cluster is None else _devices_of_cluster(config, cluster)
     plan = plan_run(
@@ -103,9 +104,9 @@ def prepare(parameters: Parameters) -> Prepared:
 
 
 def _devices_of_cluster(config: Config, cluster: LocalCluster) -> "Devices":
-    """Return the devices of the processes that are to train, and keep this one off their GPUs.
+    """Return the devices of the cluster's processes, and hide the GPUs from this process.
 
-    Raises InputError where they can't run ``config``.
+    Raises InputError if they can't run ``config``.
     """
     from labkit.distributed.devices import check_precision, find_devices, num_gpus_found
 

@@ -1,4 +1,4 @@
-"""The notebook's training: in its own process, or by processes that it starts and follows."""
+"""Train from the notebook, in its own process or in a cluster that it starts and follows."""
 
 import contextvars
 import dataclasses
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["train", "train_by_cluster"]
 
 BAD_INPUT = 2  # exit code of labkit's commands
-COMPLAINT = "labkit: error: "  # how they begin the line that says why
-SECONDS_BETWEEN_LOOKS = 0.5
+ERROR_PREFIX = "labkit: error: "  # of the line in which they give the reason
+POLL_SECONDS = 0.5
 
 
 def train(prepared: "Prepared", parameters: "Parameters") -> TrainResult:
-    """Train the run to its end, from wherever it stands; interrupting saves and stops.
+    """Train the run to its end, or resume it. Interrupting the cell saves a checkpoint and stops.
 
-    Raises InputError for what can't be run, ClusterFailed where the processes of a cluster give up.
+    Raises InputError if the run can't be trained, ClusterFailed if a cluster doesn't finish the training.
     """
     if parameters.cluster is not None:
         return train_by_cluster(prepared.config, parameters.cluster, overwrite=parameters.overwrite)
@@ -40,27 +40,27 @@ def train(prepared: "Prepared", parameters: "Parameters") -> TrainResult:
 
 
 def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool = False) -> TrainResult:
-    """Train by processes on this machine; show their output and, from the run directory, their progress.
+    """Train in several processes on this machine, and show their output and progress.
 
-    Each process is watched over by a keeper that also ends it with this one, whatever ends this one. SIGINT,
-    SIGTERM and SIGHUP ask the processes to save and end; a second one kills them. Call it from the main
-    thread, which gets the signals.
+    The processes end when this one does, even if it is killed. SIGINT, SIGTERM and SIGHUP ask them to save
+    and end; a second signal kills them. Call this function from the main thread, which gets the signals.
 
     Args:
-        config: of the training. cluster: which processes.
-        overwrite: discard the run that is there.
+        config: of the training.
+        cluster: the processes to start.
+        overwrite: discards an existing run instead of resuming it.
 
-    Raises InputError for what can't be run, ClusterFailed where the processes give up.
+    Raises InputError if the run can't be trained, ClusterFailed if the cluster doesn't finish the training.
     """
     from labkit.cluster.launch import plan_launch
 
-    # The first worker says again which data set it is.
+    # ``announce`` is silent because the first worker prints the same lines.
     launch = plan_launch(
         config, workers=cluster.workers, ps=cluster.ps, overwrite=overwrite, announce=lambda line: None
     )
     if launch.finished:
-        found = launch.plan.train()  # reports on the finished run
-        way_out = "overwrite = True trains it anew, another job_dir keeps both"
+        found = launch.plan.train()  # only reads the finished run
+        way_out = "overwrite = True trains it again, another job_dir keeps both"
         return dataclasses.replace(found, message=f"{found.message}; {way_out}")
     output = _Output()
     before = launch.run.read_status()
@@ -75,10 +75,10 @@ def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool =
     step = status.step if status else 0
     if code in _STOPPED:
         if status is None or status.state != "interrupted":
-            said = "ended before it could save; the same cell goes on from the last checkpoint"
+            said = "ended before it could save; the same cell resumes from the last checkpoint"
         return TrainResult("interrupted", launch.run, step, said, signal_number=code - 128)
-    if code == BAD_INPUT and output.complaint:
-        raise InputError(output.complaint)
+    if code == BAD_INPUT and output.error:
+        raise InputError(output.error)
     if said and status is not None and status.state == "failed" and code != EXIT_LOST_PEER:
         return TrainResult("failed", launch.run, step, said)
     raise ClusterFailed(f"the cluster ended with exit code {code}: {output.reason}")
@@ -88,10 +88,10 @@ _STOPPED = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIG
 
 
 class _Output:
-    """Prints the lines of a cluster and remembers those that explain its end."""
+    """Prints the lines of a cluster and remembers those that explain why it ended."""
 
     def __init__(self) -> None:
-        self.complaint = ""
+        self.error = ""
         self._last = self._verdict = ""
 
     def __call__(self, line: str) -> None:
@@ -99,16 +99,16 @@ class _Output:
         self._last = line or self._last
         if line.startswith("[cluster] "):
             self._verdict = line.removeprefix("[cluster] ")
-        elif COMPLAINT in line:
-            self.complaint = line.partition(COMPLAINT)[2]
+        elif ERROR_PREFIX in line:
+            self.error = line.partition(ERROR_PREFIX)[2]
 
     @property
     def reason(self) -> str:
-        return self._verdict or self._last or "it said nothing"
+        return self._verdict or self._last or "it printed nothing"
 
 
 class _Follower:
-    """Shows how far a run is that other processes train, from a thread, as ``Console`` shows one's own."""
+    """Shows the progress of a run that other processes train, from a thread that polls its metrics."""
 
     def __init__(self, run: RunDirectory, total_steps: int) -> None:
         self._reader = MetricsReader(run.metrics_path, keep_rows=False)
@@ -116,12 +116,12 @@ class _Follower:
         self._console = Console()
         self._started = False
         self._ending = threading.Event()
-        # What is shown belongs to the cell that is running now: IPython keeps that in the context.
+        # The copied context makes IPython attach the thread's output to the running cell.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), daemon=True)
 
     def __enter__(self) -> Self:
-        self._reader.poll()  # an earlier session's
+        self._reader.poll()  # skips the rows of earlier sessions
         self._known = (self._reader.generation, len(self._reader.resume_points))
         self._thread.start()
         return self
@@ -136,17 +136,17 @@ class _Follower:
     def _run(self) -> None:
         ending = False
         while not ending:
-            ending = self._ending.wait(SECONDS_BETWEEN_LOOKS)
+            ending = self._ending.wait(POLL_SECONDS)
             try:
                 self._look()
-            except OSError as error:  # the run goes on without being watched
-                print(f"the progress can't be shown: {error}", file=sys.stderr, flush=True)
+            except OSError as error:  # the training continues without progress
+                print(f"progress can't be shown: {error}", file=sys.stderr, flush=True)
                 return
 
     def _look(self) -> None:
         rows = self._reader.poll()
         state = (self._reader.generation, len(self._reader.resume_points))
-        if state != self._known:  # the cluster has started again, from a checkpoint or anew
+        if state != self._known:  # the cluster was restarted
             self._known, self._started = state, False
             self._console.stop_progress()
         for row in rows:

@@ -1,7 +1,7 @@
-"""The figures of ``labkit.plots`` with something to turn. Each stands below its static twin.
+"""Interactive versions of the figures of ``labkit.plots``.
 
-A saved notebook keeps no working widgets, so whatever is shown here is first shown as a picture, and the
-controls appear only where somebody can use them.
+Widgets don't work in a saved notebook. Each function therefore shows a static figure first, and adds controls
+below it only if a user can operate them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ __all__ = [
     "browse_predictions",
     "explore_curves",
     "explore_workers",
+    "is_interactive",
     "prediction_browser",
-    "someone_is_there",
 ]
 
 PAGE_SIZE = 16
 ANY = "any class"
 
 
-def someone_is_there() -> bool:
-    """Return whether the running cell came from a frontend that can answer: JupyterLab, not papermill."""
+def is_interactive() -> bool:
+    """Return whether a user can operate widgets: true in JupyterLab, false in papermill or nbconvert."""
     from IPython.core.getipython import get_ipython
 
     kernel = getattr(get_ipython(), "kernel", None)
@@ -37,17 +37,17 @@ def someone_is_there() -> bool:
 
 
 def browse_predictions(predictions: "Predictions", count: int = PAGE_SIZE) -> None:
-    """Show the most confident mistakes and, to somebody who is there, controls to look at all examples."""
+    """Show the most confident mistakes and, if interactive, controls to browse all examples."""
     _show(plots.wrong_predictions(predictions, count), lambda: prediction_browser(predictions))
 
 
 def explore_curves(curves: "Curves", smoothing: float = 0.9) -> None:
-    """Show the curves of a run and, to somebody who is there, a control of their smoothing."""
+    """Show the curves of a run and, if interactive, a slider for their smoothing."""
     _show(plots.training_curves(curves, smoothing=smoothing), lambda: curve_explorer(curves, smoothing))
 
 
 def explore_workers(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Show the speed of each worker of a cluster and, to somebody who is there, a choice of the axis."""
+    """Show the speed of each worker of a cluster and, if interactive, a choice of the horizontal axis."""
     _show(plots.worker_throughput(workers), lambda: worker_explorer(workers))
 
 
@@ -55,12 +55,12 @@ def _show(figure: Any, make_widget: Callable[[], Any]) -> None:
     from IPython.display import display
 
     display(figure)
-    if someone_is_there():
+    if is_interactive():
         display(make_widget())
 
 
 def curve_explorer(curves: "Curves", smoothing: float) -> Any:
-    """Return a slider over the smoothing of ``plots.training_curves``."""
+    """Return a slider for the smoothing of ``plots.training_curves``, with the figure."""
     import ipywidgets
 
     weight = ipywidgets.FloatSlider(
@@ -70,7 +70,7 @@ def curve_explorer(curves: "Curves", smoothing: float) -> Any:
 
 
 def worker_explorer(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
-    """Return a choice of the horizontal axis of ``plots.worker_throughput``."""
+    """Return a choice of the horizontal axis of ``plots.worker_throughput``, with the figure."""
     import ipywidgets
 
     over = ipywidgets.ToggleButtons(options=["time", "step"], description="over")
@@ -78,10 +78,10 @@ def worker_explorer(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
 
 
 def prediction_browser(predictions: "Predictions") -> Any:
-    """Return controls for classes, mistakes only and page over ``plots.prediction_grid``."""
+    """Return controls for classes, mistakes and page of ``plots.prediction_grid``, with the figure."""
     import ipywidgets
 
-    choices = [(ANY, None), *((name, place) for place, name in enumerate(predictions.classes))]
+    choices = [(ANY, None), *((name, number) for number, name in enumerate(predictions.classes))]
     true = ipywidgets.Dropdown(options=choices, description="true")
     predicted = ipywidgets.Dropdown(options=choices, description="predicted")
     wrong_only = ipywidgets.Checkbox(True, description="mistakes only", indent=False)
@@ -93,16 +93,16 @@ def prediction_browser(predictions: "Predictions") -> Any:
         page.description = f"page / {page.max}"
         shown = places[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]
         if not len(shown):
-            return plots.message("No example fits this choice.")
+            return plots.message("No example matches this selection.")
         return plots.prediction_grid(predictions, shown)
 
     return _live(draw, true, predicted, wrong_only, page)
 
 
 def _live(draw: Callable[[], Any], *controls: Any) -> Any:
-    """Return ``controls`` above the picture of ``draw()``, redrawn when one of them changes.
+    """Return ``controls`` above the figure of ``draw()``, which is redrawn when a control changes.
 
-    The picture stays hidden until then: its static twin stands right above.
+    The figure is hidden until the first change, because the same static figure is shown right above.
     """
     import ipywidgets
 

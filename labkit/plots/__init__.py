@@ -1,7 +1,7 @@
-"""Figures of a run and of its predictions. Matplotlib is loaded when the first one is drawn.
+"""Matplotlib figures of runs, predictions and comparisons. Matplotlib is imported when the first is drawn.
 
-Each function returns a ``matplotlib.figure.Figure`` that belongs to no window and no pyplot state: it can be
-saved from anywhere, and shows itself in a notebook when it is the last value of a cell.
+Each function returns a ``matplotlib.figure.Figure``. The figures don't use pyplot, so they need no display
+and keep no global state. A notebook displays a figure that is the last value of a cell.
 """
 
 from labkit.plots.classes import class_accuracy, confusion_matrix

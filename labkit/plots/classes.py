@@ -1,4 +1,4 @@
-"""Figures of the classes: which was taken for which, and how well each is recognised."""
+"""Figures of the classes: the confusion matrix, and the accuracy of each class."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,17 +20,17 @@ MAX_CLASSES_WITH_COUNTS = 20
 
 
 def confusion_matrix(confusion: ArrayLike | None, classes: Sequence[str]) -> "Figure":
-    """Draw how often each class was taken for which.
+    """Draw a confusion matrix. The shade of a cell is its share of the true class.
 
     Args:
-        confusion: counts, int [true class, predicted class]; the shade is the share of the true class. None,
-            where images have several labels, gives a line that says so.
+        confusion: counts, int [true class, predicted class]. None, for images with several labels, draws a
+            line of text that says so.
         classes: names.
 
-    Raises ValueError where the matrix isn't square with one row per class.
+    Raises ValueError if the matrix doesn't have one row and one column for each class.
     """
     if confusion is None:
-        return message("Images have several labels, each predicted for itself: no confusion matrix.")
+        return message("There is no confusion matrix for images with several labels.")
     counts = np.asarray(confusion)
     if counts.shape != (len(classes), len(classes)):
         raise ValueError(f"confusion has shape {counts.shape}; allowed: {(len(classes), len(classes))}")
@@ -63,9 +63,9 @@ def confusion_matrix(confusion: ArrayLike | None, classes: Sequence[str]) -> "Fi
 
 
 def class_accuracy(predictions: "Predictions") -> "Figure":
-    """Draw the share of each class that is recognised, the best first, and the mean over all examples.
+    """Draw the accuracy of each class, sorted, and a line at the accuracy over all examples.
 
-    Of several labels per image the recall of each, without a mean.
+    For images with several labels, draw the recall of each label, without the line.
     """
     key, title = "accuracy", "Accuracy of each class"
     if predictions.multi_label:

@@ -1,4 +1,4 @@
-"""The figure of a comparison of models: accuracy against what it costs."""
+"""The figure of a comparison of models: accuracy over training time and over multiply-adds."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["comparison"]
 
-MARKS = "os^D"  # for the models beyond the number of colours
-# Where a label may stand: points right and up of its mark, and which of its sides is nearest to that.
+MARKERS = "os^D"  # the next marker is used when all colours are taken
+# Positions to try for a label: its offset from the marker in points, right and up, and its alignment.
 LABEL_PLACES = (
     (7, 5, "left", "bottom"),
     (-7, 5, "right", "bottom"),
@@ -27,10 +27,10 @@ LABEL_PLACES = (
 
 
 def comparison(comparison: Comparison) -> Any:
-    """Draw the accuracy of each model over its seconds of training, and over its multiply-adds.
+    """Draw the accuracy of each model over its training time, and over its multiply-adds.
 
-    Large marks are means over the seeds, bars the sample standard deviations, small marks single runs.
-    Models without a finished run are left out.
+    Large markers are means over the seeds, error bars are sample standard deviations, and small markers are
+    single runs. Models without a finished run are left out.
 
     Args:
         comparison: of ``labkit.analysis.comparison.read.read_comparison``.
@@ -46,7 +46,7 @@ def comparison(comparison: Comparison) -> Any:
         figure = new_figure(9.5, 4.2, alt)
         left, right = figure.subplots(1, 2, sharey=True)
         left.set(title="Time", xlabel="seconds in training steps", ylabel=f"{label} (%)")
-        right.set(title="Arithmetic", xlabel="million multiply-adds of one image's forward pass (log)")
+        right.set(title="Compute", xlabel="million multiply-adds of one image's forward pass (log)")
         left.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         for axis in (left, right):
             axis.grid(axis="y")
@@ -55,23 +55,23 @@ def comparison(comparison: Comparison) -> Any:
             left.text(0.5, 0.5, "no run is finished", transform=left.transAxes, ha="center", color=GREY)
             return figure
         time = _draw(left, models, "training_seconds", accuracy, unit=1)
-        arithmetic = _draw(right, models, "multiply_adds", accuracy, unit=1e6)
+        compute = _draw(right, models, "multiply_adds", accuracy, unit=1e6)
         left.margins(0.12)
         left.set_xlim(left=-0.03 * left.get_xlim()[1])
         right.set_xscale("log", subs=[])
         right.margins(0.12)
         right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         right.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-        figure.draw_without_rendering()  # places the axes, without which no label has a place
-        _place(left, time)
-        _place(right, arithmetic)
+        figure.draw_without_rendering()  # lays out the axes, which the positions of the labels depend on
+        _place_labels(left, time)
+        _place_labels(right, compute)
     return figure
 
 
 def _draw(
     axis: "Axes", models: list[ModelMetrics], cost: str, accuracy: str, *, unit: float
 ) -> list["Annotation"]:
-    """Draw a mark with bars for each model; return its labels, which have no place yet."""
+    """Draw a marker with error bars for each model. Returns the labels, which aren't placed yet."""
     labels = []
     for number, model in enumerate(models):
         x, y = model.spread(cost), model.spread(accuracy)
@@ -81,9 +81,9 @@ def _draw(
         axis.errorbar(
             x.mean / unit,
             y.mean * 100,
-            xerr=_bar(x, 1 / unit),
-            yerr=_bar(y, 100),
-            fmt=MARKS[number // len(OKABE_ITO) % len(MARKS)],
+            xerr=_error_bar(x, 1 / unit),
+            yerr=_error_bar(y, 100),
+            fmt=MARKERS[number // len(OKABE_ITO) % len(MARKERS)],
             color=color,
             markersize=6,
             elinewidth=1.2,
@@ -107,12 +107,12 @@ def _draw(
     return labels
 
 
-def _bar(spread: Spread, scale: float) -> float | None:
+def _error_bar(spread: Spread, scale: float) -> float | None:
     return spread.std * scale if spread.std else None
 
 
-def _place(axis: "Axes", labels: list["Annotation"]) -> None:
-    """Give each label the place where it covers the fewest marks and bars, and no other label if possible."""
+def _place_labels(axis: "Axes", labels: list["Annotation"]) -> None:
+    """Put each label where it overlaps the fewest markers and bars, and no other label if possible."""
     drawn = [box for container in axis.containers for box in _boxes(axis, container)]
     placed: list[Any] = []
 
@@ -122,14 +122,16 @@ def _place(axis: "Axes", labels: list["Annotation"]) -> None:
         outside = box.x0 < axis.bbox.x0 or box.x1 > axis.bbox.x1 or box.y0 < axis.bbox.y0
         return 100 * (outside + box.count_overlaps(placed)) + box.count_overlaps(drawn)
 
-    for label in sorted(labels, key=lambda label: -label.xy[1]):  # of two near ones the better stands above
+    for label in sorted(
+        labels, key=lambda label: -label.xy[1]
+    ):  # best model first, so that it gets the upper position
         label.set_in_layout(False)
         _move(label, min(LABEL_PLACES, key=lambda place: covered(label, place)))
         placed.append(label.get_window_extent())
 
 
 def _boxes(axis: "Axes", container: Any) -> list[Any]:
-    """Return what a mark and its bars cover, in dots."""
+    """Return the boxes that a marker and its error bars cover, in display coordinates."""
     from matplotlib.transforms import Bbox
 
     mark, _, bars = container

@@ -17,12 +17,12 @@ __all__ = ["training_curves"]
 def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
     """Draw loss, accuracy, learning rate and examples per second over the steps of a run.
 
-    Single training steps are faint, their moving average is strong. Dotted lines mark where the run was
-    resumed, crosses at the upper edge the steps at which a value was NaN or infinite.
+    Training steps are drawn as a faint line, and their moving average as a strong one. Dotted vertical lines
+    mark where the run was resumed. Crosses at the upper edge mark steps whose value is NaN or infinite.
 
     Args:
         curves: of ``labkit.analysis.curves.read_curves``.
-        smoothing: weight of the past in the moving average, 0 ≤ smoothing < 1.
+        smoothing: weight of the past in the moving average, 0 ≤ smoothing < 1; 0 draws the values only.
     """
     panels = (
         ("loss", "Loss", "cross-entropy (nats)"),
@@ -59,10 +59,11 @@ def _draw_training(axis: "Axes", curve: Curve, weight: float) -> None:
         axis.plot(curve.step, finite, color=TRAIN, alpha=0.25, linewidth=0.7)
         label = "train (moving average)"
     axis.plot(curve.step, moving_average(finite, weight), color=TRAIN, linewidth=1.6, label=label)
-    lost = curve.not_finite
-    if len(lost):
+    not_finite = curve.not_finite
+    if len(not_finite):
         edge = axis.get_xaxis_transform()
-        axis.plot(lost, np.full(len(lost), 0.97), "x", color=MARK, transform=edge, label="NaN or infinite")
+        heights = np.full(len(not_finite), 0.97)
+        axis.plot(not_finite, heights, "x", color=MARK, transform=edge, label="NaN or infinite")
 
 
 def _draw_evaluations(axis: "Axes", curves: Curves, name: str) -> None:

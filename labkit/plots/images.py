@@ -1,4 +1,4 @@
-"""Figures of images, and of what a run took them for."""
+"""Figures of images and their predictions."""
 
 import textwrap
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ __all__ = ["image_grid", "message", "prediction_grid", "wrong_predictions"]
 def image_grid(
     images: NDArray[np.uint8], titles: Sequence[str] = (), rows: Sequence[str] = (), *, columns: int = 10
 ) -> "Figure":
-    """Draw images side by side, line by line.
+    """Draw images in a grid, row by row.
 
     Args:
         images: uint8 [n, height, width, channels], 1 or 3 channels.
-        titles: one above each of the first ``len(titles)`` images.
-        rows: one label left of each of the first lines.
-        columns: images in a line.
+        titles: above the first images, one each; may be fewer than the images.
+        rows: labels to the left of the first rows of the grid; may be fewer than the rows.
+        columns: images in a row.
 
-    Raises ValueError where there is no image.
+    Raises ValueError if there is no image.
     """
     if not len(images):
         raise ValueError("no image to draw; give at least one")
@@ -54,18 +54,18 @@ def image_grid(
 
 
 def wrong_predictions(predictions: "Predictions", count: int = 16, *, columns: int = 8) -> "Figure":
-    """Draw the ``count`` most confident mistakes: true class, predicted class and its probability.
+    """Draw the ``count`` most confident mistakes with their true class, predicted class and its probability.
 
-    Of several labels per image all that are true and all that are predicted.
+    Images with several labels show all true labels and all predicted ones.
     """
     places = predictions.select(wrong_only=True)[:count]
     if not len(places):
-        return message("Not one prediction is wrong.")
+        return message("All predictions are right.")
     return prediction_grid(predictions, places, columns=columns)
 
 
 def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: int = 8) -> "Figure":
-    """Draw the examples at ``places``, int [n], each titled with what it is and what it was taken for."""
+    """Draw the examples at the positions ``places``, int [n], titled with true and predicted class."""
     places = np.asarray(places)
     titles = []
     for place in places:
@@ -82,7 +82,7 @@ def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: i
 
 
 def message(text: str) -> "Figure":
-    """Draw a line of text where there is nothing else to draw."""
+    """Return a figure that holds only a line of text, for when there is nothing to draw."""
     with styled():
         figure = new_figure(6, 0.6, text)
         figure.text(0.5, 0.5, text, ha="center", va="center", color=GREY)

@@ -17,19 +17,20 @@ __all__ = ["replica_curves"]
 
 
 def replica_curves(*comparisons: "ReplicaComparison", bound: float = 1e-5) -> "Figure":
-    """Draw losses of one training on several layouts over each other, and below how far they are apart.
+    """Draw the losses of one training on several layouts, and below them their differences.
+
+    The differences have a logarithmic scale, on which a difference of 0 is drawn at the lower edge.
 
     Args:
-        comparisons: of ``labkit.analysis.replicas.compare_replicas``, a column for each.
-        bound: marked in the lower row, in nats.
+        comparisons: of ``labkit.analysis.replicas.compare_replicas``; each gets a column.
+        bound: a difference in nats, marked by a dotted line.
 
-    The lower row's scale is logarithmic; a difference of 0 lies on its lower edge.
-    Raises ValueError where there is nothing to draw.
+    Raises ValueError if no comparison is given.
     """
     if not comparisons:
         raise ValueError("no comparison to draw; give at least one")
-    apart = [values for comparison in comparisons for values in comparison.differences.values()]
-    found = np.concatenate([[bound], *apart])
+    differences = [values for comparison in comparisons for values in comparison.differences.values()]
+    found = np.concatenate([[bound], *differences])
     floor = 10 ** np.floor(np.log10(found[found > 0].min()) - 0.5)
     with styled():
         alt = (
@@ -52,7 +53,7 @@ def _steps(losses: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _draw_losses(axis: "Axes", comparison: "ReplicaComparison") -> None:
     for number, (name, losses) in enumerate(comparison.losses.items()):
-        # They lie on each other: the first lines are wider, so that none hides another.
+        # The curves nearly coincide. Earlier ones are drawn wider, so that none hides another.
         width = 1.2 + 1.4 * (len(comparison.losses) - 1 - number)
         color = OKABE_ITO[number % len(OKABE_ITO)]
         axis.plot(_steps(losses), losses, color=color, linewidth=width, label=name)

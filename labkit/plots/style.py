@@ -1,6 +1,6 @@
-"""What all figures share: colours, style, and that a figure shows itself as a PNG with words.
+"""Colours and style of all figures, and their display as PNG with alternative text.
 
-Matplotlib is loaded when the first figure is made.
+Matplotlib is imported when the first figure is made.
 """
 
 import io
@@ -22,11 +22,11 @@ __all__ = [
     "styled",
 ]
 
-# Okabe and Ito (2008): told apart by readers with any kind of colour vision.
+# The palette of Okabe and Ito (2008), which colour-blind readers can tell apart.
 TRAIN, VALIDATION, TEST, MARK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#6b7280"
 OKABE_ITO = (TRAIN, VALIDATION, TEST, "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DOTS_PER_INCH = 180
-SHOWN_PER_INCH = 90  # half of the dots: sharp on dense screens
+SHOWN_PER_INCH = 90  # displayed pixels; half of the dots, so that figures are sharp on high-density screens
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -46,7 +46,7 @@ STYLE: dict[Any, Any] = {
 
 
 def new_figure(width: float, height: float, alt: str) -> "Figure":
-    """Return an empty figure of ``width`` × ``height`` inches that shows itself as PNG, ``alt`` in words."""
+    """Return an empty figure of ``width`` × ``height`` inches. A notebook shows it with the text ``alt``."""
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -61,14 +61,14 @@ def new_figure(width: float, height: float, alt: str) -> "Figure":
 
 
 def png(figure: "Figure") -> bytes:
-    """Return ``figure`` as a PNG file's content."""
+    """Return the bytes of ``figure`` as a PNG file."""
     target = io.BytesIO()
     figure.savefig(target, format="png", dpi=DOTS_PER_INCH)
     return target.getvalue()
 
 
 def styled() -> Any:
-    """Return a context in which figures are drawn in this style."""
+    """Return a context manager in which figures are drawn in this style."""
     import matplotlib
 
     return matplotlib.rc_context(STYLE)

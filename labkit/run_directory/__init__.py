@@ -1,4 +1,4 @@
-"""The run directory: where training, notebook, command line and dashboard meet. Standard library only."""
+"""The run directory, which training, notebook, command line and dashboard share. Standard library only."""
 
 from labkit.run_directory.directory import (
     ACTIVE_STATES,

@@ -1,7 +1,7 @@
-"""The run directory: the one place where training, notebook, command line and dashboard meet.
+"""The run directory: the files that training, notebook, command line and dashboard share.
 
-Standard library only, so that a reader starts in milliseconds. ``docs/run-directory.md`` describes
-the files. Only the chief process writes; any number of readers follow.
+``docs/run-directory.md`` describes the files. Only the chief process writes them; any number of processes may
+read them. This module needs only the standard library, so that a reader starts within milliseconds.
 """
 
 import json
@@ -30,14 +30,14 @@ STATES = (*ACTIVE_STATES, "finished", "interrupted", "failed")
 
 
 def write_json_atomic(path: Path, value: Any) -> None:
-    """Replace ``path`` by ``value`` as JSON: a reader sees the old file or the new one, never a part."""
+    """Write ``value`` as JSON to ``path``. A reader sees the whole old file or the whole new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     temporary.write_text(json.dumps(value, indent=2, default=str) + "\n")
     os.replace(temporary, path)
 
 
 def process_alive(pid: int) -> bool:
-    """Return whether a process with this id exists on this machine and is not a zombie."""
+    """Return whether a process with this id exists on this machine and isn't a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] != "Z"
@@ -57,11 +57,11 @@ def process_alive(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Status:
-    """What ``status.json`` holds: where a run stands, as its writer last said.
+    """The state and progress of a run, as its writer last recorded them in ``status.json``.
 
-    ``heartbeat`` and ``started`` are seconds since the epoch. ``stalled_after_seconds`` is the age of the
-    heartbeat after which the run counts as stalled; the writer knows its own pace. ``message`` is one
-    line for people (the reason of a failure, what is being done now).
+    ``heartbeat`` and ``started`` are in seconds since the epoch. A run counts as stalled when its heartbeat
+    is older than ``stalled_after_seconds``, which the writer sets according to how often it writes.
+    ``message`` is one line for people, such as the reason of a failure or what the run is doing.
     """
 
     state: str
@@ -77,10 +77,13 @@ class Status:
     stalled_after_seconds: float = 15.0
 
     def liveness(self, now: float | None = None) -> str:
-        """Return the state as a reader should show it: the written one, ``stalled`` or ``dead``.
+        """Return the state that a reader should show: the recorded one, ``lost`` or ``stalled``.
 
-        ``dead``: written as active, but its process no longer exists on this host. ``stalled``:
-        written as active, but the heartbeat is older than ``stalled_after_seconds``.
+        A run that is recorded as active is ``lost`` if its process no longer exists on this host, and
+        ``stalled`` if its heartbeat is older than ``stalled_after_seconds``.
+
+        Args:
+            now: the current time in seconds since the epoch; None reads the clock.
         """
         if self.state not in ACTIVE_STATES:
             return self.state
@@ -91,7 +94,7 @@ class Status:
 
 
 class RunDirectory:
-    """Paths of one run and its small files. Creating the object touches nothing on disk."""
+    """The paths of one run, and access to its small files. Creating the object touches nothing on disk."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()
@@ -144,13 +147,14 @@ class RunDirectory:
         """Return whether this directory holds a run."""
         try:
             return self.config_path.is_file()
-        except OSError:  # a folder that this user may not look into
+        except OSError:  # this user may not read the folder
             return False
 
     def last_active(self) -> float:
-        """Return when the run's status, or else its configuration, was last written, in epoch seconds.
+        """Return when the run's status was last written, in seconds since the epoch.
 
-        0.0 where neither is there. Only file attributes are read, so that thousands of runs can be sorted.
+        Without a status, the time of its configuration; without either, 0.0. Only file attributes are read,
+        so sorting thousands of runs is quick.
         """
         for path in (self.status_path, self.config_path):
             try:
@@ -160,12 +164,12 @@ class RunDirectory:
         return 0.0
 
     def create(self) -> None:
-        """Make the directory and its folders; keep what is there."""
+        """Create the directory and its folders. What already exists is kept."""
         for folder in (self.path, self.events_path, self.checkpoints_path):
             folder.mkdir(parents=True, exist_ok=True)
 
     def read_config(self) -> dict[str, Any]:
-        """Return the run's configuration. Raises InputError where there is none or it is no JSON object."""
+        """Return the run's configuration. Raises InputError if it is missing or isn't a JSON object."""
         try:
             value = json.loads(self.config_path.read_text())
         except FileNotFoundError:
@@ -173,15 +177,15 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.config_path} can't be read: {error}") from None
         if not isinstance(value, dict):
-            raise InputError(f"{self.config_path} holds no JSON object")
+            raise InputError(f"{self.config_path} isn't a JSON object")
         return value
 
     def read_environment(self) -> dict[str, Any]:
-        """Return the recorded environment, or an empty dict where none is readable."""
+        """Return the recorded environment, or an empty dict if there is no readable one."""
         return _read_object(self.environment_path)
 
     def read_status(self) -> Status | None:
-        """Return the last written status, or None where there is no readable one."""
+        """Return the last written status, or None if there is no readable one."""
         value = _read_object(self.status_path)
         if not isinstance(value.get("state"), str):
             return None
@@ -209,19 +213,22 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def list_runs(folder: Path) -> list[RunDirectory]:
-    """Return the runs directly under ``folder``, the one that was active last first."""
+    """Return the runs directly under ``folder``, the most recently active first."""
     try:
         children = list(folder.iterdir())
-    except OSError:  # no such folder, or one that can't be listed
+    except OSError:  # the folder is missing or can't be listed
         return []
     runs = [run for run in map(RunDirectory, children) if run.exists()]
     return sorted(runs, key=RunDirectory.last_active, reverse=True)
 
 
 class RunLock:
-    """Exclusive right to write into a run directory, released by the kernel when the process ends.
+    """An exclusive lock on a run directory. The kernel releases it when the process ends.
 
-    ``name``: of the file; ``.lock`` is held by who writes the run, ``.launcher`` by who starts its tasks.
+    Args:
+        run: the run directory, which must exist.
+        name: of the lock file. The process that writes the run holds ``.lock``; the one that starts the
+            tasks of its cluster holds ``.launcher``.
     """
 
     def __init__(self, run: RunDirectory, name: str = ".lock") -> None:
@@ -229,10 +236,10 @@ class RunLock:
         self._file: Any = None
 
     def acquire(self) -> bool:
-        """Take the lock; return False where another process holds it."""
+        """Take the lock. Returns False if another process holds it."""
         import fcntl
 
-        self._file = open(self._path, "a+")  # noqa: SIM115 - held until release
+        self._file = open(self._path, "a+")  # noqa: SIM115 - stays open until release
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Which run a command is about."""
+"""Find the run that a user named."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ __all__ = ["find_run"]
 
 
 def find_run(name: str) -> Path:
-    """Return the run directory that ``name`` means: a path, or a name under ``<home>/runs``.
+    """Return the run directory that ``name`` refers to: a path, or a name under ``<home>/runs``.
 
-    Raises InputError, with the newest runs that there are, where it means none.
+    Raises InputError, which lists the newest runs, if there is no such run.
     """
     for path in (Path(name), home.runs_home() / name):
         if RunDirectory(path).exists():

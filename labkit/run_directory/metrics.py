@@ -1,9 +1,8 @@
-"""``metrics.jsonl`` of a run directory: append rows, follow them by byte offset.
+"""Write and read ``metrics.jsonl`` and ``evaluations.jsonl`` of a run directory.
 
-Beside it lies ``evaluations.jsonl``, for rows of processes that evaluate a run while another one trains it:
-the training alone writes the first file, and any number of others the second, each row under a lock.
-
-Standard library only. ``docs/run-directory.md`` describes the rows.
+Only the training process writes ``metrics.jsonl``. Other processes that evaluate the run append their rows to
+``evaluations.jsonl``, each row under a lock. ``docs/run-directory.md`` describes the rows. Standard library
+only.
 """
 
 import json
@@ -30,25 +29,28 @@ __all__ = [
     "with_evaluations",
 ]
 
-# Of an evaluation; which of them a row has depends on the loss (docs/run-directory.md).
-FIGURES = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
+# The metrics of an evaluation. Which of them a row has depends on the loss (docs/run-directory.md).
+EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
 
-SECONDS_FOR_THE_LOCK = 30.0  # a row takes milliseconds: whoever holds it longer was stopped
+LOCK_TIMEOUT_SECONDS = 30.0  # writing a row takes milliseconds; a process that holds the lock longer hangs
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A place where a run went on: rows after ``step`` written before it are superseded."""
+    """Where a run was resumed. Rows of later steps that were written before it no longer count.
+
+    ``step``: the step of the checkpoint. ``wall_time``: when, in seconds since the epoch; NaN if unknown.
+    """
 
     step: int
     wall_time: float
 
 
 class MetricsWriter:
-    """Append rows to ``metrics.jsonl``; each row is one ``write`` of one line.
+    """Appends rows to ``metrics.jsonl``, one JSON object a line.
 
-    On a file that exists, a torn last line (the writer was killed inside it) is cut off. Readers never
-    go past the last newline, so none of them has seen it.
+    If an earlier writer was killed in the middle of a line, that partial last line is removed first. No
+    reader has seen it, because readers stop at the last newline.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,13 +71,13 @@ class MetricsWriter:
         os.lseek(self._descriptor, end, os.SEEK_SET)
 
     def append(self, rows: list[Mapping[str, Any]]) -> None:
-        """Write ``rows`` in order. NaN and Infinity are kept, as the tokens NaN and Infinity."""
+        """Write ``rows`` in order. NaN and infinity are written as the tokens ``NaN`` and ``Infinity``."""
         data = "".join(json.dumps(row) + "\n" for row in rows).encode()
         while data:
             data = data[os.write(self._descriptor, data) :]
 
     def mark_resume_point(self, step: int) -> None:
-        """Say that the run goes on from ``step``: earlier rows after it no longer count."""
+        """Record that the run resumes from ``step``: rows of later steps written so far no longer count."""
         self.append([{"resumed_at_step": step, "wall_time": time.time()}])
 
     def close(self) -> None:
@@ -84,41 +86,44 @@ class MetricsWriter:
 
 @dataclass
 class MetricsReader:
-    """Follow ``metrics.jsonl`` by byte offset.
+    """Follows ``metrics.jsonl``: each poll reads only the bytes that were appended since the last one.
 
-    ``rows`` holds what counts, in order of writing: after a resume point at step s, rows with a step greater
-    than s that were written before it are gone. Lines that aren't JSON objects are counted in
-    ``damaged_lines`` and skipped.
+    ``rows`` holds the rows that count, in the order written: after a resume point at step s, earlier rows
+    with a step greater than s are dropped. Lines that aren't JSON objects are skipped and counted in
+    ``damaged_lines``.
 
-    With ``keep_rows=False`` nothing is kept in ``rows`` (300,000 of them are some 190 MB as dicts): the
-    caller stores what ``poll`` returns in its own form, drops its rows beyond the step of each new
-    entry of ``resume_points``, and drops everything when ``generation`` has grown. With ``splits``
-    only rows of these splits are kept.
+    With ``keep_rows=False``, ``rows`` stays empty (300,000 rows take some 190 MB as dicts). The caller then
+    stores what ``poll`` returns, drops its rows beyond the step of each new entry of ``resume_points``,
+    and drops all its rows when ``generation`` has grown. With ``splits``, only rows of these splits are
+    kept in ``rows``.
     """
 
     path: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
     resume_points: list[ResumePoint] = field(default_factory=list)
     damaged_lines: int = 0
-    generation: int = 0  # grows whenever rows that a caller may have seen were dropped
+    generation: int = 0  # grows whenever rows that an earlier poll returned are dropped
     keep_rows: bool = True
     splits: Sequence[str] | None = None
     caught_up: bool = False  # whether the last poll reached the end of the file
     _offset: int = 0
     _inode: int | None = None
-    _behind_offset: bytes = b""  # the last bytes read, to know the file again
+    _behind_offset: bytes = b""  # the last bytes read, to tell whether the file was replaced
 
     def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
-        """Read what was appended since the last call; return the new rows that count.
+        """Read what was appended since the last call, and return the new rows that count.
 
-        ``max_bytes`` bounds what one call takes in (a longer line is still read whole); ``caught_up``
-        then says whether there was more. A file that was replaced, rewritten or cut shorter than the
-        offset is read from its beginning. A missing file has no rows; other OSErrors are raised.
+        A file that was replaced, rewritten or truncated is read from its beginning. A missing file has no
+        rows; other errors are raised as OSError.
+
+        Args:
+            max_bytes: the most to read in one call, though a longer line is still read whole;
+                ``caught_up`` then tells whether the end was reached. None reads to the end.
         """
         try:
             with open(self.path, "rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
-                if self._inode is not None and not (inode == self._inode and self._knows(file)):
+                if self._inode is not None and not (inode == self._inode and self._is_same_file(file)):
                     self._restart()
                 self._inode = inode
                 file.seek(self._offset)
@@ -142,13 +147,14 @@ class MetricsReader:
             self.rows.extend(row for row in fresh if self.splits is None or row.get("split") in self.splits)
         return fresh
 
-    def _knows(self, file: Any) -> bool:
-        # A run that is started over often gets the inode of the file that was removed, and may have
-        # outgrown the offset by the next poll: only the bytes tell the two apart.
+    def _is_same_file(self, file: Any) -> bool:
+        # When a run is started over, the new file often gets the inode of the removed one, and it may be
+        # longer than the offset by the next poll. Only its content shows that it is another file.
         file.seek(self._offset - len(self._behind_offset))
         return bool(file.read(len(self._behind_offset)) == self._behind_offset)
 
     def _take(self, row: Any, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return ``fresh``, the new rows of this poll, after one more parsed line."""
         if not isinstance(row, dict):
             self.damaged_lines += 1
             return fresh
@@ -183,33 +189,36 @@ class MetricsReader:
 
 
 def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the figures of an evaluation's row for people: ``loss 0.6931  accuracy 0.5000  …``.
+    """Return the metrics of an evaluation as text: ``loss 0.6931  accuracy 0.5000  …``.
 
-    ``names``: other names for some of them.
+    Args:
+        row: of an evaluation.
+        names: names to show instead of the keys.
     """
-    return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in FIGURES if key in row)
+    return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in EVALUATION_METRICS if key in row)
 
 
 def selection_metric(row: Mapping[str, Any]) -> float:
-    """Return what checkpoints are chosen by: accuracy, or micro-F1 where images have several labels.
+    """Return the metric that the best checkpoint is chosen by: accuracy, or micro-F1 with several labels.
 
-    With many labels not one image may be right in all of them, in any checkpoint.
+    With several labels, accuracy counts images whose labels are all right. With many labels there may be no
+    such image, whatever the checkpoint.
     """
     return row.get("f1_micro", row["accuracy"])
 
 
 def evaluations_path(metrics_path: Path) -> Path:
-    """Return the file of the evaluations that were made beside the training."""
+    """Return the path of ``evaluations.jsonl``, which lies beside ``metrics.jsonl``."""
     return metrics_path.with_name("evaluations.jsonl")
 
 
 def evaluations_that_count(
     rows: Iterable[dict[str, Any]], resume_points: Iterable[ResumePoint]
 ) -> list[dict[str, Any]]:
-    """Return the rows of ``evaluations.jsonl`` that count, the first for each split and step.
+    """Return the rows of ``evaluations.jsonl`` that count: the first one for each split and step.
 
-    The rule is that of ``metrics.jsonl``, by time in place of order: after a resume point at step s, rows
-    with a greater step no longer count where their checkpoint was read (``wall_time``) before the resume point.
+    As in ``metrics.jsonl``, a resume point at step s makes earlier rows of later steps invalid. Here a row
+    is earlier if its checkpoint was read (``wall_time``) before the time of the resume point.
     """
     kept: dict[tuple[str, float], dict[str, Any]] = {}
     for row in rows:
@@ -224,7 +233,7 @@ def evaluations_that_count(
 
 
 def with_evaluations(reader: MetricsReader) -> list[dict[str, Any]]:
-    """Return the rows of ``reader`` and, after them, those beside its file for other splits and steps."""
+    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps."""
     beside = MetricsReader(evaluations_path(reader.path))
     beside.poll()
     known = {_split_and_step(row) for row in reader.rows}
@@ -235,14 +244,16 @@ def with_evaluations(reader: MetricsReader) -> list[dict[str, Any]]:
 def append_evaluation(
     metrics_path: Path, row: Mapping[str, Any], resume_points: Iterable[ResumePoint]
 ) -> bool:
-    """Append ``row`` to ``evaluations.jsonl`` unless its split and step stand there; return whether it was.
+    """Append ``row`` to ``evaluations.jsonl``, unless a row of its split and step that counts is there.
+
+    Returns whether the row was appended.
 
     Args:
         metrics_path: of the run.
         row: its ``wall_time`` is when the checkpoint was read.
-        resume_points: of the run's metrics: rows that they superseded may be written anew.
+        resume_points: of the run's metrics. A row that they made invalid may be written again.
 
-    Raises InputError where another process holds the file.
+    Raises InputError if another process keeps the file locked.
     """
     path = evaluations_path(metrics_path)
     with open(path, "ab") as locked:
@@ -260,13 +271,13 @@ def append_evaluation(
 def _lock(file: Any, path: Path) -> None:
     import fcntl
 
-    give_up = time.monotonic() + SECONDS_FOR_THE_LOCK
+    give_up = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= give_up:
-                raise InputError(f"{path} is held by another process; end that one and try again") from None
+                raise InputError(f"{path} is locked by another process; end it and try again") from None
             time.sleep(0.05)
 
 
@@ -280,11 +291,11 @@ def _step_of(row: Mapping[str, Any]) -> float:
 
 
 def _parse_lines(lines: list[bytes], block: int = 4096) -> Iterator[Any]:
-    """Yield the value of each line that isn't blank, None where it is no JSON.
+    """Yield the value of each line that isn't blank; None for a line that isn't JSON.
 
-    A block of lines is parsed as one JSON array: quicker than one call per line (0.57 times, the median
-    of five tries on a busy machine), and the rows share their keys' strings, which halves their memory.
-    A block that doesn't parse so is read line by line.
+    A block of lines is parsed as one JSON array. That takes 0.57 times as long as one call a line (median of
+    five measurements), and the rows share the strings of their keys, which halves their memory. If a block
+    doesn't parse as an array, its lines are parsed one by one.
     """
     lines = [line for line in lines if line.strip()]
     for start in range(0, len(lines), block):

@@ -1,4 +1,4 @@
-"""Where a run stands, for processes that follow it: nothing here imports TensorFlow or writes a file."""
+"""Wait for a run and follow its state from another process, without TensorFlow and without writing."""
 
 import time
 from collections.abc import Callable
@@ -14,15 +14,21 @@ __all__ = ["RunWatch", "Standing", "wait_for_run"]
 def wait_for_run(
     name: str, wait_seconds: float, pause: Callable[[], None], announce: Callable[[str], None]
 ) -> RunDirectory:
-    """Return the run that ``name`` means, a directory or a name under ``<home>/runs``, once it is there.
+    """Return the run that ``name`` refers to, a path or a name under ``<home>/runs``, once it exists.
 
-    Raises InputError where that takes longer than ``wait_seconds``.
+    Args:
+        name: as the user gave it.
+        wait_seconds: how long to wait for the run.
+        pause: sleeps between two looks.
+        announce: takes one line for people when the waiting begins.
+
+    Raises InputError if the run doesn't exist within ``wait_seconds``.
     """
-    places = [RunDirectory(name), RunDirectory(home.runs_home() / name)]
+    candidates = [RunDirectory(name), RunDirectory(home.runs_home() / name)]
     give_up = time.monotonic() + wait_seconds
     told = False
     while True:
-        for run in places:
+        for run in candidates:
             if run.exists():
                 return run
         if time.monotonic() >= give_up:
@@ -38,7 +44,7 @@ def wait_for_run(
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands for its followers. ``over``: nothing more is to be expected of it."""
+    """The state of a run as its followers see it. ``over``: the run won't write any more checkpoints."""
 
     state: str
     over: bool
@@ -48,9 +54,15 @@ class Standing:
 class RunWatch:
     """Tells whether a run may still write checkpoints.
 
-    A run that says so is believed as long as its heartbeat changes: changes are timed by this process, since
-    the clocks of two machines differ. One that stands still, for whatever reason, gets ``wait_seconds``
-    to go on: an interrupted or killed run is often started again by whoever watches over it.
+    A run that is recorded as running counts as running as long as its heartbeat changes. This process times
+    the changes with its own clock, because the clocks of two machines differ. If the run stops for any
+    reason but success, ``wait_seconds`` pass before it counts as over: interrupted and killed runs are often
+    restarted automatically.
+
+    Args:
+        run: may have no status yet.
+        wait_seconds: how long to wait for a run that has stopped or stalled.
+        clock: returns seconds; tests replace it.
     """
 
     def __init__(
@@ -61,35 +73,35 @@ class RunWatch:
         self._since = 0.0
 
     def look(self) -> Standing:
-        """Read the run's status."""
+        """Read the run's status and return its state."""
         status = self._run.read_status()
-        said = _said(status)
-        if (status, said) != self._seen:
-            self._seen, self._since = (status, said), self._clock()
+        state = _reported_state(status)
+        if (status, state) != self._seen:
+            self._seen, self._since = (status, state), self._clock()
         place = f" at step {status.step} of {status.total_steps}" if status else ""
-        if said == "finished":
-            return Standing(said, True, f"the run is finished{place}")
+        if state == "finished":
+            return Standing(state, True, f"the run is finished{place}")
         silence, patience = self._clock() - self._since, self._wait_seconds
-        if status is not None and said == "running":
+        if status is not None and state == "running":
             if silence < status.stalled_after_seconds:
-                return Standing(said, False, f"the run is running{place}")
-            said = "stalled"
+                return Standing(state, False, f"the run is running{place}")
+            state = "stalled"
             patience += status.stalled_after_seconds
         words = {
-            "unknown": "has not said yet where it stands",
+            "unknown": "has not written its status yet",
             "lost": "is lost",
-            "stalled": "has gone silent",
+            "stalled": "has stalled",
         }
         reason = f" ({status.message})" if status and status.message else ""
-        what = f"the run {words.get(said, f'is {said}')}{place}{reason}"
+        what = f"the run {words.get(state, f'is {state}')}{place}{reason}"
         if silence < patience:
             return Standing(
-                said, False, f"{what}; waiting {self._wait_seconds:g} s for it to go on (--wait-seconds)"
+                state, False, f"{what}; waiting {self._wait_seconds:g} s for it to resume (--wait-seconds)"
             )
-        return Standing(said, True, f"{what}, and did not go on within {self._wait_seconds:g} s")
+        return Standing(state, True, f"{what}, and did not resume within {self._wait_seconds:g} s")
 
 
-def _said(status: Status | None) -> str:
+def _reported_state(status: Status | None) -> str:
     if status is None:
         return "unknown"
     if status.state not in ACTIVE_STATES:

@@ -1,6 +1,6 @@
-"""What each worker of a cluster does with its time, one file a worker in the run directory.
+"""How each worker of a cluster spends its time, in one file a worker in the run directory.
 
-Standard library only: the dashboard and the notebook read these files.
+The dashboard and the notebook read these files. Standard library only.
 """
 
 import math
@@ -18,23 +18,26 @@ SECONDS_BETWEEN_ROWS = 1.0
 
 @dataclass
 class _Window:
+    """What a worker has done since its last row. Times are in seconds."""
+
     since: float = field(default_factory=time.perf_counter)
     steps: int = 0
     waited: float = 0.0
     exchanged: float = 0.0
     worked: float = 0.0
     last_step: int = 0
-    is_fed: bool = False
+    is_fed: bool = False  # others hand out its batches
 
 
 class WorkerMetrics:
-    """Writes ``<run>/cluster/<job>-<index>.jsonl``, a row a second and worker.
+    """Writes a row a second for each worker into ``<run>/cluster/<job>-<index>.jsonl``.
 
     Args:
         folder: ``<run>/cluster``.
         examples_per_step: of one worker.
         replicas: devices of one worker.
-        first_step: steps of the run completed before this session: rows of greater ones no longer count.
+        first_step: the run's completed steps when this session starts. Earlier rows of later steps no
+            longer count.
     """
 
     def __init__(self, folder: Path, *, examples_per_step: float, replicas: int, first_step: int = 0) -> None:
@@ -50,12 +53,15 @@ class WorkerMetrics:
         """Count a step of ``worker``.
 
         Args:
+            worker: name of its task, such as ``worker:0``.
             step: completed steps of the run.
-            waited, worked, exchanged: seconds of input, of the step, and within it of communication.
-                ``waited`` None: all that was not worked, where others hand out the batches. ``exchanged``
-                NaN: not measured; it is part of computing then.
+            waited: seconds that the worker waited for input. None where another process hands out the
+                batches: all time outside of the steps then counts as waiting.
+            worked: seconds of the step.
+            exchanged: seconds of communication within the step. NaN if it isn't measured: it then counts
+                as computing.
 
-        Returns the worker's examples per second when a row was written, else None.
+        Returns the worker's examples per second if a row was written, else None.
         """
         if worker not in self._windows:
             # The first step compiles; counting starts after it.
@@ -75,7 +81,7 @@ class WorkerMetrics:
         return self._write(worker)
 
     def _write(self, worker: str) -> float:
-        """Write the row of the window that ends now, and begin the next one."""
+        """Write the row of the window that ends now, and start the next window."""
         window = self._windows[worker]
         seconds = time.perf_counter() - window.since
         rate = window.steps * self._examples / seconds
@@ -101,13 +107,13 @@ class WorkerMetrics:
         return rate
 
     def finish(self) -> None:
-        """Write the rows of what was counted so far."""
+        """Write a row of what was counted so far for each worker."""
         for worker, window in list(self._windows.items()):
             if window.steps:
                 self._write(worker)
 
     def begin(self) -> None:
-        """Count time from now on, after an evaluation or a checkpoint."""
+        """Start counting anew, so that the time of an evaluation or a checkpoint is left out."""
         self._windows = {worker: _Window() for worker in self._windows}
 
     def _writer(self, worker: str) -> MetricsWriter:
@@ -120,7 +126,7 @@ class WorkerMetrics:
         return self._writers[worker]
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what was counted and close the files."""
         self.finish()
         for writer in self._writers.values():
             writer.close()
@@ -128,7 +134,7 @@ class WorkerMetrics:
 
 
 def read_worker_metrics(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each worker by its name, in order of writing. Empty without a cluster.
+    """Return the rows of each worker by its name, in the order written. Empty if no worker wrote any.
 
     Args:
         folder: ``<run>/cluster``.

@@ -1,4 +1,4 @@
-"""A model by stages, against He et al. (2015), table 6 and section 4.2; its receptive field, by hand."""
+"""Model summaries, compared with He et al. (2015), table 6 and section 4.2; receptive fields by hand."""
 
 import keras
 import pytest
@@ -13,7 +13,7 @@ def summary_of(**values):
 
 
 @pytest.mark.parametrize("num_layers", [8, 20])
-def test_stages_of_the_paper(num_layers):
+def test_resnet_stages_match_the_paper(num_layers):
     summary = summary_of(num_layers=num_layers)
     n = (num_layers - 2) // 6
     assert [(stage.name, stage.channels, stage.layers) for stage in summary.stages] == [
@@ -25,7 +25,7 @@ def test_stages_of_the_paper(num_layers):
     assert sum(stage.layers for stage in summary.stages) == num_layers
 
 
-def test_parameters_and_arithmetic_of_resnet20():
+def test_parameters_and_multiply_adds_of_resnet20():
     summary = summary_of(num_layers=20)
     assert summary.parameters == pytest.approx(0.27e6, rel=0.01)  # table 6
     # 3×3 kernels: 27·16 inputs a pixel in the first layer, then 6 layers at each resolution, two of which
@@ -46,7 +46,7 @@ def test_every_trainable_weight_is_counted_once_in_any_variant():
         assert summarize(model).parameters == sum(weight.numpy().size for weight in model.trainable_weights)
 
 
-def test_the_table_holds_the_totals():
+def test_the_table_shows_the_totals():
     summary = summary_of(num_layers=8)
     html = summary._repr_html_()
     assert f"{summary.parameters:,}" in html
@@ -54,7 +54,7 @@ def test_the_table_holds_the_totals():
     assert html.count("<tr>") == 1 + len(summary.stages) + 1
 
 
-def test_squeeze_and_excitation_belongs_to_the_stage_it_stands_in():
+def test_squeeze_and_excitation_belongs_to_the_surrounding_stage():
     plain, squeezed = summary_of(num_layers=8), summary_of(model="se_resnet", num_layers=8)
     for before, after, channels in zip(plain.stages, squeezed.stages, (16, 32, 64, 0), strict=True):
         assert (after.name, after.channels) == (before.name, before.channels)
@@ -64,7 +64,7 @@ def test_squeeze_and_excitation_belongs_to_the_stage_it_stands_in():
         assert after.parameters - before.parameters == 2 * channels * hidden + hidden + channels
 
 
-def test_several_dense_layers_at_the_end_are_a_stage():
+def test_several_dense_layers_at_the_end_form_one_stage():
     stages = summary_of(model="tutorial_cnn").stages
     assert [(stage.name, stage.layers, stage.channels) for stage in stages] == [
         ("32×32", 1, 64),
@@ -117,10 +117,10 @@ def test_the_widest_path_counts_and_global_averages_do_not():
 @pytest.mark.parametrize(
     ("values", "size"),
     [
-        # n blocks of two 3x3 convolutions at each of three resolutions; the first one steps before it does.
+        # n blocks of two 3x3 convolutions at each resolution; the first convolution of each has the stride.
         ({"num_layers": 20}, 3 + 6 * 2 + (2 + 5 * 4) + (4 + 5 * 8)),
         ({"num_layers": 8, "resnet_version": 2}, 3 + 2 * 2 + (2 + 4) + (4 + 8)),
-        # Bottleneck: one 3x3 convolution a block, behind the one that steps.
+        # Bottleneck: one 3x3 convolution a block, after the one with the stride.
         ({"num_layers": 11, "block": "bottleneck"}, 3 + 2 + 4 + 8),
         ({"model": "se_resnet", "num_layers": 8}, 25),
         # Stages of one or two convolutions and a pool.

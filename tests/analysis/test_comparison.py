@@ -1,4 +1,4 @@
-"""A comparison as it is read from run directories: figures by hand, and what its views say."""
+"""Reading a comparison from run directories: its metrics, table, files and plot."""
 
 import csv
 import io
@@ -12,8 +12,9 @@ import pytest
 
 from labkit import plots
 from labkit.analysis.comparison.budget import budget_of
+from labkit.analysis.comparison.files import measurements_path, request_path, run_directory
 from labkit.analysis.comparison.read import Comparison, read_comparison, spread
-from labkit.analysis.comparison.read_runs import WARM_UP_STEPS, measurements_path, request_path, run_directory
+from labkit.analysis.comparison.read_runs import WARM_UP_STEPS
 from labkit.analysis.comparison.tables import as_csv, as_json, as_markdown
 from labkit.config import Config
 from labkit.errors import InputError
@@ -30,7 +31,7 @@ MEASURED = {
 
 
 def write_request(folder: Path, models: list[str], seeds: int, **values: object) -> None:
-    """Write what a comparison was asked for."""
+    """Write the request of a comparison."""
     folder.mkdir(parents=True, exist_ok=True)
     config = Config.from_flat(
         {"dataset": "shapes", "train_batch_size": BATCH_SIZE, "train_steps": 10, **values}
@@ -53,7 +54,7 @@ def write_run(
     test: bool = True,
     measured: dict | None = None,
 ) -> RunDirectory:
-    """Write a run with its metrics and measurements; ``seconds``: of each step, the first one compiles."""
+    """Write a run with its metrics and measurements; ``seconds``: of each step; the first one compiles."""
     run = run_directory(folder, model, seed)
     run.create()
     seconds = seconds or [5.0, *[0.2] * 9]
@@ -93,7 +94,7 @@ def three_seeds(folder) -> Comparison:
     return read_comparison(folder)
 
 
-# ---- figures -------------------------------------------------------------------------------------------
+# ---- metrics -------------------------------------------------------------------------------------------
 
 
 def test_spread_is_mean_and_sample_deviation():
@@ -105,12 +106,12 @@ def test_spread_is_mean_and_sample_deviation():
     assert spread([None]) is None
 
 
-def test_accuracies_are_those_of_the_tested_weights_over_finished_runs(three_seeds):
+def test_accuracies_are_of_the_tested_weights_of_finished_runs(three_seeds):
     first, second = three_seeds.models
     assert (first.spread("test_accuracy").mean, first.spread("test_accuracy").std) == pytest.approx(
         (0.6, 0.1)
     )
-    # The weights of the middle were better on validation than the last ones, so they were tested.
+    # The weights of the middle had the better validation, so they were tested.
     assert first.spread("validation_accuracy").mean == pytest.approx(0.62)
     assert second.spread("test_accuracy").mean == pytest.approx(0.85)
     assert second.spread("test_accuracy").count == 2
@@ -120,11 +121,11 @@ def test_memory_is_the_largest_of_the_runs(three_seeds):
     assert [model.largest("peak_memory_bytes") for model in three_seeds.models] == [500 * 2**20, 700 * 2**20]
 
 
-def test_speed_is_of_the_median_step_behind_the_warm_up_of_each_session(folder):
+def test_speed_is_of_the_median_step_after_the_warm_up_of_each_session(folder):
     write_request(folder, ["resnet8"], 1)
     slow = [5.0, *[1.0] * (WARM_UP_STEPS - 1)]
     run = write_run(folder, "resnet8", 0, seconds=[*slow, 0.2, 0.4, 0.3], state="interrupted")
-    at = len(slow) + 2  # the last step wasn't saved and is made again
+    at = len(slow) + 2  # the last step wasn't saved and is repeated
     writer = MetricsWriter(run.metrics_path)
     writer.mark_resume_point(at)
     again = [*slow, 0.6]
@@ -146,7 +147,7 @@ def test_speed_is_of_the_median_step_behind_the_warm_up_of_each_session(folder):
         ({"progressive_resizing": "16:0.5", "freeze": "stem,stage1", "unfreeze_every_steps": 10}, (11,)),
     ],
 )
-def test_steps_that_compile_again_count_as_median_ones(folder, values, compiling):
+def test_steps_that_compile_are_counted_as_median_steps(folder, values, compiling):
     write_request(folder, ["resnet8"], 1, **{"train_steps": 20, **values})
     write_run(folder, "resnet8", 0, seconds=[8.5 if s in (1, *compiling) else 0.2 for s in range(1, 21)])
     found = read_comparison(folder).runs[0]
@@ -154,7 +155,7 @@ def test_steps_that_compile_again_count_as_median_ones(folder, values, compiling
     assert found.training_seconds == pytest.approx(20 * 0.2)
 
 
-def test_a_run_too_short_to_be_warm_has_no_speed(folder):
+def test_a_run_that_ends_during_its_warm_up_has_no_speed(folder):
     write_request(folder, ["resnet8"], 1)
     write_run(folder, "resnet8", 0, seconds=[5.0, 0.5], state="interrupted")
     found = read_comparison(folder)
@@ -175,7 +176,7 @@ def test_a_comparison_is_read_while_it_runs(folder):
     assert "vgg11, seed 0: not started" in notes
 
 
-def test_figures_with_augmentation_stand_apart(folder):
+def test_accuracy_with_augmentation_has_its_own_column(folder):
     write_request(folder, ["resnet8"], 1, test_time_augmentation="mirror")
     run = write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
     row = {"split": "test", "step": 10, "accuracy": 0.5, "tta_accuracy": 0.75}
@@ -188,22 +189,22 @@ def test_figures_with_augmentation_stand_apart(folder):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"models": ["resnet8"], "seeds": 1}'])
-def test_a_damaged_request_is_named(folder, content):
+def test_the_error_for_a_damaged_request_names_the_file(folder, content):
     folder.mkdir()
     request_path(folder).write_text(content)
     with pytest.raises(InputError, match=r"comparison\.json can't be read"):
         read_comparison(folder)
 
 
-def test_what_is_no_comparison_is_refused(tmp_path):
+def test_another_directory_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no comparison"):
         read_comparison(tmp_path)
 
 
-# ---- views ---------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------------
 
 
-def test_the_table_says_how_many_runs_and_how_far_they_spread(three_seeds):
+def test_the_table_shows_runs_means_and_deviations(three_seeds):
     header, first, second = (
         dict(zip(three_seeds.table()[0], row, strict=True)) for row in three_seeds.table()
     )
@@ -223,7 +224,7 @@ def test_one_seed_has_no_deviation(folder):
     assert "91.25 %" in read_comparison(folder).table()[1]
 
 
-def test_without_a_test_validation_is_compared(folder):
+def test_without_test_accuracy_the_validation_is_compared(folder):
     write_request(folder, ["resnet8"], 1, evaluate_test=False)
     write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
     found = read_comparison(folder)
@@ -232,13 +233,13 @@ def test_without_a_test_validation_is_compared(folder):
     assert plots.comparison(found).axes[0].get_ylabel() == "validation accuracy (%)"
 
 
-def test_a_notebook_shows_a_table_whose_text_is_escaped(three_seeds):
+def test_the_notebook_table_escapes_its_text(three_seeds):
     shown = three_seeds._repr_html_()
     assert shown.count("<tr>") == 3
     assert "loss is nan at &lt;step&gt; 2" in shown
 
 
-def test_the_command_asks_for_the_same(folder):
+def test_the_command_repeats_the_comparison(folder):
     write_request(folder, ["resnet8", "vgg11"], 2, nesterov=True, decay_norm_and_bias=False, freeze="stage*")
     assert read_comparison(folder).command == (
         f"labkit compare --models resnet8,vgg11 --seeds 2 --output {folder} --dataset shapes "
@@ -246,9 +247,9 @@ def test_the_command_asks_for_the_same(folder):
     )
 
 
-def test_csv_and_json_hold_the_same_figures(three_seeds):
+def test_csv_and_json_hold_the_same_metrics(three_seeds):
     def refuse(token: str) -> None:
-        raise AssertionError(f"{token} is no JSON")
+        raise AssertionError(f"{token} isn't JSON")
 
     lines = list(csv.DictReader(io.StringIO(as_csv(three_seeds))))
     models = json.loads(as_json(three_seeds), parse_constant=refuse)["models"]
@@ -260,7 +261,7 @@ def test_csv_and_json_hold_the_same_figures(three_seeds):
     assert [run["state"] for run in models[1]["runs"]] == ["finished", "finished", "failed"]
 
 
-def test_markdown_is_a_table_of_even_lines(three_seeds):
+def test_all_rows_of_the_markdown_table_have_the_same_number_of_cells(three_seeds):
     table, notes, command = as_markdown(three_seeds).split("\n\n")
     assert len({line.count("|") for line in table.splitlines()}) == 1
     assert "- vgg11, seed 2: failed at step 2: loss is nan at <step> 2" in notes
@@ -269,18 +270,18 @@ def test_markdown_is_a_table_of_even_lines(three_seeds):
 
 def test_reading_needs_no_tensorflow():
     program = (
-        "import sys; from labkit import plots; from labkit.analysis import comparison\n"
+        "import sys; from labkit import plots; from labkit.analysis.comparison import read\n"
         "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-# ---- figure --------------------------------------------------------------------------------------------
+# ---- plot ----------------------------------------------------------------------------------------------
 
 
-def test_marks_stand_at_means_with_deviations_as_bars(three_seeds):
-    time, arithmetic = plots.comparison(three_seeds).axes
-    for axis, cost in ((time, 2.0), (arithmetic, 40.5)):
+def test_the_plot_shows_means_with_deviations_as_error_bars(three_seeds):
+    time, compute = plots.comparison(three_seeds).axes
+    for axis, cost in ((time, 2.0), (compute, 40.5)):
         mark, _, bars = axis.containers[0]
         assert (mark.get_xdata()[0], mark.get_ydata()[0]) == pytest.approx((cost, 60.0))
         lowest, highest = sorted(y for x, y in bars[-1].get_segments()[0])
@@ -288,7 +289,7 @@ def test_marks_stand_at_means_with_deviations_as_bars(three_seeds):
         assert [text.get_text() for text in axis.texts] == ["resnet8", "vgg11"]
 
 
-def test_labels_of_near_models_cover_neither_each_other_nor_marks(folder):
+def test_labels_of_close_models_overlap_neither_each_other_nor_marks(folder):
     names = ["resnet8", "se_resnet8", "resnet14", "vgg11"]
     write_request(folder, names, 1)
     for number, name in enumerate(names):
@@ -300,11 +301,11 @@ def test_labels_of_near_models_cover_neither_each_other_nor_marks(folder):
             assert not any(box.overlaps(other) for other in boxes[:number])
             marks = [axis.transData.transform(text.xy) for text in axis.texts]
             assert not any(box.contains(x, y) for x, y in marks)
-        # The best stands highest.
+        # The label of the best model is the highest.
         assert boxes[-1].y1 == max(box.y1 for box in boxes)
 
 
-def test_a_figure_of_nothing_says_so(folder):
+def test_a_plot_without_finished_runs_says_so(folder):
     write_request(folder, ["resnet8"], 1)
     figure = plots.comparison(read_comparison(folder))
     assert [text.get_text() for text in figure.axes[0].texts] == ["no run is finished"]

@@ -1,4 +1,4 @@
-"""Curves of a run: what counts, in order, with nothing lost."""
+"""Curves of a run hold every row that counts, in order of step."""
 
 import math
 
@@ -10,7 +10,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
 
 
-def test_a_resumed_run_is_one_curve(tmp_path):
+def test_a_resumed_run_gives_one_curve(tmp_path):
     run = RunDirectory(tmp_path)
     writer = MetricsWriter(run.metrics_path)
     writer.append([{"split": "train", "step": step, "loss": float(step)} for step in (1, 2, 3, 4)])
@@ -30,7 +30,7 @@ def test_a_run_without_metrics_has_empty_curves(tmp_path):
     assert len(curve.not_finite) == 0
 
 
-def test_steps_are_ordered_and_splits_kept_apart():
+def test_steps_are_sorted_and_splits_are_separate():
     curves = Curves(
         [
             {"split": "validation", "step": 9, "loss": 3.0},
@@ -47,8 +47,8 @@ def test_steps_are_ordered_and_splits_kept_apart():
     assert curves.curve("validation", "loss").value.tolist() == [3.0]
 
 
-def test_moving_average_by_hand():
-    # Weights 0.5: (1·0.25 + 3·0.5) / 0.75, bias-corrected; NaN neither counts nor is lost.
+def test_moving_average_of_known_values():
+    # Weights 0.5: (1·0.25 + 3·0.5) / 0.75, bias-corrected; NaN stays and isn't averaged.
     averaged = moving_average(np.array([1.0, math.nan, 3.0]), 0.5)
     np.testing.assert_allclose(averaged, [1.0, math.nan, (1 * 0.25 + 3 * 0.5) / 0.75])
 
@@ -66,7 +66,7 @@ def test_smoothing_is_the_bias_corrected_average():
     np.testing.assert_allclose(moving_average(y, weight), expected, rtol=1e-10)
 
 
-def test_smoothing_neither_loses_nor_spreads_values_that_are_not_finite():
+def test_smoothing_keeps_nan_and_infinity_where_they_are():
     y = np.array([1.0, math.nan, 1.0, math.inf, -math.inf, 1.0])
     smoothed = moving_average(y, 0.9)
     assert np.array_equal(np.isfinite(smoothed), np.isfinite(y))
@@ -74,12 +74,12 @@ def test_smoothing_neither_loses_nor_spreads_values_that_are_not_finite():
     assert smoothed[3] == math.inf
 
 
-def test_no_smoothing_changes_nothing():
+def test_weight_zero_returns_the_values():
     values = np.array([3.0, 1.0, math.inf])
     np.testing.assert_array_equal(moving_average(values, 0), values)
 
 
 @pytest.mark.parametrize("weight", [1, -0.1, 2])
-def test_a_weight_that_is_no_share_is_refused(weight):
+def test_a_weight_outside_0_to_1_is_refused(weight):
     with pytest.raises(ValueError, match="0 ≤ weight < 1"):
         moving_average(np.ones(3), weight)

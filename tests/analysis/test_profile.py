@@ -1,4 +1,4 @@
-"""Profiles: what a trace says of a step, how much arithmetic a step is, what a machine can do."""
+"""Profiles: the time of traced steps, the flops of a step, and the peak of the machine."""
 
 import dataclasses
 import itertools
@@ -49,11 +49,11 @@ from tests.steps import compiled_step
         ("Expand", "other"),  # begins like Exp
     ],
 )
-def test_operations_are_of_the_kind_that_they_compute(op_type, kind):
+def test_the_kind_of_an_operation(op_type, kind):
     assert kind_of(op_type) == kind
 
 
-# ---- traces by hand ------------------------------------------------------------------------------------
+# ---- made-up traces ------------------------------------------------------------------------------------
 
 
 class Trace:
@@ -64,7 +64,7 @@ class Trace:
         self._plane = self.space.planes.add(name="/host:CPU")
 
     def line(self, name: str, *events: tuple[str, float, float], origin: float = 0.0) -> "Trace":
-        """Add a thread; an event named ``node:type`` is shown as its type, as TensorFlow's are."""
+        """Add a thread; an event named ``node:type`` gets its type as display name, as in TensorFlow."""
         line = self._plane.lines.add(name=name, timestamp_ns=round(origin * 1e3))
         for what, start, end in events:
             number = len(self._plane.event_metadata) + 1
@@ -85,7 +85,7 @@ def operations(times, kind: str) -> float:
     return next(found.operations for found in times.kinds if found.kind == kind)
 
 
-def test_time_is_of_the_wall_and_shared_by_what_runs_at_once():
+def test_operations_that_run_at_once_share_the_wall_time():
     made = Trace().line("python", ("train", 100, 200))
     made.line("tf_Compute/1", ("a/conv:Conv2D", 110, 150), ("a/relu:Relu", 160, 170))
     made.line("tf_Compute/2", ("a/grad:Conv2DBackpropInput", 130, 160))
@@ -98,25 +98,25 @@ def test_time_is_of_the_wall_and_shared_by_what_runs_at_once():
     assert times.seconds * 1e6 == pytest.approx(100)
 
 
-def test_everything_adds_up_to_the_mean_step():
+def test_kinds_and_idle_time_add_up_to_the_mean_step():
     made = Trace().line("python", ("train", 0, 100), ("train", 120, 300))
     made.line("tf_Compute/1", ("c:Conv2D", 10, 90), ("c:Conv2D", 130, 290))
     made.line("tf_Compute/2", ("x:Relu", 50, 95), ("y:Unheard", 125, 250))
     times = step_times(made.space)
     assert times.steps == 2
-    assert times.seconds * 1e6 == pytest.approx(150)  # what lies between two steps counts
+    assert times.seconds * 1e6 == pytest.approx(150)  # includes the time between the steps
     assert sum(kind.seconds for kind in times.kinds) + times.idle_seconds == pytest.approx(times.seconds)
     assert operations(times, "convolution, forward") == 1
     assert operations(times, "other") == 0.5
 
 
-def test_lines_have_origins_of_their_own():
+def test_each_line_has_its_own_origin_of_time():
     made = Trace().line("python", ("train", 0, 100), origin=1000)
     made.line("tf_Compute/1", ("c:Conv2D", 510, 520), origin=500)
     assert microseconds(step_times(made.space), "convolution, forward") == pytest.approx(10)
 
 
-def test_what_runs_on_the_threads_of_the_input_is_input():
+def test_operations_on_input_threads_count_as_input():
     made = Trace().line("python", ("train", 0, 100))
     made.line("tf_data_private_threadpool/1", ("add:AddV2", 10, 20), ("Iterator::Root::Map", 0, 90))
     times = step_times(made.space)
@@ -124,7 +124,7 @@ def test_what_runs_on_the_threads_of_the_input_is_input():
     assert microseconds(times, "elementwise") == 0
 
 
-def test_an_operation_within_another_one_has_its_own_time():
+def test_a_nested_operation_is_not_counted_for_the_outer_one():
     made = Trace().line("python", ("train", 0, 100))
     made.line("tf_Compute/1", ("call:PartitionedCall", 10, 60), ("c:Conv2D", 20, 30), ("r:Relu", 40, 60))
     times = step_times(made.space)
@@ -134,7 +134,7 @@ def test_an_operation_within_another_one_has_its_own_time():
     assert [operations(times, kind) for kind in ("other", "elementwise")] == [1, 1]
 
 
-def test_only_the_part_within_the_steps_counts():
+def test_time_outside_of_the_steps_is_not_counted():
     made = Trace().line("python", ("train", 100, 200))
     made.line("tf_Compute/1", ("c:Conv2D", 50, 120), ("c:Conv2D", 10, 40), ("r:Relu", 190, 400))
     times = step_times(made.space)
@@ -142,7 +142,7 @@ def test_only_the_part_within_the_steps_counts():
     assert microseconds(times, "elementwise") == pytest.approx(10)
 
 
-def test_events_that_are_no_operations_do_not_count():
+def test_events_that_are_not_operations_are_not_counted():
     made = Trace().line("python", ("train", 0, 100), ("EagerExecute", 10, 90))
     made.line("tf_Compute/1", ("ExecutorState::Process", 10, 90), ("ThreadpoolListener::Record", 20, 30))
     times = step_times(made.space)
@@ -163,7 +163,7 @@ def test_the_newest_trace_of_a_folder_is_read(tmp_path):
     assert step_times(trace.read_trace(tmp_path)).steps == 2
 
 
-# ---- arithmetic ----------------------------------------------------------------------------------------
+# ---- flops ---------------------------------------------------------------------------------------------
 
 BATCH = 4
 
@@ -192,17 +192,17 @@ def concrete_step(model, config, **options):
         {"num_layers": 8},
         {"model": "fast", "width_factor": 0.25},  # a frozen first convolution, with a trained bias
         {"model": "fast", "width_factor": 0.25, "whitening": False},
-        {"model": "se_resnet", "num_layers": 8},  # dense layers beside the path
+        {"model": "se_resnet", "num_layers": 8},  # dense layers beside the convolutions
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
-def test_the_arithmetic_of_a_step_is_that_of_its_graph(fields):
+def test_flops_of_a_step_match_its_graph(fields):
     model = build_model(ModelConfig(**fields), num_classes=10, image_shape=(32, 32, 3))
     graph = concrete_step(model, Config()).graph
     assert training_flops(model) * BATCH == sum(map(graph_flops, reached(graph)))
 
 
-def test_what_only_frozen_weights_would_need_is_not_computed():
+def test_gradients_of_frozen_layers_are_neither_counted_nor_computed():
     model = build_model(ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3))
     config = Config.from_flat({"freeze": "stem,stage1,stage2"})
     frozen = Freezing(model, config.transfer).at(0)
@@ -214,13 +214,13 @@ def test_what_only_frozen_weights_would_need_is_not_computed():
 def test_smaller_images_are_counted_at_their_size():
     fields = {"model": "fast", "width_factor": 0.25}
     model = build_model(ModelConfig(**fields), num_classes=10, image_shape=(32, 32, 3))
-    flops = training_flops(model, image_size=16)
+    small = training_flops(model, image_size=16)
     graph = concrete_step(model, Config(), image_size=16).graph
-    assert flops * BATCH == sum(map(graph_flops, reached(graph)))
-    assert training_flops(model, image_size=32) == training_flops(model) > 2 * flops
+    assert small * BATCH == sum(map(graph_flops, reached(graph)))
+    assert training_flops(model, image_size=32) == training_flops(model) > 2 * small
 
 
-def test_a_profile_is_of_the_first_step_even_where_images_grow_and_layers_thaw(monkeypatch):
+def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(monkeypatch):
     stages = {"train_steps": 4, "progressive_resizing": "16:0.5,24:0.75"}
     given = dict.fromkeys(field.name for field in dataclasses.fields(Session))
     made = []
@@ -248,7 +248,7 @@ def test_a_profile_is_of_the_first_step_even_where_images_grow_and_layers_thaw(m
 
 
 def reached(graph) -> set[tf.Operation]:
-    """Return the operations that the outputs and the updates of a function need; the rest is never run."""
+    """Return the operations that a function's outputs and updates need; no others are run."""
     found: set[tf.Operation] = set()
     waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     while waiting:
@@ -260,23 +260,23 @@ def reached(graph) -> set[tf.Operation]:
 
 
 def graph_flops(operation: tf.Operation) -> int:
-    """Return 2 for each multiply-add of a node, from the shapes that it works on."""
+    """Return twice the multiply-adds of a node, computed from its shapes."""
     if operation.type == "Conv2D":
-        kernel, places = operation.inputs[1].shape, operation.outputs[0].shape
+        kernel, outputs = operation.inputs[1].shape, operation.outputs[0].shape
     elif operation.type == "Conv2DBackpropInput":
-        kernel, places = operation.inputs[1].shape, operation.inputs[2].shape
+        kernel, outputs = operation.inputs[1].shape, operation.inputs[2].shape
     elif operation.type == "Conv2DBackpropFilter":
-        kernel, places = operation.outputs[0].shape, operation.inputs[2].shape
+        kernel, outputs = operation.outputs[0].shape, operation.inputs[2].shape
     elif operation.type == "MatMul":
         first = operation.inputs[0].shape
         inner = first[0] if operation.get_attr("transpose_a") else first[1]
         return 2 * operation.outputs[0].shape.num_elements() * inner
     else:
         return 0
-    return 2 * kernel.num_elements() * places.num_elements() // places[-1]
+    return 2 * kernel.num_elements() * outputs.num_elements() // outputs[-1]
 
 
-def test_the_layout_does_not_change_the_arithmetic():
+def test_the_data_format_does_not_change_the_flops():
     last, first = (
         build_model(
             ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3), data_format=f"channels_{name}"
@@ -294,7 +294,7 @@ def test_a_matrix_product_is_two_size_cubed_operations(precision, monkeypatch):
     assert measure() == pytest.approx(2 * 8**3 / 0.5 / 1e9)
 
 
-def test_the_ceiling_is_the_best_size_by_medians(monkeypatch):
+def test_the_ceiling_is_the_best_median_of_all_sizes(monkeypatch):
     rates = {16: iter([5.0, 1.0, 2.0]), 32: iter([3.0, 4.0, 3.5]), 64: iter([9.0, 1.0, 1.0])}
     monkeypatch.setattr(flops, "matrix_product", lambda size, *_: lambda: next(rates[size]))
     assert ceiling("float32", sizes=(16, 32, 64), seconds=0.0) == 3.5

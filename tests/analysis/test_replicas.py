@@ -1,4 +1,4 @@
-"""The comparison of layouts: names, commands, refusals, table, figure. Real trainings: properties/."""
+"""Comparing layouts: names, commands, errors, table and plot. tests/properties trains for real."""
 
 import signal
 import subprocess
@@ -37,14 +37,14 @@ def comparison(**differences: float) -> ReplicaComparison:
         ("2 processes × 1 GPU", Layout(2, 1, "GPU")),
     ],
 )
-def test_layouts_have_names(name, expected):
+def test_layout_names_are_parsed(name, expected):
     assert Layout.parse(name) == expected
 
 
 @pytest.mark.parametrize(
     "name", ["", "two processes", "0 replicas", "2", "2 TPUs", "2 processes ×", "-1 GPUs"]
 )
-def test_other_names_are_refused(name):
+def test_unknown_layout_names_are_refused(name):
     with pytest.raises(InputError, match="allowed: '1 replica'"):
         Layout.parse(name)
 
@@ -54,7 +54,7 @@ def values_of(command: list[str]) -> dict[str, str]:
     return dict(zip(flags[::2], flags[1::2], strict=True))
 
 
-def test_commands_of_the_layouts():
+def test_the_command_of_each_layout():
     one = Layout().command({"learning_rate": 0.1, "gradient_clip_norm": None}, Path("/run"))
     assert one[:4] == [sys.executable, "-m", "labkit", "train"]
     assert values_of(one) == {
@@ -68,11 +68,11 @@ def test_commands_of_the_layouts():
     assert both[3:8] == ["cluster", "local", "--workers", "2", "--"]
     assert values_of(both)["--num-gpus"] == "4"
     assert values_of(both)["--simulate-missing-gpus"] == values_of(both)["--sync"] == "True"
-    # GPUs are never simulated in silence: a machine without them refuses.
+    # Layouts of GPUs are never simulated: a machine without GPUs refuses them.
     assert values_of(Layout(1, 2, "GPU").command({}, Path("/run")))["--simulate-missing-gpus"] == "False"
 
 
-def test_layouts_of_the_cpu_see_no_gpu_and_no_cluster(monkeypatch):
+def test_layouts_of_cpu_devices_see_no_gpu_and_no_cluster(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert Layout(1, 2).environment()["CUDA_VISIBLE_DEVICES"] == "-1"
@@ -85,10 +85,10 @@ def test_layouts_of_the_cpu_see_no_gpu_and_no_cluster(monkeypatch):
     [
         ({"train_batch_size": 126}, LAYOUTS, "--train-batch-size is 126 with 4 replicas"),
         ({"eval_batch_size": 101}, ("1 replica", "2 processes"), "--eval-batch-size is 101 with 2"),
-        ({"num_gpus": 2}, LAYOUTS, "num_gpus is not for the caller"),
+        ({"num_gpus": 2}, LAYOUTS, "num_gpus is set by compare_replicas"),
         ({"learning_rat": 2}, LAYOUTS, "did you mean 'learning_rate'"),
-        ({}, (), "layouts are"),
-        ({}, ("2 processes", "2 processes"), "each once"),
+        ({}, (), "layouts is"),
+        ({}, ("2 processes", "2 processes"), "each named once"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path, values, layouts, message):
@@ -98,7 +98,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path,
 
 
 def pretend(monkeypatch, program: str) -> None:
-    """Let every layout run a program in place of a training; it finds the run directory in argv[1]."""
+    """Make every layout run a program instead of a training; argv[1] is the run directory."""
 
     def command(self, values, job_dir):
         return [sys.executable, "-c", program, str(job_dir), str(self.num_replicas)]
@@ -116,7 +116,7 @@ with open(run / "metrics.jsonl", "w") as file:
 """
 
 
-def test_the_losses_are_those_of_the_runs(monkeypatch, tmp_path):
+def test_the_losses_are_read_from_the_runs(monkeypatch, tmp_path):
     pretend(monkeypatch, WRITES_METRICS)
     said = []
     found = compare_replicas(
@@ -129,13 +129,13 @@ def test_the_losses_are_those_of_the_runs(monkeypatch, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["1-replica", "2-processes"]
 
 
-def test_a_run_that_lacks_steps_is_no_comparison(monkeypatch):
+def test_a_run_with_missing_steps_is_an_error(monkeypatch):
     pretend(monkeypatch, WRITES_METRICS)
-    with pytest.raises(RuntimeError, match="3 training rows; expected: 4"):
+    with pytest.raises(RuntimeError, match="3 training rows; expected: one a step from 1 to 4"):
         compare_replicas(VALUES, ("1 replica",), steps=4)
 
 
-def test_a_training_that_fails_is_quoted(monkeypatch):
+def test_the_error_of_a_failed_training_quotes_its_output(monkeypatch):
     pretend(monkeypatch, "import sys; print('the reason'); sys.exit(1)")
     with pytest.raises(RuntimeError, match="exit code 1.*\nthe reason"):
         compare_replicas(VALUES, ("1 replica",))
@@ -154,7 +154,7 @@ def test_a_training_that_takes_too_long_is_ended(monkeypatch):
     assert [process.returncode for process in ended] == [-signal.SIGTERM]
 
 
-def test_the_table_by_hand():
+def test_the_table_of_known_losses():
     found = comparison(**{"2_processes": 3e-6, "4_logical_devices": 0})
     assert found.reference == "1 replica"
     assert found.largest == pytest.approx(3e-6)
@@ -167,7 +167,7 @@ def test_the_table_by_hand():
     assert found._repr_html_().count("<tr>") == 4
 
 
-def test_one_layout_differs_from_nothing():
+def test_a_single_layout_has_no_differences():
     assert comparison().largest == 0
 
 
@@ -181,7 +181,7 @@ def test_the_figure_shows_losses_and_differences():
     assert apart.get_yscale() == "log"
     differences = {line.get_label(): line.get_ydata() for line in apart.get_lines()}
     assert differences["2 processes"][1] == pytest.approx(3e-6)
-    # A difference of 0 has no place on a logarithmic scale: it lies on the edge.
+    # A logarithmic scale has no zero, so a difference of 0 is drawn at the lower edge.
     np.testing.assert_allclose(differences["4 logical devices"], apart.get_ylim()[0])
     assert apart_of_second.get_ylim() == apart.get_ylim()
     assert plots.png(figure)

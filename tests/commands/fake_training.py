@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.analysis.comparison.measurements import update_measurements
+from labkit.analysis.comparison.files import update_measurements
 from labkit.config import Config
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter

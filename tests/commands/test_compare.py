@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from labkit.analysis.comparison import execute
-from labkit.analysis.comparison.budget import OF_A_CLUSTER, OF_A_RUN, budget_of, shared_fields
+from labkit.analysis.comparison.budget import CLUSTER_FIELDS, RUN_FIELDS, budget_of, shared_fields
+from labkit.analysis.comparison.files import add_peak_memory, measurements_path, read_measurements
 from labkit.analysis.comparison.measure_model import REPEATS, WARM_UP_BATCHES, images_per_second
-from labkit.analysis.comparison.measurements import add_peak_memory
 from labkit.analysis.comparison.processes import run_to_end
 from labkit.analysis.comparison.read import read_comparison
-from labkit.analysis.comparison.read_runs import measurements_path, read_measurements
 from labkit.analysis.comparison.trials import plan_comparison
 from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
@@ -94,7 +93,7 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
         (["--models", "resnet8,resnet8"], ["resnet8", "more than once"]),
         (["--models", "resnet21"], ["'resnet21'", "6n+2"]),
         (["--models", "resnet_20"], ["did you mean 'resnet20'"]),
-        (["--models", "resnet8,"], ["--models is 'resnet8,'", "a comma too many"]),
+        (["--models", "resnet8,"], ["--models is 'resnet8,'", "an extra comma"]),
         (["--models", "vgg"], ["'vgg' lacks its depth", "vgg11, vgg13"]),
         (["--models", "resnet8", "--seeds", "0"], ["--seeds is 0", "1 or more"]),
         (["--models", "resnet8", "--seeds", "many"], ["--seeds", "many", "whole number"]),
@@ -150,7 +149,7 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
         "checkpoint_every_seconds", "keep_checkpoints", "histograms_every_steps", "write_graph",
         "write_images",
     }  # fmt: skip
-    known = {*budget_of(Config()), *OF_A_RUN, *OF_A_CLUSTER, *of_no_weight}
+    known = {*budget_of(Config()), *RUN_FIELDS, *CLUSTER_FIELDS, *of_no_weight}
     # Those that a transfer or another part of labkit adds are part of a run's identity, or are listed above.
     assert set(fields_by_name()) == known
     assert {*budget_of(Config()), *of_no_weight} == set(shared_fields())
@@ -342,7 +341,7 @@ def test_a_failed_training_stops_no_other_and_is_tried_again_when_asked(output, 
 def test_a_killed_training_is_a_failure_and_is_tried_again(output, faked, capsys):
     behave(output, resnet8_seed0="kill")
     assert cli.main(arguments(output, seeds=1)) == 1
-    assert "resnet8, seed 0 failed (killed by SIGKILL); the comparison goes on" in capsys.readouterr().out
+    assert "resnet8, seed 0 failed (killed by SIGKILL); the comparison continues" in capsys.readouterr().out
     assert "train vgg11-seed0" in starts(output)
     behave(output)
     assert cli.main(arguments(output, seeds=1)) == 0

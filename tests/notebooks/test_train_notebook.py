@@ -1,4 +1,4 @@
-"""``notebooks/train.ipynb`` through papermill, as a person would call it."""
+"""``notebooks/train.ipynb`` run by papermill, as a user would run it."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Execution:
-    """An executed notebook, and what the command said."""
+    """An executed notebook with the exit code and output of papermill."""
 
     path: Path
     code: int
@@ -34,7 +34,7 @@ class Execution:
 
     @property
     def text(self) -> str:
-        """All text that the notebook shows."""
+        """All text in the notebook's outputs."""
         return "\n".join(
             output.get("text", "") + "".join(output.get("data", {}).get("text/plain", ""))
             for cell in self.notebook.cells
@@ -54,7 +54,7 @@ class Execution:
 
 
 def papermill(folder: Path, **parameters: object) -> Execution:
-    """Run the notebook from ``folder``, not from its own."""
+    """Run the notebook from ``folder``, which isn't its own folder."""
     output = folder / "out.ipynb"
     given = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
     process = subprocess.run(
@@ -79,7 +79,7 @@ def test_it_runs_from_any_folder(on_cpu, session_home):
     assert (status.state, status.step) == ("finished", SMALL["train_steps"])
 
 
-def test_it_says_what_it_ran_on(on_cpu):
+def test_it_shows_its_data_and_devices(on_cpu):
     data = on_cpu.run.read_environment()["data"]
     assert f"shapes in {data['directory']}" in on_cpu.text
     assert "devices: CPU" in on_cpu.text
@@ -95,14 +95,14 @@ def test_every_result_is_a_picture_that_needs_no_kernel(on_cpu):
 
 
 def test_it_ends_with_the_accuracy_of_the_run(on_cpu):
-    figures = json.loads((on_cpu.run.predictions_path / "test.json").read_text())
+    metrics = json.loads((on_cpu.run.predictions_path / "test.json").read_text())
     conclusion = read_conclusion(on_cpu.path)
-    assert conclusion["accuracy"] == pytest.approx(figures["accuracy"])
-    assert conclusion["examples"] == figures["examples"]
-    assert f"test accuracy {figures['accuracy']:.4f}" in on_cpu.text
+    assert conclusion["accuracy"] == pytest.approx(metrics["accuracy"])
+    assert conclusion["examples"] == metrics["examples"]
+    assert f"test accuracy {metrics['accuracy']:.4f}" in on_cpu.text
 
 
-def test_again_there_is_nothing_left_to_do_and_everything_is_shown(on_cpu, tmp_path):
+def test_running_it_again_trains_nothing_and_shows_everything(on_cpu, tmp_path):
     metrics = on_cpu.run.metrics_path.read_bytes()
     again = papermill(tmp_path, num_gpus=0, **SMALL)
     assert again.code == 0, again.said
@@ -114,7 +114,7 @@ def test_again_there_is_nothing_left_to_do_and_everything_is_shown(on_cpu, tmp_p
 
 
 @pytest.mark.thorough
-def test_two_gpus_are_simulated_and_said_so_and_any_flag_is_taken(tmp_path):
+def test_simulated_gpus_are_announced_and_any_flag_is_accepted(tmp_path):
     # label_smoothing and evaluate_test are not in the notebook's own cell.
     execution = papermill(tmp_path, num_gpus=2, label_smoothing=0.1, evaluate_test=False, **SMALL)
     assert execution.code == 0, execution.said
@@ -125,7 +125,7 @@ def test_two_gpus_are_simulated_and_said_so_and_any_flag_is_taken(tmp_path):
     assert environment["banner"] in execution.text
     config = execution.run.read_config()
     assert config["optimizer"]["label_smoothing"] == 0.1
-    # The test set was left alone: what is shown is the validation set.
+    # The test set isn't evaluated, so the predictions are of the validation set.
     assert read_conclusion(execution.path)["split"] == "validation"
     assert not (execution.run.predictions_path / "test.json").exists()
 
@@ -140,7 +140,7 @@ def multi_worker(tmp_path_factory: pytest.TempPathFactory) -> Execution:
 
 
 @pytest.mark.thorough
-def test_two_workers_train_the_run_and_the_notebook_only_follows(multi_worker):
+def test_two_workers_train_and_the_notebook_shows_their_output(multi_worker):
     assert multi_worker.code == 0, multi_worker.said
     status, environment = multi_worker.run.read_status(), multi_worker.run.read_environment()
     assert (status.state, status.step) == ("finished", 30)
@@ -150,7 +150,7 @@ def test_two_workers_train_the_run_and_the_notebook_only_follows(multi_worker):
     assert "labkit cluster local --workers 2 -- train --dataset shapes" in multi_worker.text
     assert "[worker:0] step 30/30" in multi_worker.text
     assert "[worker:1] " in multi_worker.text
-    # The bar and its curve, of what was read from the run directory.
+    # The progress bar and its curve are made from the run directory.
     (bar,) = multi_worker.outputs("training", "display_data")
     assert bar.data["text/plain"].startswith("30/30 steps (100%)  loss ")
     assert "<polyline" in bar.data["text/html"]
@@ -166,7 +166,7 @@ def test_every_later_cell_works_for_a_cluster(multi_worker):
 
 
 @pytest.mark.thorough
-def test_workers_with_a_parameter_server_train_the_run(tmp_path):
+def test_workers_train_with_a_parameter_server(tmp_path):
     execution = papermill(tmp_path, strategy="parameter_server", num_workers=2, num_ps=1, seed=2, **CLUSTER)
     assert execution.code == 0, execution.said
     status = execution.run.read_status()
@@ -176,8 +176,8 @@ def test_workers_with_a_parameter_server_train_the_run(tmp_path):
     assert "image/png" in execution.mime_types("workers")
     conclusion = read_conclusion(execution.path)
     assert conclusion["devices"] == "2 asynchronous workers with 1 parameter server"
-    figures = json.loads((execution.run.predictions_path / "test.json").read_text())
-    assert conclusion["accuracy"] == pytest.approx(figures["accuracy"])
+    metrics = json.loads((execution.run.predictions_path / "test.json").read_text())
+    assert conclusion["accuracy"] == pytest.approx(metrics["accuracy"])
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_workers_with_a_parameter_server_train_the_run(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_ends_the_notebook_with_one_line(given, said, tmp_path, session_home):
+def test_invalid_parameters_end_the_notebook_with_one_line(given, said, tmp_path, session_home):
     runs_before = set(session_home.glob("runs/*"))
     execution = papermill(tmp_path, **given)
     assert execution.code != 0

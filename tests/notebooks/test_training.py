@@ -1,4 +1,4 @@
-"""The notebook's training by a cluster: what it makes of each end, and that nothing outlives the kernel."""
+"""Training a cluster from the notebook: the result of each exit status, progress, and no leftover process."""
 
 import io
 import os
@@ -33,7 +33,7 @@ def train_row(step: int) -> dict[str, object]:
 
 @pytest.fixture
 def cluster(monkeypatch, tmp_path) -> Callable[..., TrainResult]:
-    """Train by a cluster that only says its lines, writes its status and ends with its code."""
+    """Train with a fake cluster that prints lines, writes a status and ends with an exit code."""
     run = RunDirectory(tmp_path / "run")
     run.create()
 
@@ -65,34 +65,34 @@ def cluster(monkeypatch, tmp_path) -> Callable[..., TrainResult]:
     return play
 
 
-def test_a_finished_run_has_done_work_and_an_earlier_one_has_not(cluster):
+def test_did_work_is_true_only_if_this_call_trained(cluster):
     done = cluster(0, status=Status("finished", step=60, message="60 steps"))
     assert (done.state, done.step, done.did_work, done.message) == ("finished", 60, True, "60 steps")
     earlier = cluster(0, finished=True)
     assert earlier.did_work is False
-    assert "nothing left to do; overwrite = True trains it anew" in earlier.message
+    assert "nothing left to do; overwrite = True trains it again" in earlier.message
 
 
-def test_lines_are_shown_as_they_come(cluster, capsys):
+def test_the_lines_of_the_cluster_are_printed(cluster, capsys):
     cluster(0, "[worker:0] run here", "", "[worker:1] ready", status=Status("finished", step=60))
     assert capsys.readouterr().out.splitlines()[:3] == ["[worker:0] run here", "", "[worker:1] ready"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_request_to_stop_interrupts(cluster, number):
+def test_a_signal_interrupts_the_run(cluster, number):
     said = "SIGTERM at step 7; the same command goes on"
     result = cluster(128 + number, status=Status("interrupted", step=7, message=said))
     assert (result.state, result.step, result.message) == ("interrupted", 7, said)
     assert result.signal_number == number
 
 
-def test_a_cluster_that_was_killed_at_the_second_request_says_that_it_did_not_save(cluster):
+def test_a_cluster_killed_by_a_second_signal_reports_that_it_did_not_save(cluster):
     result = cluster(130, status=Status("running", step=7, message="training"))
     assert result.state == "interrupted"
     assert "before it could save" in result.message
 
 
-def test_what_a_task_refuses_is_bad_input(cluster):
+def test_input_that_a_task_refuses_is_an_input_error(cluster):
     with pytest.raises(InputError, match="^--bind is 10.0.0.1; give another$"):
         cluster(
             2,
@@ -101,12 +101,12 @@ def test_what_a_task_refuses_is_bad_input(cluster):
         )
 
 
-def test_a_training_that_failed_is_a_result_with_its_reason(cluster):
+def test_a_failed_training_returns_its_reason(cluster):
     result = cluster(1, status=Status("failed", step=3, message="loss is nan at step 3"))
     assert (result.state, result.step, result.message) == ("failed", 3, "loss is nan at step 3")
 
 
-def test_a_failure_of_an_earlier_session_explains_nothing(cluster):
+def test_the_failure_of_an_earlier_session_is_not_reported_again(cluster):
     old = Status("failed", step=3, message="loss is nan at step 3")
     with pytest.raises(ClusterFailed):
         cluster(75, status=old)
@@ -114,14 +114,14 @@ def test_a_failure_of_an_earlier_session_explains_nothing(cluster):
         cluster(1, "[worker:1] ImportError: no", "[cluster] worker:1 failed (exit code 1)", status=old)
 
 
-def test_a_cluster_without_restarts_left_ends_the_notebook_with_the_cause(cluster):
+def test_a_cluster_without_restarts_left_fails_with_the_cause(cluster):
     last = "worker:1 was killed by SIGKILL; none of 3 restarts is left"
     with pytest.raises(ClusterFailed, match=f"^the cluster ended with exit code 75: {last}$"):
         cluster(75, f"[cluster] {last}", status=Status("interrupted", step=3, message="lost worker:1"))
 
 
-def test_no_word_at_all_is_said_to_be_none(cluster):
-    with pytest.raises(ClusterFailed, match="exit code 1: it said nothing"):
+def test_a_cluster_that_printed_nothing_is_reported_as_such(cluster):
+    with pytest.raises(ClusterFailed, match="exit code 1: it printed nothing"):
         cluster(1)
 
 
@@ -129,7 +129,7 @@ def test_no_word_at_all_is_said_to_be_none(cluster):
 
 
 class Recorder:
-    """Stands for ``Console``."""
+    """Replaces ``Console`` and records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
@@ -160,12 +160,12 @@ def test_every_step_is_shown_up_to_the_last(cluster, console):
     assert console.calls == [("start", 0, Config().run.train_steps), *steps, ("close",)]
 
 
-def test_a_run_that_goes_on_shows_new_steps_alone_and_starts_again_after_each_restart(console, tmp_path):
+def test_a_resumed_run_shows_only_new_steps_and_a_new_bar_after_each_restart(console, tmp_path):
     run = RunDirectory(tmp_path)
     writer = MetricsWriter(run.metrics_path)
     writer.append([train_row(1), train_row(2)])
     with training._Follower(run, 9) as follower:
-        follower._ending.set()  # from here on this test looks, and not the thread
+        follower._ending.set()  # ends the thread; from here on the test polls
         follower._thread.join()
         writer.mark_resume_point(1)
         writer.append([train_row(2), train_row(3)])
@@ -187,7 +187,7 @@ def test_a_run_that_goes_on_shows_new_steps_alone_and_starts_again_after_each_re
     ]
 
 
-def test_metrics_that_cannot_be_read_end_the_progress_alone(cluster, console, monkeypatch):
+def test_unreadable_metrics_end_the_progress_but_not_the_training(cluster, console, monkeypatch):
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
     polls: Iterator[object] = iter([[]])
@@ -200,7 +200,7 @@ def test_metrics_that_cannot_be_read_end_the_progress_alone(cluster, console, mo
 
     monkeypatch.setattr(MetricsReader, "poll", poll)
     assert cluster(0, status=Status("finished", step=60)).state == "finished"
-    assert "the progress can't be shown: the disk is gone" in said.getvalue()
+    assert "progress can't be shown: the disk is gone" in said.getvalue()
 
 
 # ---- in a kernel ---------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_metrics_that_cannot_be_read_end_the_progress_alone(cluster, console, mo
 CELL = """\
 import os, signal, pathlib
 pathlib.Path({pid!r}).write_text(str(os.getpid()))
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background tests hand down SIG_IGN
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background inherit SIG_IGN
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.training import train_by_cluster
@@ -222,7 +222,7 @@ print(result.state, result.signal_number, result.step)
 
 
 def wait_for(found: Callable[[], object], thread: threading.Thread) -> None:
-    """Wait until something is there; the thread that brings it about must live on."""
+    """Wait until ``found`` returns something. The thread that produces it must still run."""
     end = time.monotonic() + 120
     while not found():
         assert thread.is_alive() and time.monotonic() < end
@@ -250,7 +250,7 @@ def test_an_interrupt_saves_and_a_killed_kernel_leaves_no_process(tmp_path):
     reader = MetricsReader(run.metrics_path)
     wait_for(lambda: any(row.get("step") == 3 for row in reader.poll()), thread)
     os.killpg(os.getpgid(int(pid.read_text())), signal.SIGINT)  # what ■ in the toolbar does
-    wait_for(lambda: reader.poll() and reader.resume_points, thread)  # the second cell goes on
+    wait_for(lambda: reader.poll() and reader.resume_points, thread)  # the second cell resumes
     kernel = psutil.Process(int(pid.read_text()))
     started = kernel.children(recursive=True)
     kernel.kill()
@@ -261,6 +261,6 @@ def test_an_interrupt_saves_and_a_killed_kernel_leaves_no_process(tmp_path):
     saved = reader.resume_points[0].step
     assert f"interrupted {int(signal.SIGINT)} {saved}" in text
     assert saved >= 3
-    assert len(started) >= 4, "two keepers, two workers"
+    assert len(started) >= 4, "two subreapers, two workers"
     assert not alive
     assert isinstance(ends[0], DeadKernelError)

@@ -1,4 +1,4 @@
-"""Widgets: they draw what their controls say, and a static twin stands where nobody can use them."""
+"""Widgets draw what their controls select. A static figure is shown with or without them."""
 
 import io
 
@@ -25,7 +25,7 @@ def picture(box: ipywidgets.VBox) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(box.children[1].value)))
 
 
-def test_browser_draws_what_is_chosen(monkeypatch):
+def test_browser_draws_the_selected_examples(monkeypatch):
     drawn = []
     monkeypatch.setattr(
         plots, "prediction_grid", lambda predictions, places: drawn.append(list(places)) or FIGURE
@@ -33,7 +33,7 @@ def test_browser_draws_what_is_chosen(monkeypatch):
     box = widgets.prediction_browser(make_predictions())
     controls = controls_of(box)
     assert drawn[-1] == [4, 1]  # both mistakes, the confident one first
-    assert box.children[1].layout.display == "none"  # its static twin shows the same
+    assert box.children[1].layout.display == "none"  # the static figure shows the same
     controls["true"].value = 0
     assert box.children[1].layout.display is None
     assert drawn[-1] == [1]
@@ -44,14 +44,14 @@ def test_browser_draws_what_is_chosen(monkeypatch):
     assert drawn[-1] == [5]
 
 
-def test_browser_says_when_nothing_fits():
+def test_browser_says_when_no_example_matches():
     box = widgets.prediction_browser(make_predictions())
     before = picture(box)
-    controls_of(box)["predicted"].value = 2  # ships are never guessed wrongly
+    controls_of(box)["predicted"].value = 2  # no other class is predicted as ship
     assert picture(box).shape != before.shape
 
 
-def test_browser_pages_through_everything_once(monkeypatch):
+def test_browser_shows_every_example_on_exactly_one_page(monkeypatch):
     monkeypatch.setattr(widgets, "PAGE_SIZE", 4)
     drawn = []
     monkeypatch.setattr(
@@ -68,7 +68,7 @@ def test_browser_pages_through_everything_once(monkeypatch):
     assert sorted(drawn[-1]) == [0, 1]
 
 
-def test_curve_explorer_draws_with_the_smoothing_chosen(monkeypatch):
+def test_curve_explorer_draws_with_the_selected_smoothing(monkeypatch):
     asked = []
     monkeypatch.setattr(plots, "training_curves", lambda curves, smoothing: asked.append(smoothing) or FIGURE)
     box = widgets.curve_explorer(Curves(rows(2.0, 1.0)), 0.9)
@@ -76,7 +76,7 @@ def test_curve_explorer_draws_with_the_smoothing_chosen(monkeypatch):
     assert asked == [0.9, 0.5]
 
 
-def test_worker_explorer_draws_over_the_axis_chosen(monkeypatch):
+def test_worker_explorer_draws_over_the_selected_axis(monkeypatch):
     asked = []
     monkeypatch.setattr(plots, "worker_throughput", lambda workers, over: asked.append(over) or FIGURE)
     box = widgets.worker_explorer({"worker:0": worker_rows([100.0])})
@@ -84,20 +84,20 @@ def test_worker_explorer_draws_over_the_axis_chosen(monkeypatch):
     assert asked == ["time", "step"]
 
 
-@pytest.mark.parametrize("present", [True, False])
-def test_the_static_twin_is_always_there(monkeypatch, present):
+@pytest.mark.parametrize("interactive", [True, False])
+def test_the_static_figure_is_always_shown(monkeypatch, interactive):
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
-    monkeypatch.setattr(widgets, "someone_is_there", lambda: present)
+    monkeypatch.setattr(widgets, "is_interactive", lambda: interactive)
     widgets.browse_predictions(make_predictions())
     widgets.explore_curves(Curves(rows(2.0, 1.0)))
     widgets.explore_workers({"worker:0": worker_rows([100.0])})
     pictures = [item for item in shown if "image/png" in DisplayFormatter().format(item)[0]]
     live = [item for item in shown if isinstance(item, ipywidgets.VBox)]
     assert len(pictures) == 3
-    assert len(live) == (3 if present else 0)
+    assert len(live) == (3 if interactive else 0)
     assert shown[0] is pictures[0]
 
 
-def test_nobody_is_there_outside_of_a_notebook():
-    assert widgets.someone_is_there() is False
+def test_a_plain_python_process_is_not_interactive():
+    assert widgets.is_interactive() is False

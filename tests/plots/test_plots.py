@@ -1,4 +1,4 @@
-"""Figures: what they say, not their pixels."""
+"""The content of figures: their text, data and axes. Pixels aren't compared."""
 
 import io
 import subprocess
@@ -17,7 +17,7 @@ CLASSES = ["cat", "dog", "ship"]
 
 
 def make_predictions() -> Predictions:
-    """Six examples; 1 and 4 are wrong, 4 the more confidently."""
+    """Return six examples. Numbers 1 and 4 are wrong, and 4 is the more confident."""
     labels = np.array([0, 0, 1, 1, 2, 2])
     probabilities = np.array(
         [[0.9, 0.05, 0.05], [0.3, 0.6, 0.1], [0.2, 0.7, 0.1], [0.1, 0.8, 0.1], [0.95, 0.02, 0.03], [0, 0, 1]],
@@ -53,7 +53,7 @@ def test_figures_need_neither_pyplot_nor_a_display():
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env={"PATH": "/nowhere"})
 
 
-def test_a_figure_shows_itself_with_size_and_words():
+def test_a_notebook_shows_a_figure_with_its_size_and_alternative_text():
     data, metadata = plots.message("nothing here")._repr_png_()
     assert metadata["alt"] == "nothing here"
     # Twice as many pixels as are shown.
@@ -69,13 +69,13 @@ def test_image_grid_shows_each_image_once_with_its_title_and_row():
     assert [axis.get_ylabel() for axis in figure.axes] == ["first", "", "", "second", "", ""]
 
 
-def test_image_grid_takes_grey_images_and_refuses_none():
+def test_image_grid_takes_grey_images_and_refuses_an_empty_batch():
     assert plots.png(plots.image_grid(np.zeros((2, 8, 8, 1), np.uint8)))
     with pytest.raises(ValueError, match="no image"):
         plots.image_grid(np.zeros((0, 8, 8, 3), np.uint8))
 
 
-def test_wrong_predictions_are_the_confident_ones_first():
+def test_wrong_predictions_start_with_the_most_confident():
     predictions = make_predictions()
     figure = plots.wrong_predictions(predictions)
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
@@ -84,12 +84,12 @@ def test_wrong_predictions_are_the_confident_ones_first():
     assert len([axis for axis in plots.wrong_predictions(predictions, 1).axes if axis.get_images()]) == 1
 
 
-def test_no_wrong_prediction_is_said_in_words():
+def test_without_wrong_predictions_the_figure_says_so():
     right = make_predictions()
     perfect = Predictions(
         right.images[:1], right.labels[:1], right.probabilities[:1], right.index[:1], CLASSES
     )
-    assert "Not one prediction is wrong" in plots.wrong_predictions(perfect).texts[0].get_text()
+    assert "All predictions are right" in plots.wrong_predictions(perfect).texts[0].get_text()
 
 
 def test_training_curves_name_axes_and_units():
@@ -117,7 +117,7 @@ def test_training_curves_draw_every_split_at_its_values():
     assert drawn["test"] == [[2, 1.6]]
 
 
-def test_training_curves_mark_seams_and_lost_values():
+def test_training_curves_mark_resume_points_and_values_that_are_not_finite():
     figure = plots.training_curves(
         Curves(rows(2.0, float("nan"), 1.0), [ResumePoint(2, 0.0), ResumePoint(3, 0.0)])
     )
@@ -154,7 +154,7 @@ def test_confusion_matrix_of_a_class_without_examples_and_of_the_wrong_shape():
         plots.confusion_matrix(np.zeros((2, 3), int), CLASSES)
 
 
-def test_class_accuracy_by_hand():
+def test_class_accuracy_of_known_predictions():
     axis = plots.class_accuracy(make_predictions()).axes[0]
     shown = {
         name.get_text(): bar.get_width()
@@ -168,7 +168,7 @@ def test_class_accuracy_by_hand():
 
 
 def worker_rows(rates: list[float], start: float = 0.0, compute: float = 0.75) -> list[dict[str, object]]:
-    """A row a second as a worker writes it: 50 examples a step, so rate / 50 steps in each row."""
+    """Return a row a second, as a worker writes it. A step has 50 examples, so a row has rate / 50 steps."""
     return [
         {
             "wall_time": start + number,
@@ -183,7 +183,7 @@ def worker_rows(rates: list[float], start: float = 0.0, compute: float = 0.75) -
     ]
 
 
-def test_each_worker_has_its_line_over_time_and_over_steps():
+def test_each_worker_has_a_line_over_time_or_steps():
     workers = {"worker:0": worker_rows([100.0, 200.0, 300.0]), "worker:1": worker_rows([50.0, 60.0], 1.0)}
     axis = plots.worker_throughput(workers).axes[0]
     drawn = {name: line.get_xydata().tolist() for name, line in lines_by_label(axis).items()}
@@ -194,7 +194,7 @@ def test_each_worker_has_its_line_over_time_and_over_steps():
     assert axis.get_xlabel() == "step"
 
 
-def test_a_pause_of_days_takes_no_room_and_breaks_the_line():
+def test_a_long_pause_is_left_out_and_breaks_the_line():
     days = 3 * 86400.0
     workers = {"worker:0": worker_rows([100.0, 100.0]) + worker_rows([200.0, 200.0], days)}
     axis = plots.worker_throughput(workers).axes[0]
@@ -204,7 +204,7 @@ def test_a_pause_of_days_takes_no_room_and_breaks_the_line():
     assert [line.get_xdata()[0] for line in axis.get_lines() if line.get_linestyle() == ":"] == [1]
 
 
-def test_a_restart_from_an_earlier_step_draws_no_line_back():
+def test_resuming_from_an_earlier_step_breaks_the_line():
     workers = {"worker:0": worker_rows([100.0, 100.0]) + worker_rows([100.0], 5.0)}
     x = lines_by_label(plots.worker_throughput(workers, over="step").axes[0])["worker:0"].get_xdata()
     np.testing.assert_array_equal(x, [10, 20, np.nan, 10])
@@ -217,7 +217,7 @@ def test_long_trainings_are_shown_in_minutes():
     assert lines_by_label(axis)["worker:0"].get_xdata()[-1] == 4
 
 
-def test_shares_are_means_over_time_and_fill_the_bar():
+def test_shares_are_means_over_time_and_add_up_to_one():
     # Three seconds at 0.9 and one at 0.5 (four steps at 50 examples each in 200/s).
     workers = {
         "worker:0": worker_rows([100.0] * 3, compute=0.9) + worker_rows([100.0], 3.0, compute=0.5),
@@ -236,7 +236,7 @@ def test_shares_are_means_over_time_and_fill_the_bar():
     assert labels == ["compute", "communication", "input and waiting"]
 
 
-def test_workers_without_a_row_are_left_out_and_none_at_all_is_refused():
+def test_workers_without_rows_are_left_out_and_no_rows_at_all_are_refused():
     figure = plots.worker_throughput({"worker:0": [], "worker:1": worker_rows([100.0])})
     assert list(lines_by_label(figure.axes[0])) == ["worker:1"]
     with pytest.raises(ValueError, match="no row of a worker"):

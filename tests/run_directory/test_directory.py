@@ -1,4 +1,4 @@
-"""The run directory: what one process writes is what any number of readers see, whatever was killed."""
+"""Readers of a run directory see exactly what its writer wrote, even if the writer was killed."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def same(left: list[dict], right: list[dict]) -> bool:
 
 @given(rows=written_rows, cuts=st.lists(st.integers(1, 400), max_size=12))
 @settings(max_examples=80, deadline=None)
-def test_a_reader_sees_each_row_once_however_the_bytes_arrive(tmp_path_factory, rows, cuts):
+def test_a_reader_sees_each_row_once_however_the_file_grows(tmp_path_factory, rows, cuts):
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     data = "".join(json.dumps(value) + "\n" for value in rows).encode()
     reader, seen = MetricsReader(path), []
@@ -50,7 +50,7 @@ def test_a_reader_sees_each_row_once_however_the_bytes_arrive(tmp_path_factory, 
     assert reader.damaged_lines == 0
 
 
-def test_nan_and_infinity_come_back_as_written(tmp_path):
+def test_nan_and_infinity_are_read_as_written(tmp_path):
     path = tmp_path / "metrics.jsonl"
     writer = MetricsWriter(path)
     writer.append([row(1, loss=math.nan), row(2, loss=math.inf), row(3, loss=-math.inf)])
@@ -59,7 +59,7 @@ def test_nan_and_infinity_come_back_as_written(tmp_path):
     assert losses[1:] == [math.inf, -math.inf]
 
 
-def test_a_torn_line_is_unseen_by_readers_and_cut_by_the_next_writer(tmp_path):
+def test_readers_skip_a_partial_last_line_and_the_next_writer_removes_it(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write(path, [row(1)])
     with open(path, "a") as file:
@@ -73,7 +73,7 @@ def test_a_torn_line_is_unseen_by_readers_and_cut_by_the_next_writer(tmp_path):
 
 
 @pytest.mark.parametrize("length", [10, 65_536, 200_000])
-def test_the_torn_line_is_found_however_long_it_is(tmp_path, length):
+def test_a_partial_last_line_of_any_length_is_removed(tmp_path, length):
     path = tmp_path / "metrics.jsonl"
     write(path, [row(1)])
     whole = path.read_bytes()
@@ -82,22 +82,22 @@ def test_the_torn_line_is_found_however_long_it_is(tmp_path, length):
     assert path.read_bytes() == whole
 
 
-def test_rows_after_the_restored_step_are_superseded(tmp_path):
+def test_rows_after_the_resumed_step_no_longer_count(tmp_path):
     path = tmp_path / "metrics.jsonl"
     writer, reader = MetricsWriter(path), MetricsReader(path)
-    writer.append([row(step, life=1) for step in range(1, 8)])
+    writer.append([row(step, session=1) for step in range(1, 8)])
     reader.poll()
     writer.mark_resume_point(5)
-    writer.append([row(step, life=2) for step in range(6, 10)])
+    writer.append([row(step, session=2) for step in range(6, 10)])
     reader.poll()
     fresh = MetricsReader(path)
     fresh.poll()
     for one in (reader, fresh):
         assert [value["step"] for value in one] == list(range(1, 10))
-        assert [value["life"] for value in one] == [1] * 5 + [2] * 4
+        assert [value["session"] for value in one] == [1] * 5 + [2] * 4
         assert [resume_point.step for resume_point in one.resume_points] == [5]
     assert reader.generation == 1
-    assert fresh.generation == 0, "nothing that its caller had seen was dropped"
+    assert fresh.generation == 0, "no row that a poll had returned was dropped"
 
 
 @given(
@@ -112,18 +112,18 @@ def test_rows_after_the_restored_step_are_superseded(tmp_path):
     limit=st.sampled_from([None, 1, 50, 1000]),
 )
 @settings(max_examples=80, deadline=None)
-def test_each_step_shows_once_after_any_number_of_resumptions(tmp_path_factory, events, limit):
+def test_each_step_counts_once_after_any_number_of_resumptions(tmp_path_factory, events, limit):
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     writer, keeping, lean = MetricsWriter(path), MetricsReader(path), MetricsReader(path, keep_rows=False)
-    step, truth, own, seams_seen = 0, [], [], 0
+    step, truth, own, resume_points_seen = 0, [], [], 0
 
     def poll_lean() -> None:
-        nonlocal own, seams_seen
+        nonlocal own, resume_points_seen
         while True:
             rows = lean.poll(limit)
-            for resume_point in lean.resume_points[seams_seen:]:
+            for resume_point in lean.resume_points[resume_points_seen:]:
                 own = [value for value in own if value["step"] <= resume_point.step]
-            seams_seen = len(lean.resume_points)
+            resume_points_seen = len(lean.resume_points)
             own += rows
             if lean.caught_up:
                 return
@@ -151,21 +151,21 @@ def test_each_step_shows_once_after_any_number_of_resumptions(tmp_path_factory, 
 
 @pytest.mark.parametrize("longer", [False, True])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_file_that_was_started_over_is_read_from_its_beginning(tmp_path, longer, in_place):
+def test_a_replaced_file_is_read_from_its_beginning(tmp_path, longer, in_place):
     path = tmp_path / "metrics.jsonl"
-    write(path, [row(step, life=1) for step in range(1, 4)])
+    write(path, [row(step, session=1) for step in range(1, 4)])
     reader = MetricsReader(path)
     reader.poll()
     if not in_place:
         path.unlink()  # the new file often gets the old one's inode
-    write(path, [row(step, life=2) for step in range(1, 12 if longer else 3)], mode="w")
+    write(path, [row(step, session=2) for step in range(1, 12 if longer else 3)], mode="w")
     reader.poll()
-    assert {value["life"] for value in reader} == {2}
+    assert {value["session"] for value in reader} == {2}
     assert [value["step"] for value in reader] == list(range(1, 12 if longer else 3))
     assert reader.generation == 1
 
 
-def test_a_file_that_is_gone_has_no_rows_and_may_come_back(tmp_path):
+def test_a_missing_file_has_no_rows_and_may_be_created_later(tmp_path):
     path = tmp_path / "metrics.jsonl"
     reader = MetricsReader(path)
     assert reader.poll() == []
@@ -192,7 +192,7 @@ def test_a_file_that_is_gone_has_no_rows_and_may_come_back(tmp_path):
         b"[" * 100_000,
     ],
 )
-def test_a_damaged_line_is_counted_and_the_others_are_read(tmp_path, line):
+def test_a_damaged_line_is_counted_and_the_other_lines_are_read(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n\n{"step": 2}\n')
     reader = MetricsReader(path)
@@ -200,7 +200,7 @@ def test_a_damaged_line_is_counted_and_the_others_are_read(tmp_path, line):
     assert reader.damaged_lines == 1
 
 
-def test_a_row_without_a_usable_step_survives_no_crash_at_a_seam(tmp_path):
+def test_rows_without_a_valid_step_dont_break_resuming(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write(path, [{"note": "x"}, {"step": None}, {"step": "3"}, row(4), {"resumed_at_step": 2}, row(3)])
     reader = MetricsReader(path)
@@ -217,7 +217,7 @@ def test_a_later_poll_reads_only_what_was_appended(tmp_path, monkeypatch):
     parsed = []
     loads = json.loads
     monkeypatch.setattr(
-        "labkit.run_directory.directory.json.loads", lambda text: parsed.append(len(text)) or loads(text)
+        "labkit.run_directory.metrics.json.loads", lambda text: parsed.append(len(text)) or loads(text)
     )
     reader.poll()
     assert parsed == [], "nothing new, nothing parsed"
@@ -241,7 +241,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_reader_beside_writers_that_are_killed_sees_every_step_once(tmp_path):
+def test_a_reader_sees_every_step_once_while_writers_are_killed(tmp_path):
     path = tmp_path / "metrics.jsonl"
     reader, last = MetricsReader(path), 0
     for _ in range(4):
@@ -272,27 +272,27 @@ def here(**values: object) -> Status:
     return Status(**{**defaults, **values})
 
 
-def gone_pid() -> int:
+def ended_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(30)
     return process.pid
 
 
-def test_a_reader_tells_running_stalled_dead_and_ended_apart():
+def test_a_reader_tells_running_stalled_lost_and_ended_apart():
     fresh, old = 1000.0 + 1, 1000.0 + here().stalled_after_seconds + 1
     assert here().liveness(fresh) == "running"
     assert here(state="starting").liveness(fresh) == "starting"
     assert here().liveness(old) == "stalled"
-    assert here(stalled_after_seconds=60.0).liveness(old) == "running", "the writer knows its own pace"
-    assert here(pid=gone_pid()).liveness(fresh) == "lost"
-    assert here(pid=gone_pid(), host="another-machine").liveness(fresh) == "running"
+    assert here(stalled_after_seconds=60.0).liveness(old) == "running", "the writer sets the limit"
+    assert here(pid=ended_pid()).liveness(fresh) == "lost"
+    assert here(pid=ended_pid(), host="another-machine").liveness(fresh) == "running"
     for state in ("finished", "interrupted", "failed"):
-        assert here(state=state, pid=gone_pid()).liveness(old) == state
+        assert here(state=state, pid=ended_pid()).liveness(old) == state
 
 
 def test_a_zombie_is_not_alive():
     process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
-    process.stdout.read()  # ends with the process, which nobody has waited for
+    process.stdout.read()  # returns when the process has ended; nobody has waited for it yet
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert not process_alive(process.pid)
     process.wait(30)
@@ -301,14 +301,14 @@ def test_a_zombie_is_not_alive():
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"state": 3}', "[" * 100_000])
-def test_a_missing_or_torn_status_is_none(tmp_path, text):
+def test_a_missing_or_damaged_status_is_none(tmp_path, text):
     run = RunDirectory(tmp_path)
     if text is not None:
         run.status_path.write_text(text)
     assert run.read_status() is None
 
 
-def test_a_status_round_trips_and_odd_fields_take_their_defaults(tmp_path):
+def test_a_status_is_read_as_written_and_invalid_fields_get_their_defaults(tmp_path):
     run = RunDirectory(tmp_path)
     status = here(step=3, total_steps=9, message="m", examples_per_second=math.inf, eta_seconds=None)
     run.write_status(status)
@@ -320,7 +320,7 @@ def test_a_status_round_trips_and_odd_fields_take_their_defaults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [(None, "is not a run"), ("{", "can't be read"), ("[]", "holds no")]
+    ("text", "reason"), [(None, "is not a run"), ("{", "can't be read"), ("[]", "isn't a JSON object")]
 )
 def test_an_unreadable_configuration_is_an_input_error(tmp_path, text, reason):
     run = RunDirectory(tmp_path)
@@ -331,7 +331,7 @@ def test_an_unreadable_configuration_is_an_input_error(tmp_path, text, reason):
     assert run.read_environment() == {}
 
 
-def test_json_is_replaced_whole_and_leaves_no_scrap(tmp_path):
+def test_a_failed_write_of_json_changes_nothing_and_leaves_no_file(tmp_path):
     path = tmp_path / "status.json"
     write_json_atomic(path, {"a": 1})
     with pytest.raises(TypeError):
@@ -340,7 +340,7 @@ def test_json_is_replaced_whole_and_leaves_no_scrap(tmp_path):
     assert os.listdir(tmp_path) == ["status.json"]
 
 
-def test_runs_are_listed_last_active_first_and_junk_is_passed_over(tmp_path):
+def test_runs_are_listed_most_recently_active_first_and_other_files_are_skipped(tmp_path):
     assert list_runs(tmp_path / "missing") == []
     for place, name in enumerate(["old", "new", "configured-only"]):
         run = RunDirectory(tmp_path / name)
@@ -359,7 +359,7 @@ def test_runs_are_listed_last_active_first_and_junk_is_passed_over(tmp_path):
     assert list_runs(tmp_path / "file") == []
 
 
-def test_one_process_holds_the_lock_until_it_lets_go(tmp_path):
+def test_only_one_process_can_hold_the_lock(tmp_path):
     run = RunDirectory(tmp_path)
     first, second = RunLock(run), RunLock(run)
     assert first.acquire()

@@ -340,7 +340,7 @@ def test_a_run_without_a_word_is_waited_for_as_long_as_asked(fake):
     assert not watch.look().over
     clock.now += 60
     standing = watch.look()
-    assert standing.over and "has not said yet" in standing.message
+    assert standing.over and "has not written its status yet" in standing.message
 
 
 def test_a_run_that_is_not_there_yet_may_appear_as_a_directory_or_in_the_home(tmp_path, monkeypatch):

@@ -1,1 +1,1 @@
-"""``labkit compare``: several models, several seeds, one budget, a process for each training."""
+"""``labkit compare``: train several models with several seeds under one budget, each in its own process."""

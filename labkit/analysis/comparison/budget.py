@@ -1,4 +1,4 @@
-"""What the trainings of a comparison share, and what each has for itself."""
+"""The budget of a comparison: the fields of the configuration that all its trainings share."""
 
 import hashlib
 import json
@@ -9,8 +9,8 @@ from labkit.config import Config, fields_by_name
 
 __all__ = ["budget_differences", "budget_fingerprint", "budget_of", "shared_fields"]
 
-# What a model's name stands for, and what a comparison decides for each training.
-OF_A_RUN = (
+# Fields that a model's name sets, or that a comparison sets for each training.
+RUN_FIELDS = (
     "model",
     "application",
     "num_layers",
@@ -20,8 +20,8 @@ OF_A_RUN = (
     "seed",
     "job_dir",
 )
-# A comparison trains in one process.
-OF_A_CLUSTER = (
+# Fields of clusters, which a comparison can't use: it trains in one process.
+CLUSTER_FIELDS = (
     "sync",
     "worker_hosts",
     "ps_hosts",
@@ -32,8 +32,8 @@ OF_A_CLUSTER = (
     "rendezvous_seconds",
     "peer_timeout_seconds",
 )
-# What another value doesn't make another training, but another measurement of it.
-MEASURED_BY = (
+# Fields that affect the measurement, not the training.
+MEASUREMENT_FIELDS = (
     "eval_batch_size",
     "data_format",
     "num_gpus",
@@ -49,25 +49,27 @@ MEASURED_BY = (
 
 
 def shared_fields() -> tuple[str, ...]:
-    """Return the configuration's fields that may be given to a comparison."""
-    return tuple(name for name in fields_by_name() if name not in (*OF_A_RUN, *OF_A_CLUSTER))
+    """Return the names of the configuration's fields that a comparison accepts."""
+    return tuple(name for name in fields_by_name() if name not in (*RUN_FIELDS, *CLUSTER_FIELDS))
 
 
 def budget_of(config: Config) -> dict[str, Any]:
-    """Return what decides a training, and how it is measured, but for the model and the seed."""
+    """Return the fields, by name, that determine a training and its measurement, without model and seed."""
     identity, values = config.identity(), config.flat()
-    return {name: values[name] for name in shared_fields() if name in identity or name in MEASURED_BY}
+    return {name: values[name] for name in shared_fields() if name in identity or name in MEASUREMENT_FIELDS}
 
 
 def budget_fingerprint(config: Config) -> str:
-    """Return 8 hexadecimal digits of a hash of ``budget_of``."""
+    """Return the first 8 hexadecimal digits of the SHA-256 of ``budget_of(config)``."""
     return hashlib.sha256(json.dumps(budget_of(config), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def budget_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Return, for people, the fields in which two budgets differ.
+    """Return a line of text for each field in which two budgets differ.
 
-    A field that ``there`` lacks, since an older labkit wrote it, has its default.
+    Args:
+        there: the recorded budget. A field that it lacks, because an older labkit wrote it, has its default.
+        here: the requested budget.
     """
     fields = fields_by_name()
     before = {name: there.get(name, fields[name].default) for name in here}

@@ -1,4 +1,4 @@
-"""The trainings of a comparison, one after the other, each in a fresh process of ``labkit train``."""
+"""Run the trainings of a comparison one after the other, each in a new process of ``labkit train``."""
 
 import contextlib
 import dataclasses
@@ -8,9 +8,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from labkit.analysis.comparison.measurements import add_peak_memory, discard_measurements
+from labkit.analysis.comparison.files import (
+    add_peak_memory,
+    discard_measurements,
+    read_measurements,
+    read_request,
+    request_path,
+)
 from labkit.analysis.comparison.processes import run_to_end
-from labkit.analysis.comparison.read_runs import read_measurements, read_request, request_path
 from labkit.analysis.comparison.trials import Plan, Trial
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
@@ -20,16 +25,16 @@ from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 __all__ = ["Execution", "check_command", "check_new", "measure_command", "prepare_data_set", "train_command"]
 
 BAD_INPUT = 2
+PREPARE = (sys.executable, "-m", "labkit.analysis.comparison.prepare")
 STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 
 def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
-    """Make the data set of a configuration, in a process of its own.
+    """Prepare the data set of a configuration in a child process.
 
-    Raises InputError where it can't be had, KeyboardInterrupt where this process was asked to stop.
+    Raises InputError if it can't be prepared, KeyboardInterrupt if this process was asked to stop.
     """
-    module = "labkit.analysis.comparison.prepare_data"
-    ended = run_to_end([sys.executable, "-m", module, json.dumps(config.to_json())], signals)
+    ended = run_to_end([*PREPARE, "data", json.dumps(config.to_json())], signals)
     if signals:
         raise KeyboardInterrupt
     if ended.code:
@@ -37,10 +42,10 @@ def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
 
 
 def check_new(plan: Plan, signals: Sequence[int]) -> int:
-    """Check the network of each model that has a training to begin, in a process of its own.
+    """Check the network of each model that has a new training, in a child process.
 
-    Returns 0, or 2 where one can't be trained as asked, which that process has said. Raises InputError where
-    it doesn't come to an answer, KeyboardInterrupt where this process was asked to stop.
+    Returns 0, or 2 if a network can't be trained as asked; the child process has printed the reason. Raises
+    InputError if the check itself fails, KeyboardInterrupt if this process was asked to stop.
     """
     configs: dict[str, Config] = {}
     for trial in plan.trials:
@@ -57,13 +62,13 @@ def check_new(plan: Plan, signals: Sequence[int]) -> int:
 
 
 class Execution:
-    """Whatever of a plan isn't done yet.
+    """Trains and measures what isn't done yet of a plan.
 
     Args:
-        plan: admitted.
-        signals: grows while this process is asked to stop (``labkit.cluster.supervisor.stop_signals``).
+        plan: of ``plan_comparison``.
+        signals: that asked this process to stop (``labkit.cluster.supervisor.stop_signals`` adds new ones).
         say: takes lines for people.
-        retry_failed: whether trainings that failed before are tried again, from their last checkpoint.
+        retry_failed: whether to resume trainings that failed before, from their last checkpoint.
     """
 
     def __init__(
@@ -80,33 +85,33 @@ class Execution:
     def run(self) -> int:
         """Train and measure what isn't done. Returns the exit code of the comparison.
 
-        0: everything is done; 1: a training failed, or what it needs to be measured did; 2: a training
-        refused its input, and nothing else was tried; 128 + the signal that asked to stop.
+        0: everything is done. 1: a training or a measurement failed. 2: a training refused its input, and the
+        comparison ended there. 128 + n: signal n asked to stop.
 
-        Raises InputError where another process works on the same comparison.
+        Raises InputError if another process works on the same comparison.
         """
         with self._locked():
             for trial in self._plan.trials:
-                code = None if self._signals else self._done(trial)
+                code = None if self._signals else self._run_trial(trial)
                 if self._signals:
                     return 128 + self._signals[0]
                 if code is not None:
                     return code
-        return self._verdict()
+        return 0 if all(_is_complete(trial.run) for trial in self._plan.trials) else 1
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the directory; where no training got as far as writing, leave nothing behind."""
+        """Hold the lock of the directory. If no training has written anything, remove what was created."""
         folder = self._plan.output
         made = _make_folder(folder)
         lock = RunLock(RunDirectory(folder))
         if not lock.acquire():
             raise InputError(
-                f"--output {folder} is being written by another process; wait for it or name another"
+                f"--output {folder} is being written by another process; wait or name another directory"
             )
         try:
             recorded = read_request(folder)
-            request = self._plan.request.beside(recorded)  # what was measured before stays to be seen
+            request = self._plan.request.merged_with(recorded)  # earlier models and seeds stay in the table
             if request != recorded:
                 write_json_atomic(request_path(folder), dataclasses.asdict(request))
             yield
@@ -115,12 +120,12 @@ class Execution:
                 request_path(folder).unlink(missing_ok=True)
                 (folder / ".lock").unlink(missing_ok=True)
                 for path in made:
-                    with contextlib.suppress(OSError):  # somebody else has put something there
+                    with contextlib.suppress(OSError):  # another process has put something there
                         path.rmdir()
             lock.release()
 
-    def _done(self, trial: Trial) -> int | None:
-        """Do what isn't done of one training; return the exit code where the comparison ends with it."""
+    def _run_trial(self, trial: Trial) -> int | None:
+        """Train and measure what isn't done of one trial. Returns an exit code if the comparison must end."""
         found = trial.found
         if found == "failed" and not self._retry_failed:
             return None
@@ -128,25 +133,22 @@ class Execution:
             if found == "new":
                 discard_measurements(trial.run)
             number = self._plan.trials.index(trial) + 1
-            goes_on = "" if found == "new" else ", which goes on"
-            self._say(f"training {number} of {len(self._plan.trials)}: {trial.name}{goes_on}")
+            resumes = "" if found == "new" else ", resumed"
+            self._say(f"training {number} of {len(self._plan.trials)}: {trial.name}{resumes}")
             ended = run_to_end(train_command(trial.config), self._signals)
             if trial.run.path.is_dir():
                 add_peak_memory(trial.run, ended.peak_memory_bytes)
             if ended.code == BAD_INPUT or ended.code in STOPPED:
                 return ended.code
             if ended.code:
-                self._say(f"{trial.name} failed ({ended}); the comparison goes on")
+                self._say(f"{trial.name} failed ({ended}); the comparison continues")
                 return None
         if "inference_images_per_second" not in read_measurements(trial.run):
             self._say(f"measuring {trial.name}")
             ended = run_to_end(measure_command(trial.run), self._signals)
             if ended.code and not self._signals:
-                self._say(f"{trial.name} can't be measured ({ended})")
+                self._say(f"{trial.name} could not be measured ({ended})")
         return None
-
-    def _verdict(self) -> int:
-        return 0 if all(_is_complete(trial.run) for trial in self._plan.trials) else 1
 
 
 def _is_complete(run: RunDirectory) -> bool:
@@ -156,23 +158,23 @@ def _is_complete(run: RunDirectory) -> bool:
 
 
 def _make_folder(path: Path) -> list[Path]:
-    """Make a directory and those above it; return those that weren't there, the lowest first."""
+    """Create a directory and its parents. Returns those that were missing, the innermost first."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     return missing
 
 
 def check_command(configs: Mapping[str, Config]) -> list[str]:
-    """Return the command that builds and checks the network of each of these configurations, by name."""
+    """Return the command that checks the networks of configurations, given by the model's name."""
     text = json.dumps({name: config.to_json() for name, config in configs.items()})
-    return [sys.executable, "-m", "labkit.analysis.comparison.check_models", text]
+    return [*PREPARE, "networks", text]
 
 
 def train_command(config: Config) -> list[str]:
-    """Return the command that trains ``config``, or goes on with it."""
+    """Return the command that trains ``config``, or resumes its run."""
     return [sys.executable, "-m", "labkit", *train_arguments(config)]
 
 
 def measure_command(run: RunDirectory) -> list[str]:
-    """Return the command that counts and times the model of a run."""
+    """Return the command that measures the model of a run."""
     return [sys.executable, "-m", "labkit.analysis.comparison.measure_model", str(run.path)]

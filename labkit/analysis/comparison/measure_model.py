@@ -1,4 +1,4 @@
-"""Count and time the model of a run in a process of its own: ``python -m <this module> RUN``."""
+"""Count the operations of a run's model and time it, in a child process: ``python -m <this module> RUN``."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit.analysis.comparison.measurements import update_measurements
+from labkit.analysis.comparison.files import update_measurements
 from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
@@ -17,7 +17,7 @@ from labkit.training.plan import RunPlan, data_directory
 
 __all__ = ["images_per_second", "main", "measure"]
 
-WARM_UP_BATCHES = 3  # the first compiles
+WARM_UP_BATCHES = 3  # the first one compiles
 REPEATS = 7
 SECONDS_OF_A_REPEAT = 0.5
 
@@ -25,9 +25,12 @@ SECONDS_OF_A_REPEAT = 0.5
 def images_per_second(
     predict: Callable[[], object], batch_size: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Time ``predict``, which predicts one batch, in repeats of half a second or more.
+    """Return the images per second of ``REPEATS`` repeats of at least half a second each.
 
-    Returns the images per second of each repeat.
+    Args:
+        predict: predicts one batch and waits for the result.
+        batch_size: images of that batch.
+        clock: returns seconds; tests replace it.
     """
     for _ in range(WARM_UP_BATCHES):
         started = clock()
@@ -43,12 +46,12 @@ def images_per_second(
 
 
 def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
-    """Build the model of a configuration, count its weights and arithmetic, and time it.
+    """Build the model of a configuration, count its parameters and multiply-adds, and time its inference.
 
-    It predicts random images, ``eval_batch_size`` at a time, on one device, the kind that trains; logits are
-    fetched. The weights are the initial ones, which cost as much as trained ones.
+    It predicts batches of ``eval_batch_size`` random images on one device of the kind that trains, and
+    fetches the logits. The weights are the initial ones; their values don't affect the speed.
 
-    Raises InputError where the device can't run the configuration.
+    Raises InputError if the device can't run the configuration.
     """
     plan = RunPlan(config, manifest, None, "new", manifest.dataset, "")
     asked = config.distribution.num_gpus
@@ -84,7 +87,7 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the model of a run, and keep what was found beside it. Returns the exit code."""
+    """Measure the model of a run and record the results beside it. Returns the exit code."""
     run = RunDirectory(arguments[0])
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Processes of a comparison, one at a time: each asked to stop when this one is, and measured at its end."""
+"""Run the child processes of a comparison: pass on requests to stop, and measure their peak memory."""
 
 import os
 import signal
@@ -10,22 +10,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.cluster import subreaper as keeper
+from labkit.cluster import subreaper
 from labkit.errors import InputError
 
-__all__ = ["Ended", "exit_code", "run_to_end"]
+__all__ = ["ProcessResult", "exit_code", "run_to_end"]
 
-LOOK_SECONDS = 0.05
-# ru_maxrss is in kilobytes on Linux and in bytes on macOS (getrusage(2) of both).
+POLL_SECONDS = 0.05
+# The unit of ru_maxrss: kilobytes on Linux, bytes on macOS (getrusage(2) of both).
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(frozen=True)
-class Ended:
-    """``code``: the exit code, or minus the signal that killed the process.
+class ProcessResult:
+    """``code``: the exit code, or minus the number of the signal that killed the process.
 
-    ``peak_memory_bytes``: the largest resident set of the process or of one that it waited for; None where
-    this process held more, which would hide it.
+    ``peak_memory_bytes``: the largest resident set of the process or of one that it waited for. None if it is
+    unknown because this process, which started it, had used more memory.
     """
 
     code: int
@@ -38,48 +38,48 @@ class Ended:
         return f"killed by {signal.Signals(-self.code).name if known else f'signal {-self.code}'}"
 
 
-def run_to_end(command: Sequence[str], signals: Sequence[int]) -> Ended:
-    """Run a command until it ends; its output goes where this process's goes.
+def run_to_end(command: Sequence[str], signals: Sequence[int]) -> ProcessResult:
+    """Run a command until it ends. It inherits this process's output.
 
-    It runs under a keeper (``labkit.cluster.subreaper``) in a session of its own: a Ctrl-C reaches it through
-    this process alone, and it doesn't outlive this process, whatever ends that.
+    The command runs in its own session under ``labkit.cluster.subreaper``. Ctrl-C therefore reaches it only
+    through this process, and it ends when this process does, even if this process is killed.
 
     Args:
         command: program and arguments.
-        signals: grows while this process is asked to stop (``stop_signals``). The first that comes asks
-            the command to end (SIGTERM), the next one kills it.
+        signals: the signals that asked this process to stop, to which ``stop_signals`` adds new ones. The
+            first new one asks the command to end (SIGTERM), the next one kills it.
     """
-    obeyed, handed_down = 0, _handed_down()
-    told, control = os.pipe()
+    handled, inherited = 0, _inherited_peak()
+    watched, control = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(told), str(os.getpid()), *command],
+            [sys.executable, "-I", "-S", subreaper.__file__, str(watched), str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
-            pass_fds=(told,),
+            pass_fds=(watched,),
             start_new_session=True,
         )
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
-            if len(signals) > obeyed:
-                with suppress(OSError):  # it has just ended
-                    os.write(control, b"K" if obeyed else b"T")
-                obeyed += 1
-            time.sleep(LOOK_SECONDS)
+            if len(signals) > handled:
+                with suppress(OSError):  # the command has just ended
+                    os.write(control, b"K" if handled else b"T")
+                handled += 1
+            time.sleep(POLL_SECONDS)
     finally:
-        os.close(told)
-        os.close(control)  # whatever still runs ends with this
+        os.close(watched)
+        os.close(control)  # ends whatever still runs
     process.returncode = os.waitstatus_to_exitcode(status)
     peak = usage.ru_maxrss * MAXRSS_BYTES
-    return Ended(process.returncode, peak if peak > handed_down else None)
+    return ProcessResult(process.returncode, peak if peak > inherited else None)
 
 
-def _handed_down() -> int:
-    """Return what a new process counts towards its peak before it has done anything, in bytes.
+def _inherited_peak() -> int:
+    """Return the peak memory in bytes that a child process inherits from this one.
 
-    Until a process runs another program it shares this one's memory, and Linux counts the largest resident
-    set of that (``setmax_mm_hiwater_rss`` in its fs/exec.c) for the new program, too.
+    Between fork and exec a child shares this process's memory, and Linux carries the largest resident set of
+    that over to the new program (``setmax_mm_hiwater_rss`` in fs/exec.c).
     """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -90,7 +90,7 @@ def _handed_down() -> int:
 
 
 def exit_code(work: Callable[[], None]) -> int:
-    """Do the work of a process that was started so, and return its exit code: 2 where it was refused."""
+    """Do the work of a child process. Returns its exit code: 0, or 2 after printing an InputError."""
     try:
         work()
     except InputError as error:

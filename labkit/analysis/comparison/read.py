@@ -1,7 +1,6 @@
-"""Several models trained with one budget, read from the directory that ``labkit compare`` writes.
+"""Read a comparison from the directory that ``labkit compare`` writes, and show it as a table.
 
-The run directories say how each training went; a small JSON file beside each holds what was measured around
-it, and ``comparison.json`` what was asked for. Needs no TensorFlow.
+``labkit.analysis.comparison.files`` describes the files. Doesn't import TensorFlow.
 """
 
 import os
@@ -12,19 +11,20 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from labkit.analysis.comparison.read_runs import NOT_STARTED, Request, RunMetrics, read_request, read_run
+from labkit.analysis.comparison.files import Request, read_request
+from labkit.analysis.comparison.read_runs import NOT_STARTED, RunMetrics, read_run
 from labkit.config import fields_by_name
 from labkit.errors import InputError
 from labkit.plurals import counted
 
 __all__ = ["Comparison", "ModelMetrics", "Spread", "read_comparison", "spread"]
 
-# ---- figures -------------------------------------------------------------------------------------------
+# ---- metrics -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation (over ``count`` - 1) of runs; ``std`` is None for a single one."""
+    """Mean and sample standard deviation (divisor ``count`` - 1) over runs; ``std`` is None for one run."""
 
     mean: float
     std: float | None
@@ -32,7 +32,7 @@ class Spread:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Return mean and sample standard deviation of the values that aren't None; None where there is none."""
+    """Return the mean and sample standard deviation of the values that aren't None; None without any."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -42,7 +42,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 @dataclass(frozen=True)
 class ModelMetrics:
-    """One model of a comparison: its trainings, one for each seed."""
+    """One model of a comparison and its trainings, one for each seed."""
 
     name: str
     runs: tuple[RunMetrics, ...]
@@ -51,20 +51,20 @@ class ModelMetrics:
     def finished(self) -> tuple[RunMetrics, ...]:
         return tuple(run for run in self.runs if run.finished)
 
-    def spread(self, figure: str) -> Spread | None:
-        """Return mean and deviation of a field of ``RunMetrics`` over the finished runs, None without one."""
-        return spread(getattr(run, figure) for run in self.finished)
+    def spread(self, metric: str) -> Spread | None:
+        """Return mean and deviation of a field of ``RunMetrics`` over the finished runs; None if unknown."""
+        return spread(getattr(run, metric) for run in self.finished)
 
-    def largest(self, figure: str) -> int | None:
-        """Return the largest value of a field of ``RunMetrics`` over the finished runs, None without one."""
+    def largest(self, metric: str) -> int | None:
+        """Return the largest value of a field of ``RunMetrics`` over the finished runs; None if unknown."""
         return max(
-            (value for run in self.finished if (value := getattr(run, figure)) is not None), default=None
+            (value for run in self.finished if (value := getattr(run, metric)) is not None), default=None
         )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models trained with one budget; shows itself as a table in a notebook."""
+    """Models trained under one budget. A notebook displays them as a table."""
 
     path: Path
     request: Request
@@ -76,12 +76,12 @@ class Comparison:
 
     @property
     def accuracy(self) -> str:
-        """The field of ``RunMetrics`` to compare by: of validation where the test was left out."""
+        """The field of ``RunMetrics`` to compare by: validation accuracy if the test set wasn't evaluated."""
         return "test_accuracy" if self.request.budget.get("evaluate_test", True) else "validation_accuracy"
 
     @property
     def command(self) -> str:
-        """Return the command that asks for this comparison, for a shell."""
+        """The shell command that makes this comparison."""
         words = ["labkit", "compare", "--models", ",".join(self.request.models)]
         words += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
         if self.request.data_dir is not None:
@@ -97,7 +97,7 @@ class Comparison:
         return shlex.join(words)
 
     def table(self) -> list[tuple[str, ...]]:
-        """Return the header and a line of texts for each model."""
+        """Return the header and a row of cells for each model."""
         columns = [column for column in _COLUMNS if self._shows(column)]
         header = tuple(column.title for column in columns)
         return [header, *(tuple(column.text(model) for column in columns) for model in self.models)]
@@ -105,21 +105,21 @@ class Comparison:
     def _shows(self, column: "_Column") -> bool:
         tests = self.accuracy == "test_accuracy"
         augments = self.request.budget.get("test_time_augmentation", "none") != "none"
-        return {"test_accuracy": tests, "tta_accuracy": tests and augments}.get(column.figure, True)
+        return {"test_accuracy": tests, "tta_accuracy": tests and augments}.get(column.metric, True)
 
     def notes(self) -> list[str]:
-        """Return what a reader of the table has to know, in lines."""
+        """Return lines that explain the table: budget, devices, meaning of the columns, unfinished runs."""
         budget = self.request.budget
         devices = list(dict.fromkeys(run.device for run in self.runs if run.device))
         lines = [
             f"{budget['dataset']}: {counted(budget['train_steps'], 'step')} of "
             + counted(budget["train_batch_size"], "image")
             + (f" on {'; '.join(devices)}" if devices else ""),
-            "mean ± sample standard deviation over seeds; accuracy: of the weights that were the best on "
-            "validation; training seconds: in steps alone",
-            "images/s: of the median training step; of predicting, "
-            f"{counted(budget['eval_batch_size'], 'image')} at a time on one device",
-            "peak memory: resident, of the training process, the largest of all seeds; "
+            "values: mean ± sample standard deviation over seeds; accuracy: of the weights with the best "
+            "validation; training seconds: of training steps only",
+            "training images/s: of the median step; inference images/s: in batches of "
+            f"{budget['eval_batch_size']:,} on one device",
+            "peak memory: largest resident memory of the training process over all seeds; "
             "multiply-adds: of one image's forward pass",
         ]
         return lines + [_not_finished(run) for run in self.runs if not run.finished]
@@ -161,25 +161,25 @@ def _not_finished(run: RunMetrics) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """``figure``: the field of ``RunMetrics`` that it shows."""
+    """``metric``: the field of ``RunMetrics`` that the column shows."""
 
     title: str
-    figure: str
+    metric: str
 
     def text(self, model: ModelMetrics) -> str:
-        if self.figure == "model":
+        if self.metric == "model":
             return model.name
-        if self.figure == "finished":
+        if self.metric == "finished":
             return f"{len(model.finished)} of {len(model.runs)}"
-        if self.figure == "peak_memory_bytes":
-            peak = model.largest(self.figure)
+        if self.metric == "peak_memory_bytes":
+            peak = model.largest(self.metric)
             return "-" if peak is None else f"{peak / 2**20:,.0f} MiB"
-        found = model.spread(self.figure)
+        found = model.spread(self.metric)
         if found is None:
             return "-"
-        if self.figure in ("parameters", "multiply_adds"):
+        if self.metric in ("parameters", "multiply_adds"):
             return f"{found.mean / 1e6:,.2f} M"
-        if self.figure.endswith("accuracy"):
+        if self.metric.endswith("accuracy"):
             return _with_deviation(100 * found.mean, found.std and 100 * found.std, digits=2) + " %"
         return _with_deviation(found.mean, found.std, digits=0 if found.mean >= 100 else 1)
 
@@ -210,9 +210,9 @@ def read_comparison(path: str | os.PathLike[str]) -> Comparison:
     """Read a comparison, finished or not.
 
     Args:
-        path: the directory that ``labkit compare`` named (``--output``).
+        path: the ``--output`` directory of ``labkit compare``.
 
-    Raises InputError where there is none.
+    Raises InputError if there is no comparison.
     """
     folder = Path(path).expanduser().absolute()
     request = read_request(folder)

@@ -1,131 +1,38 @@
-"""One training of a comparison, read from its run directory and from what was measured around it.
+"""Read one training of a comparison from its run directory and its measurements.
 
-Needs no TensorFlow.
+Doesn't import TensorFlow.
 """
 
-import dataclasses
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.config import DataConfig, fields_by_name
-from labkit.errors import InputError
-from labkit.run_directory import RunDirectory
+from labkit.analysis.comparison.files import read_measurements, run_directory
+from labkit.config import DataConfig
 from labkit.run_directory.metrics import MetricsReader, selection_metric
 
-__all__ = [
-    "NOT_STARTED",
-    "WARM_UP_STEPS",
-    "Request",
-    "RunMetrics",
-    "measurements_path",
-    "read_measurements",
-    "read_request",
-    "read_run",
-    "request_path",
-    "run_directory",
-]
+__all__ = ["NOT_STARTED", "WARM_UP_STEPS", "RunMetrics", "read_run"]
 
-# The first step of a session compiles, the next ones fill allocators and prefetching.
-WARM_UP_STEPS = 5
+WARM_UP_STEPS = 5  # the first step of a session compiles; during the next ones, memory and prefetching settle
 NOT_STARTED = "not started"
 MEASURED = ("inference_images_per_second", "peak_memory_bytes", "parameters", "multiply_adds")
 
 
-# ---- the directory -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a comparison was asked for: ``comparison.json``.
-
-    ``seeds``: how many, from 0. ``budget``: the configuration's fields that all trainings share, by name.
-    ``data_checksum``: of the data set. ``data_dir``: where that was asked to be; None: in the default place.
-    """
-
-    models: tuple[str, ...]
-    seeds: int
-    budget: Mapping[str, Any]
-    data_checksum: str
-    data_dir: str | None = None
-
-    def beside(self, earlier: "Request | None") -> "Request":
-        """Return this request with the models and seeds that an earlier one asked for in the same place."""
-        if earlier is None:
-            return self
-        more = [name for name in earlier.models if name not in self.models]
-        models = (*self.models, *more)
-        if more:  # those that are known keep their places
-            models = (*earlier.models, *(name for name in self.models if name not in earlier.models))
-        return dataclasses.replace(self, models=models, seeds=max(self.seeds, earlier.seeds))
-
-
-def request_path(folder: Path) -> Path:
-    return folder / "comparison.json"
-
-
-def run_directory(folder: Path, model: str, seed: int) -> RunDirectory:
-    """Return where a comparison in ``folder`` trains ``model`` with ``seed``."""
-    return RunDirectory(folder / f"{model}-seed{seed}")
-
-
-def measurements_path(run: RunDirectory) -> Path:
-    """Return the file of what was measured around a run, beside its directory."""
-    return run.path.with_name(f"{run.name}.json")
-
-
-def read_request(folder: Path) -> Request | None:
-    """Return what the comparison in ``folder`` was asked for, None where there is none.
-
-    Raises InputError where the file can't be read.
-    """
-    path = request_path(folder)
-    try:
-        value = json.loads(path.read_text())
-        models, budget = tuple(value["models"]), dict(value["budget"])
-        if not all(isinstance(name, str) for name in models) or not budget.keys() <= fields_by_name().keys():
-            raise ValueError("models or budget are of another version of labkit")
-        data_dir = value.get("data_dir")
-        if not isinstance(data_dir, str | None):
-            raise ValueError("data_dir is no text")
-        return Request(models, int(value["seeds"]), budget, str(value["data_checksum"]), data_dir)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-        raise InputError(
-            f"{path} can't be read ({reason}); remove it to let the same command write it anew"
-        ) from None
-
-
-def read_measurements(run: RunDirectory) -> dict[str, Any]:
-    """Return what was measured around a run; empty where nothing readable is there."""
-    try:
-        value = json.loads(measurements_path(run).read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-# ---- a training ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RunMetrics:
-    """One training of a comparison; None is what isn't known.
+    """The metrics of one training of a comparison. None means unknown.
 
-    ``state``: as ``Status.liveness`` gives it, or ``not started``. ``test_accuracy`` (0 to 1): of the weights
-    that were the best on validation; ``validation_accuracy``: of the same; ``tta_accuracy``: on the test set,
-    with test-time augmentation. ``training_images_per_second``: the batch over the median step, without the
-    first ``WARM_UP_STEPS`` of each session and those that compile. ``training_seconds``: of all steps that
-    count, where one that compiles counts as a median one: the first of a session, with images of another
-    size, or behind a thaw; without validation and checkpoints.
-    ``inference_images_per_second``: measured in a process of its own, on one device.
-    ``peak_memory_bytes``: the largest resident set of the training process.
-    ``multiply_adds``: of one image's forward pass. ``device``: where it was trained.
+    ``state``: of ``Status.liveness``, or ``not started``. ``test_accuracy`` (0 to 1): of the weights with the
+    best validation. ``validation_accuracy``: of the same weights. ``tta_accuracy``: on the test set, with
+    test-time augmentation. ``training_images_per_second``: batch size over the seconds of the median step,
+    without the first ``WARM_UP_STEPS`` of each session and without steps that compile.
+    ``training_seconds``: sum over all steps, without validation and checkpoints. A step that compiles (the
+    first of a session, with a new image size, or after a thaw) is counted with the median step's seconds.
+    ``inference_images_per_second``: measured in a separate process on one device.
+    ``peak_memory_bytes``: largest resident set of the training process. ``multiply_adds``: of one image's
+    forward pass. ``device``: that it was trained on.
     """
 
     model: str
@@ -154,7 +61,7 @@ class RunMetrics:
 
 
 def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> RunMetrics:
-    """Read one training of a comparison in ``folder``, all of whose trainings share ``budget``."""
+    """Read the training of ``model`` with ``seed`` from the folder of a comparison with this budget."""
     run = run_directory(folder, model, seed)
     status = run.read_status()
     if status is None:
@@ -176,9 +83,9 @@ def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> 
 
 
 def _accuracies(reader: MetricsReader) -> dict[str, Any]:
-    """Return the accuracies of the weights that the run chose."""
+    """Return the accuracies of the weights that the run selected."""
     tests, validations = reader.split("test"), reader.split("validation")
-    # Without a test the first of the best, as the loop chooses.
+    # Without a test, the first of the best validations, as in the training loop.
     chosen = tests[-1] if tests else max(validations, key=selection_metric, default={})
     validated = [row["accuracy"] for row in validations if row["step"] == chosen.get("step")]
     return {
@@ -189,7 +96,7 @@ def _accuracies(reader: MetricsReader) -> dict[str, Any]:
 
 
 def _pace(reader: MetricsReader, budget: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the speed of a run's median step and the seconds of all."""
+    """Return the speed of the median step and the seconds of all steps."""
     batch_size = int(budget["train_batch_size"])
     seconds = {row["step"]: float(row["seconds_per_step"]) for row in reader.split("train")}
     starts = [0, *(resume_point.step for resume_point in reader.resume_points)]
@@ -204,9 +111,9 @@ def _pace(reader: MetricsReader, budget: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(budget: Mapping[str, Any]) -> list[int]:
-    """Return the steps behind which another step is compiled: for images of another size, or for a thaw.
+    """Return the steps after which the step is compiled again: for a new image size or other frozen layers.
 
-    How many stages there are to thaw, only the network knows: each time at which one could is among them.
+    Only the network knows how many stages can thaw, so every step at which one might thaw is included.
     """
     total_steps, thaws_every = int(budget["train_steps"]), int(budget.get("unfreeze_every_steps", 0))
     data = DataConfig(progressive_resizing=budget.get("progressive_resizing"))

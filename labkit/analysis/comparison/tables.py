@@ -1,4 +1,4 @@
-"""A comparison as files: CSV and JSON for programs, Markdown for people."""
+"""Write a comparison as CSV, JSON and Markdown."""
 
 import csv
 import dataclasses
@@ -12,7 +12,7 @@ from labkit.analysis.comparison.read import Comparison, ModelMetrics
 
 __all__ = ["as_csv", "as_json", "as_markdown", "results_path", "write_if_changed"]
 
-# With mean and deviation over the seeds in JSON and CSV.
+# Metrics that JSON and CSV give as mean and deviation over the seeds.
 SPREADS = (
     "test_accuracy",
     "tta_accuracy",
@@ -26,12 +26,12 @@ COUNTS = ("parameters", "multiply_adds")
 
 
 def results_path(folder: Path, kind: str) -> Path:
-    """Return the file of a comparison's results; ``kind`` is csv, json, md or png."""
+    """Return the path of a comparison's results; ``kind`` is csv, json, md or png."""
     return folder / f"results.{kind}"
 
 
 def write_if_changed(path: Path, content: bytes) -> bool:
-    """Replace ``path`` as a whole, unless it holds ``content``. Returns whether it was written."""
+    """Replace ``path`` atomically unless it already holds ``content``. Returns whether it was written."""
     if path.is_file() and path.read_bytes() == content:
         return False
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -41,7 +41,7 @@ def write_if_changed(path: Path, content: bytes) -> bool:
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return everything as JSON: shares from 0 to 1, bytes, seconds; null is unknown."""
+    """Return everything as JSON. Accuracies are from 0 to 1; null means unknown."""
     value = {
         "command": comparison.command,
         **dataclasses.asdict(comparison.request),
@@ -51,33 +51,33 @@ def as_json(comparison: Comparison) -> str:
 
 
 def _model(model: ModelMetrics) -> dict[str, Any]:
-    spreads = {figure: model.spread(figure) for figure in SPREADS}
+    spreads = {metric: model.spread(metric) for metric in SPREADS}
     return {
         "model": model.name,
-        **{figure: model.largest(figure) for figure in COUNTS},
-        **{figure: found and dataclasses.asdict(found) for figure, found in spreads.items()},
+        **{metric: model.largest(metric) for metric in COUNTS},
+        **{metric: found and dataclasses.asdict(found) for metric, found in spreads.items()},
         "runs": [dataclasses.asdict(run) for run in model.runs],
     }
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return a line for each model, with ``_mean`` and ``_std`` over its finished runs; empty is unknown."""
-    names = [f"{figure}_{part}" for figure in SPREADS for part in ("mean", "std")]
+    """Return a row for each model, with ``_mean`` and ``_std`` over finished runs; empty means unknown."""
+    names = [f"{metric}_{part}" for metric in SPREADS for part in ("mean", "std")]
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow(["model", "runs", "finished_runs", *COUNTS, *names])
     for model in comparison.models:
         cells: list[Any] = [model.name, len(model.runs), len(model.finished)]
-        cells += [model.largest(figure) for figure in COUNTS]
-        for figure in SPREADS:
-            found = model.spread(figure)
+        cells += [model.largest(metric) for metric in COUNTS]
+        for metric in SPREADS:
+            found = model.spread(metric)
             cells += [None, None] if found is None else [found.mean, found.std]
         writer.writerow(cells)
     return target.getvalue()
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return the table, what to know of it, and the command."""
+    """Return the table, its notes and the command as Markdown."""
     header, *rows = comparison.table()
     lines = [header, ("---", *("---:" for _ in header[1:])), *rows]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

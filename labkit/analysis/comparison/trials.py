@@ -1,6 +1,6 @@
-"""What a comparison trains, and where: decided and checked before anything is written.
+"""Plan a comparison: decide and check which trainings it makes and where, before anything is written.
 
-TensorFlow is not imported here.
+Doesn't import TensorFlow.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit import home
 from labkit.analysis.comparison.budget import budget_differences, budget_fingerprint, budget_of
-from labkit.analysis.comparison.read_runs import Request, read_request, run_directory
+from labkit.analysis.comparison.files import Request, read_request, run_directory
 from labkit.config import Config
 from labkit.config.architectures import parse_model_name
 from labkit.data.inputs import choose_input_path
@@ -26,13 +26,13 @@ from labkit.training.plan import place_run, plan_run, prepared_data_set
 
 __all__ = ["Plan", "Trial", "default_output", "plan_comparison"]
 
-# What may lie in a comparison's directory when its comparison.json doesn't.
+# Files that a comparison may have left in its directory without a comparison.json.
 _OURS = re.compile(r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training. ``found``: its directory is ``new``, ``resumable``, ``failed`` or ``finished``."""
+    """One training. ``found``: the state of its run, ``new``, ``resumable``, ``failed`` or ``finished``."""
 
     model: str
     seed: int
@@ -47,9 +47,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plan:
-    """All trainings of a comparison, in the order in which they are made: each seed of every model in turn.
+    """All trainings of a comparison in order: first seed 0 of every model, then seed 1 of every model.
 
-    So an interrupted comparison has seen the same seeds of all models but one.
+    When a comparison is interrupted, the models therefore have the same number of seeds, give or take one.
     """
 
     output: Path
@@ -58,7 +58,7 @@ class Plan:
 
 
 def default_output(config: Config) -> Path:
-    """Return the directory that a budget, with its data set known, leads to."""
+    """Return the default directory of a comparison, named after the data set and the budget."""
     return home.home() / "comparisons" / f"{config.data.dataset}-{budget_fingerprint(config)}"
 
 
@@ -74,14 +74,14 @@ def plan_comparison(
 
     Args:
         models: names as ``labkit.config.architectures.model_name`` gives them.
-        seeds: how many trainings of each, with the seeds from 0.
-        values: of ``labkit.analysis.comparison.budget.shared_fields``, by name; the rest keeps its defaults.
-        output: the comparison's directory; None derives one from the budget, so that the same command
-            finds it again, and so does one that asks for more models or seeds.
-        prepare: makes the data set of a configuration where there is none yet.
+        seeds: the number of trainings of each model; the seeds count from 0.
+        values: of ``labkit.analysis.comparison.budget.shared_fields``, by name; others keep their defaults.
+        output: the comparison's directory. None derives it from the budget, so that the same command finds
+            it again, also with more models or seeds.
+        prepare: prepares the data set of a configuration if there is none yet.
 
-    Raises InputError for what can't be trained, and where the directory can't be written, holds something
-    else, or a comparison with another budget.
+    Raises InputError if something can't be trained, or if the directory can't be written, holds other files,
+    or holds a comparison with another budget.
     """
     configs = _configs(models, seeds, values)
     config = next(iter(configs.values()))
@@ -89,7 +89,7 @@ def plan_comparison(
     recorded = _recorded(named_folder) if named_folder else None
     if named_folder and recorded:
         config = _as_recorded(config, recorded)
-        _check_same_budget(named_folder, recorded, budget_of(config))  # before any data are prepared
+        _check_same_budget(named_folder, recorded, budget_of(config))  # before preparing any data
     manifest = _manifest(config, prepare)
     config = config.replace({"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent)})
     folder = named_folder or default_output(config)
@@ -111,19 +111,19 @@ def plan_comparison(
     )
     pending = [trial for trial in trials if trial.found != "finished"]
     if pending:
-        plan_run(pending[0].config, uses_devices=False)  # the batch size fits, the data are whole
+        plan_run(pending[0].config, uses_devices=False)  # checks the batch size and the data
     named = config.data.data_dir if values.get("data_dir") is not None else None
     return Plan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
 
 
 def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> dict[str, Config]:
-    """Return the configuration of each model, before the data set is known."""
+    """Return the configuration of each model by its name, before the data set is known."""
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}; allowed: 1 or more")
     if not any(models):
-        raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
+        raise InputError("--models is empty; name at least one, such as resnet20,vgg11 (see labkit models)")
     if not all(models):
-        raise InputError(f"--models is {','.join(models)!r}, with a comma too many")
+        raise InputError(f"--models is {','.join(models)!r}, which has an extra comma; remove it")
     repeated = [name for name, count in Counter(models).items() if count > 1]
     if repeated:
         raise InputError(f"--models names {', '.join(repeated)} more than once; name each model once")
@@ -144,7 +144,7 @@ def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> di
 
 
 def _recorded(folder: Path) -> Request | None:
-    """Return what the comparison in ``folder`` was asked for; None where there is none yet."""
+    """Return the recorded request of the comparison in ``folder``; None if there is none yet."""
     check_writable(folder, "--output")
     recorded = read_request(folder)
     if recorded is None and folder.is_dir():
@@ -158,7 +158,7 @@ def _recorded(folder: Path) -> Request | None:
 
 
 def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
-    """Return the data set, which ``prepare`` makes where it is missing."""
+    """Return the manifest of the data set, which ``prepare`` makes if it is missing."""
     manifest, _ = prepared_data_set(config, may_prepare=True)
     if manifest is None:
         prepare(config)
@@ -168,7 +168,7 @@ def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
 
 
 def _as_recorded(config: Config, recorded: Request) -> Config:
-    """Return ``config`` with what it leaves to choice as it was chosen before."""
+    """Return ``config`` with the recorded choices in place of ``auto``."""
     auto = {"dataset": config.data.dataset, "input_path": config.data.input_path}
     return config.replace({name: recorded.budget[name] for name, value in auto.items() if value == "auto"})
 

@@ -1,6 +1,8 @@
-"""Check the networks of a comparison in a process of its own: ``python -m <this module> RUNS``.
+"""Prepare a data set or check networks in a child process: ``python -m <this module> data|networks JSON``.
 
-What only a network can tell would otherwise be refused by its own training, behind hours of the others'.
+Both may import TensorFlow. The process of ``labkit compare`` must not: its memory would hide the peak memory
+of the trainings (``labkit.analysis.comparison.processes``). Networks are checked before the first training
+starts, so that a model that can't be trained is refused at once and not after hours.
 """
 
 import json
@@ -11,19 +13,19 @@ from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.errors import InputError
-from labkit.training.plan import RunPlan, data_directory, decide_devices
+from labkit.training.plan import RunPlan, data_directory, decide_devices, plan_run
 
 __all__ = ["check_networks", "main"]
 
 
 def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
-    """Build each network, and check it as its training will.
+    """Build each network and check it as its training would.
 
     Args:
-        configs: by the model's name; they share their devices.
+        configs: by the model's name. All must use the same devices.
         manifest: of the data set that all are trained with.
 
-    Raises InputError, which names the model, for the first that can't be trained.
+    Raises InputError, which names the model, for the first network that can't be trained.
     """
     from labkit.training.session import build_network
     from labkit.transfer.load import prepare_transfer
@@ -39,10 +41,19 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the networks of configurations, given by name as JSON. Returns the exit code."""
+    """Prepare the data set of a configuration, or check the networks of several. Returns the exit code.
+
+    Args:
+        arguments: ``data`` and a configuration as JSON, or ``networks`` and configurations by name as JSON.
+    """
+    kind, text = arguments
 
     def work() -> None:
-        configs = {name: Config.from_json(value) for name, value in json.loads(arguments[0]).items()}
+        if kind == "data":
+            plan = plan_run(Config.from_json(json.loads(text)), has_run=False, uses_devices=False)
+            print(plan.data_note, flush=True)
+            return
+        configs = {name: Config.from_json(value) for name, value in json.loads(text).items()}
         config = next(iter(configs.values()))
         check_networks(configs, load_manifest(data_directory(config), config.data.dataset))
 

@@ -1,0 +1,118 @@
+"""The files of a comparison: its request, the run directories, and the measurements of each run.
+
+Doesn't import TensorFlow.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.config import fields_by_name
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory, write_json_atomic
+
+__all__ = [
+    "Request",
+    "add_peak_memory",
+    "discard_measurements",
+    "measurements_path",
+    "read_measurements",
+    "read_request",
+    "request_path",
+    "run_directory",
+    "update_measurements",
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a comparison was asked to do, as recorded in ``comparison.json``.
+
+    ``models``: their names. ``seeds``: how many, starting from 0. ``budget``: the fields of the configuration
+    that all trainings share, by name. ``data_checksum``: of the data set. ``data_dir``: its ``--data-dir``;
+    None: the default one.
+    """
+
+    models: tuple[str, ...]
+    seeds: int
+    budget: Mapping[str, Any]
+    data_checksum: str
+    data_dir: str | None = None
+
+    def merged_with(self, earlier: "Request | None") -> "Request":
+        """Return this request with the models and seeds of an earlier one for the same directory added."""
+        if earlier is None:
+            return self
+        more = [name for name in earlier.models if name not in self.models]
+        models = (*self.models, *more)
+        if more:  # keep the order of the models that are there
+            models = (*earlier.models, *(name for name in self.models if name not in earlier.models))
+        return dataclasses.replace(self, models=models, seeds=max(self.seeds, earlier.seeds))
+
+
+def request_path(folder: Path) -> Path:
+    """Return the path of ``comparison.json`` in ``folder``."""
+    return folder / "comparison.json"
+
+
+def run_directory(folder: Path, model: str, seed: int) -> RunDirectory:
+    """Return the run directory of ``model`` with ``seed`` in a comparison's folder."""
+    return RunDirectory(folder / f"{model}-seed{seed}")
+
+
+def measurements_path(run: RunDirectory) -> Path:
+    """Return the file of a run's measurements, which lies beside its directory."""
+    return run.path.with_name(f"{run.name}.json")
+
+
+def read_request(folder: Path) -> Request | None:
+    """Return the recorded request of the comparison in ``folder``; None if there is none.
+
+    Raises InputError if the file can't be read.
+    """
+    path = request_path(folder)
+    try:
+        value = json.loads(path.read_text())
+        models, budget = tuple(value["models"]), dict(value["budget"])
+        if not all(isinstance(name, str) for name in models) or not budget.keys() <= fields_by_name().keys():
+            raise ValueError("models or budget come from another version of labkit")
+        data_dir = value.get("data_dir")
+        if not isinstance(data_dir, str | None):
+            raise ValueError("data_dir isn't a string")
+        return Request(models, int(value["seeds"]), budget, str(value["data_checksum"]), data_dir)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+        raise InputError(
+            f"{path} can't be read ({reason}); remove it and run the same command again"
+        ) from None
+
+
+def read_measurements(run: RunDirectory) -> dict[str, Any]:
+    """Return the measurements of a run; empty if there are no readable ones."""
+    try:
+        value = json.loads(measurements_path(run).read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def update_measurements(run: RunDirectory, values: Mapping[str, Any]) -> None:
+    """Add ``values`` to the measurements of a run. Existing values of the same names are replaced."""
+    write_json_atomic(measurements_path(run), {**read_measurements(run), **values})
+
+
+def add_peak_memory(run: RunDirectory, peak_memory_bytes: int | None) -> None:
+    """Record the peak memory of a session if it is the largest so far; None means unknown."""
+    before = read_measurements(run).get("peak_memory_bytes") or 0
+    if peak_memory_bytes is not None and peak_memory_bytes > before:
+        update_measurements(run, {"peak_memory_bytes": peak_memory_bytes})
+
+
+def discard_measurements(run: RunDirectory) -> None:
+    """Delete the measurements of a run, which no longer exists."""
+    measurements_path(run).unlink(missing_ok=True)
