@@ -75,7 +75,7 @@ def test_a_second_call_loads_neither_tensorflow_nor_the_network(prepared):
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
-def test_the_default_validation_size_is_a_tenth_and_stays_what_it_was(tmp_path, archive):
+def test_the_default_validation_size_is_a_tenth_and_later_calls_keep_the_size(tmp_path, archive):
     def counts(result):
         return {name: split.count for name, split in result.manifest.splits.items()}
 
@@ -83,7 +83,7 @@ def test_the_default_validation_size_is_a_tenth_and_stays_what_it_was(tmp_path, 
     assert counts(first) == {"train": 90, "validation": 10, "test": 33}
     without = prepare("cifar10", tmp_path / "data", validation_size=0)
     assert counts(without) == {"train": 100, "test": 33} and without.manifest.count("validation") == 0
-    assert any("0 validation examples, not 10" in line for line in without.messages)
+    assert any("0 validation examples instead of 10" in line for line in without.messages)
     assert not list((tmp_path / "data/cifar10").glob("validation-*"))
     kept = prepare("cifar10", tmp_path / "data")
     assert not kept.did_work and kept.manifest == without.manifest
