@@ -34,7 +34,7 @@ def check_image_sizes(stages: Stages, model: keras.Model) -> None:
         except ValueError as error:
             reason = textwrap.shorten(str(error).splitlines()[0], 120, placeholder=" …")
             raise InputError(
-                f"--progressive-resizing names {size} pixels, but {model.name} can't take such images "
+                f"--progressive-resizing has images of {size} pixels, which {model.name} can't take "
                 f"({reason}); give larger sizes, or leave it out"
             ) from None
 
