@@ -56,9 +56,8 @@ def read_archive(path: str | Path) -> ImageData:
     """Read a ``.tar.gz`` of either layout, the folder extracted from one, or that folder's parent.
 
     Raises:
-        InputError: `path` is none of these, is truncated, contains links, devices or names that point outside
-            the archive, lacks or repeats a batch, or a batch has a wrong size, label or type. The message
-            names the file.
+        InputError: `path` is none of these, is truncated, holds links, devices or names that lead elsewhere,
+            misses or repeats a batch, or a batch has a wrong size, label or type; the file is named.
     """
     path = Path(path)
     files = _folder_files(path) if os.path.isdir(path) else _archive_files(path)
@@ -190,7 +189,7 @@ def _assemble(
     if len(set(sizes.values())) > 1:
         shortest = min(sizes, key=lambda name: sizes[name])
         raise InputError(
-            f"{path}: {shortest} has only {sizes[shortest]} images, the others have {max(sizes.values())}"
+            f"{path}: {shortest} has only {sizes[shortest]} images, others {max(sizes.values())}"
         )
     return ImageData(
         train_images=np.concatenate([batches[name][0] for name in train_names]),
@@ -227,7 +226,7 @@ def _python_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     if planes.shape[1] != _PIXELS:
         raise InputError(f"{where} has rows of {planes.shape[1]} bytes instead of {_PIXELS}")
     if labels.shape != (len(planes),) or (labels.size and labels.dtype.kind not in "iu"):
-        raise InputError(f"{where} has {len(planes)} images, but its labels are not as many integers")
+        raise InputError(f"{where} has {len(planes)} images, its labels are not as many integers")
     return _to_images(planes), labels
 
 

@@ -1,4 +1,4 @@
-"""Properties of every backbone: equality with PyTorch, layouts, precisions, seeds, files, image sizes."""
+"""What holds for every backbone: equality with PyTorch, layouts, precisions, seeds, files, image sizes."""
 
 import functools
 
@@ -39,7 +39,7 @@ def build(name: str, *, seed: int = 0, data_format: str = "channels_last", size=
 
 @functools.cache
 def built(name: str) -> keras.Model:
-    """Return the model with random statistics; tests must not change it."""
+    """The model with random statistics, to be read only."""
     model = build(name)
     random = np.random.default_rng(1)
     for weight in model.weights:
@@ -132,8 +132,8 @@ def test_float64_gives_the_same_logits_and_dtype_everywhere(name):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_the_seed_decides_the_initial_weights(name):
-    # Compare only trained kernels: `built` changes other weights, and whitening depends on the images.
-    # Kernels of only 0 and 1 are initialized to the identity and do not depend on the seed.
+    # Of `built` only the kernels are as they were made. The frozen one of whitening is made from the images;
+    # those of 0 and 1 begin as the identity.
     first, same, other = built(name), build(name, seed=0), build(name, seed=1)
     kernels = 0
     weights = (model.trainable_weights for model in (first, same, other))

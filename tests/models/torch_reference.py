@@ -1,7 +1,7 @@
-"""The backbones in plain PyTorch, channels first, written from the papers independently of labkit's code.
+"""The backbones in plain PyTorch, channels first, written from the papers without a look at labkit's.
 
-Layers are registered in the order in which labkit makes them (a projection before the convolutions of its
-block), so that weights can be copied by kind of layer.
+Layers are registered in the order in which labkit makes them (a projection before the convolutions that it
+bridges), so that weights can be copied kind by kind.
 """
 
 import re
@@ -17,7 +17,7 @@ EPSILON = 1e-5
 
 
 def same_padding(images: torch.Tensor, kernel: int, stride: int, value: float = 0.0) -> torch.Tensor:
-    """Pad like TensorFlow's SAME: if the padding is odd, the extra pixel is right and bottom."""
+    """Pad as TensorFlow's SAME does: a stride has the odd pixel on the right and at the bottom."""
     padding = []
     for size in (images.shape[3], images.shape[2]):
         needed = max(0, (-(-size // stride) - 1) * stride + kernel - size)
@@ -136,7 +136,7 @@ class ResidualNet(nn.Module):
 
 
 def vgg(layout: str, channels: int = 3, classes: int = 10) -> nn.Module:
-    """Return a VGG network; ``layout``: the widths, and M for a pool, for example "64 M 128 M"."""
+    """``layout``: widths and M for a pool, as in "64 M 128 M"."""
     layers = nn.Sequential()
     for word in layout.split():
         if word == "M":
@@ -172,7 +172,7 @@ class TutorialCNN(nn.Module):
 
 
 class FastNet(nn.Module):
-    """airbench94's network: whitening, three stages of two convolutions, global max, scaled logits."""
+    """airbench94's network: whitening, three stages of two convolutions, a maximum, scaled logits."""
 
     def __init__(
         self, widths: Sequence[int], activate: Callable[[torch.Tensor], torch.Tensor], classes: int = 10
@@ -232,7 +232,7 @@ def copy_weights(model: keras.Model, network: nn.Module) -> None:
 
 
 def _order(layer: keras.Layer) -> tuple[bool, bool, tuple[str | int, ...]]:
-    """Return a key that sorts layers by name: stem, then e.g. ``stage10_block2_conv1``, then logits."""
-    words = re.split(r"(\d+)", layer.name)
-    numbered = tuple(int(word) if word.isdecimal() else word for word in words)
-    return layer.name == "logits", not layer.name.startswith("stem"), numbered
+    """Names say where a layer is, such as ``stage10_block2_conv1``: the stem first, the logits last."""
+    parts = re.split(r"(\d+)", layer.name)
+    place = tuple(int(part) if part.isdecimal() else part for part in parts)
+    return layer.name == "logits", not layer.name.startswith("stem"), place
