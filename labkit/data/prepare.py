@@ -83,8 +83,8 @@ def prepare(
 
     Args:
         dataset: one of ``DATASETS``.
-        data_dir: the folder of data sets; created if missing.
-        archive: a published CIFAR-10 archive, or the folder extracted from one; None downloads an archive.
+        data_dir: the folder of data sets; made where it is missing.
+        archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
         validation_size: number of training examples to hold out for validation, with each class (or each set
             of labels) in proportion. None keeps the prepared size, or holds out a tenth in a new data set.
         url: a mirror to download from.

@@ -62,7 +62,7 @@ def export(
     if format not in FORMATS:
         raise InputError(f"--format is {format!r}; allowed: {', '.join(FORMATS)}")
     kind = FORMATS[format]
-    path = Path(os.path.abspath(Path(output or run.name + kind.suffix).expanduser()))
+    path = Path(os.path.abspath(Path(output or run.name + kind.ending).expanduser()))
     check_output(path, kind, overwrite=overwrite)
     check_installed(kind)
     folder = data_directory(config.replace({"data_dir": data_dir} if data_dir else {}))

@@ -20,21 +20,21 @@ class Format:
 
     Args:
         name: the value of ``--format``.
-        suffix: suffix of the file name; for a folder, only of its default name.
+        ending: of the file's name; for a folder, of its default name.
         write: called with a Keras model, the name of its output, and the path.
-        is_folder: whether the export is a folder.
-        needs: modules needed in addition to TensorFlow; pip uses the same names.
+        is_folder: whether it is a folder.
+        needs: modules beside TensorFlow's that write and read it, as pip calls their packages, too.
     """
 
     name: str
-    suffix: str
+    ending: str
     write: Callable[[Any, str, Path], None]
     is_folder: bool = False
     needs: tuple[str, ...] = ()
 
 
 def check_installed(format: Format) -> None:
-    """Raise InputError if a package that the format needs is missing."""
+    """Raise InputError where a package is missing that the format needs."""
     missing = [name for name in format.needs if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(

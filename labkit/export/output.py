@@ -29,10 +29,10 @@ def check_output(path: Path, format: Format, *, overwrite: bool) -> None:
         InputError: the path does not fit the format, can't be written to, or exists and must not be
             overwritten.
     """
-    suffixes = {other.suffix: other.name for other in FORMATS.values() if not other.is_folder}
-    if path.suffix != format.suffix and (path.suffix in suffixes or not format.is_folder):
-        wanted = "a folder name" if format.is_folder else f"a name that ends with {format.suffix}"
-        hint = f", or --format {suffixes[path.suffix]}" if path.suffix in suffixes else ""
+    endings = {other.ending: other.name for other in FORMATS.values() if not other.is_folder}
+    if path.suffix != format.ending and (path.suffix in endings or not format.is_folder):
+        wanted = "a folder name" if format.is_folder else f"a name that ends with {format.ending}"
+        hint = f", or --format {endings[path.suffix]}" if path.suffix in endings else ""
         raise InputError(f"--output is {str(path)!r}; allowed for --format {format.name}: {wanted}{hint}")
     if not path.name:
         raise InputError(f"--output is {str(path)!r}, which is not a file name; give another path")

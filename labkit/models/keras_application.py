@@ -55,7 +55,7 @@ def keras_application(
             dtype=layers.dtype,
         )(x)
     network = bare_application(application, image_shape)
-    # Like Keras's clone_model, but with the layers of this factory, in the graph of the surrounding model.
+    # What Keras's clone_model does, but for the layers being ours, side by side with the rest.
     x = network._run_through_graph(
         [x],
         operation_fn=lambda layer: _remade(layers, layer, image_shape),
@@ -67,7 +67,7 @@ def keras_application(
 
 
 def bare_application(application: str, image_shape: tuple[int, int, int]) -> keras.Model:
-    """Return the network as Keras builds it, without its head and with random weights."""
+    """Return Keras's own network without its head, with random weights."""
     make = getattr(keras.applications, application)
     return make(include_top=False, weights=None, input_shape=image_shape)
 

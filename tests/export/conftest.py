@@ -1,4 +1,4 @@
-"""The generated data set, prepared once for the tests of this folder."""
+"""The embedded data set, prepared once for the tests of this folder."""
 
 import pytest
 

@@ -42,7 +42,7 @@ CASES = [
     "mobilenetv2",
 ]
 HAS_ONNX = all(importlib.util.find_spec(module) for module in FORMATS["onnx"].needs)
-# Networks with operations that a format may lack: zero channels, local response normalization, GELU.
+# What the other formats might not have: zero channels, local response normalization, GELU.
 IN_EVERY_FORMAT = ["resnet8-v2", "tutorial_cnn", "fast_0.25"]
 FILES = [(name, "keras") for name in CASES] + [
     (name, format) for name in IN_EVERY_FORMAT for format in FORMATS if format != "keras"
@@ -120,7 +120,7 @@ def written(tmp_path_factory, shapes) -> Written:
         standard = standard_model(config_of(name), model, shapes)
         for format in [format for case, format in FILES if case == name]:
             if format != "onnx" or HAS_ONNX:
-                files[name, format] = folder / (name + FORMATS[format].suffix)
+                files[name, format] = folder / (name + FORMATS[format].ending)
                 FORMATS[format].write(standard, "logits", files[name, format])
         if name == "resnet8":
             model.save(folder / "labkit.keras")
@@ -144,7 +144,7 @@ def test_every_architecture_has_a_case():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "format"), FILES)
-def test_files_give_the_same_logits_without_labkit(written, name, format):
+def test_files_give_the_networks_logits_without_labkit(written, name, format):
     if (name, format) not in written.files:
         pytest.skip(f"{' and '.join(FORMATS[format].needs)} are not installed: they aren't part of the lock")
     path = written.files[name, format]
