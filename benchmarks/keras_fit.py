@@ -18,7 +18,7 @@ from labkit.config import Config
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.pipeline import train_dataset
-from labkit.export.standard import StandardToolbox
+from labkit.export.standard import KerasLayerFactory
 from labkit.models.resnet import resnet
 
 __all__ = ["compile_peer", "make_peer"]
@@ -27,7 +27,7 @@ __all__ = ["compile_peer", "make_peer"]
 def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, int]) -> keras.Model:
     """Return the network of ``labkit.models.registry.build_model``, made of Keras layers alone."""
     model = config.model
-    toolbox = StandardToolbox(
+    layers = KerasLayerFactory(
         dtype=model.precision,
         seed=config.run.seed,
         batch_norm_decay=model.batch_norm_decay,
@@ -35,7 +35,7 @@ def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, 
     )
     images = keras.Input(image_shape, name="images", dtype="float32")
     logits = resnet(
-        toolbox,
+        layers,
         images,
         num_layers=model.num_layers,
         version=model.resnet_version,

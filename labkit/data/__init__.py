@@ -1,5 +1,5 @@
-"""Data sets: where they come from, how they are stored, how they are fed to a training step.
+"""Data sets: reading the source, storing it as records, and batching the records for training.
 
-Nothing is imported here: ``labkit.data.manifest``, ``prepare`` and ``resolve`` answer without
-TensorFlow, ``labkit.data.pipeline``, ``augment`` and ``records`` need it.
+Nothing is imported here, because importing ``labkit.data.manifest``, ``prepare`` or ``resolve`` must not
+import TensorFlow. ``labkit.data.pipeline``, ``augment`` and ``records`` do import it.
 """

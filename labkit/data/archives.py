@@ -1,7 +1,7 @@
 """Read CIFAR-10 in either published layout, from the archive or from the folder extracted from it.
 
-Nothing from an archive is ever written to disk, and nothing in a pickle is built except arrays and plain
-values. The layouts are described at https://www.cs.toronto.edu/~kriz/cifar.html.
+Archives are read in memory and never unpacked to disk. Pickles may contain only arrays and plain values.
+The layouts are described at https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ _MAX_UNPACKED = 2**30  # the published archives unpack to 186 MB
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images uint8 [n, 32, 32, 3], labels int32 and class names; ``layout`` says how they were stored.
+    """Images uint8 [n, 32, 32, 3], labels int32 and class names; ``layout`` names the storage layout.
 
-    Labels are [n], or [n, classes] of zeros and ones where an image has several.
+    Labels are class indices [n], or zeros and ones [n, classes] in a multi-label data set.
     """
 
     train_images: np.ndarray
@@ -69,7 +69,7 @@ def read_archive(path: str | Path) -> ImageData:
     if files:
         return _assemble(path, files, "binary", ".bin", _binary_batch, "batches.meta.txt", _binary_classes)
     raise InputError(
-        f"{path} holds no CIFAR-10 batches; give cifar-10-python.tar.gz, cifar-10-binary.tar.gz "
+        f"{path} contains no CIFAR-10 batches; give cifar-10-python.tar.gz, cifar-10-binary.tar.gz "
         "or the folder extracted from one of them"
     )
 
@@ -136,12 +136,17 @@ def _archive_files(path: Path) -> dict[str, bytes]:
 
 
 def _safe_members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield an archive's regular files; refuse the archive for anything that reaches beyond itself."""
+    """Yield an archive's regular files.
+
+    Raises:
+        InputError: a member is a link or a device, its name points outside the archive, or the members are
+            too large in total.
+    """
     unpacked = 0
     for member in archive:
         name = PurePosixPath(member.name)
         if name.is_absolute() or ".." in name.parts:
-            raise InputError(f"{path} is refused: its member {member.name!r} leads out of the archive")
+            raise InputError(f"{path} is refused: its member {member.name!r} points outside the archive")
         if member.isdir():
             continue
         if not member.isreg():
@@ -186,7 +191,7 @@ def _assemble(
     missing = [name for name in expected if name not in files]
     unknown = sorted(set(files) - set(expected))
     if missing or unknown:
-        wrong = f"misses {', '.join(missing)}" if missing else f"holds an unexpected {', '.join(unknown)}"
+        wrong = f"lacks {', '.join(missing)}" if missing else f"contains an unexpected {', '.join(unknown)}"
         raise InputError(f"{path} {wrong}; get the published archive again")
     classes = read_classes(f"{path}: {meta_name}", files[meta_name])
     batches = {}
@@ -217,7 +222,7 @@ def _assemble(
 
 
 def _to_images(planes: np.ndarray) -> np.ndarray:
-    """Turn rows of colour planes, uint8 [n, 3072], into images [n, 32, 32, 3]."""
+    """Convert rows of colour planes, uint8 [n, 3072], to images [n, 32, 32, 3]."""
     height, width, channels = IMAGE_SHAPE
     return np.ascontiguousarray(planes.reshape(-1, channels, height, width).transpose(0, 2, 3, 1))
 
@@ -237,7 +242,7 @@ def _python_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     batch = load_pickle(where, content)
     planes, labels = _entry(where, batch, "data"), np.asarray(_entry(where, batch, "labels"))
     if not isinstance(planes, np.ndarray) or planes.dtype != np.uint8 or planes.ndim != 2:
-        raise InputError(f"{where} holds no array of bytes [n, {_PIXELS}] under 'data'")
+        raise InputError(f"{where} has no uint8 array [n, {_PIXELS}] under 'data'")
     if planes.shape[1] != _PIXELS:
         raise InputError(f"{where} has rows of {planes.shape[1]} bytes instead of {_PIXELS}")
     if labels.shape != (len(planes),) or (labels.size and labels.dtype.kind not in "iu"):
@@ -248,7 +253,7 @@ def _python_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 def _python_classes(where: str, content: bytes) -> tuple[str, ...]:
     names = _entry(where, load_pickle(where, content), "label_names")
     if not isinstance(names, list):
-        raise InputError(f"{where} holds no list under 'label_names'")
+        raise InputError(f"{where} has no list under 'label_names'")
     return _class_names(where, names)
 
 
@@ -256,9 +261,9 @@ def _class_names(where: str, names: list[Any]) -> tuple[str, ...]:
     try:
         classes = tuple(name.decode("ascii") if isinstance(name, bytes) else str(name) for name in names)
     except UnicodeDecodeError:
-        raise InputError(f"{where} holds class names that are not ASCII") from None
+        raise InputError(f"{where} has class names that are not ASCII") from None
     if not classes or len(set(classes)) != len(classes):
-        raise InputError(f"{where} names no classes, or one of them twice")
+        raise InputError(f"{where} has no class names, or the same name twice")
     return classes
 
 

@@ -1,8 +1,9 @@
-"""Pad, crop, flip and standardise: per batch, with draws that are a function of (seed, epoch, example index).
+"""Random crop, flip and cutout of training images ("distortion"), and standardization.
 
-Unless changed the distortion is He et al. 2016 (arXiv:1512.03385, section 4.2): four zero pixels on each
-side, a random 32×32 crop of the image or its mirror image. The draws come from a hash instead of a random
-generator's state, so that an example is distorted alike whatever batch, replica or restart it comes through.
+The default distortion is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four zero pixels on each
+side, then take a random 32×32 crop of the image or of its mirror image. Every random draw is a hash of
+(seed, epoch, example index), so an example is distorted the same way in any batch, on any replica and after
+a restart.
 """
 
 from dataclasses import dataclass
@@ -29,13 +30,15 @@ PADDING = 4
 
 @dataclass(frozen=True)
 class Distortion:
-    """How training images are distorted.
+    """Settings of the random crop, flip and cutout.
 
-    ``crop_padding`` pixels are added on each side, black (``constant``) or mirrored at the border
-    (``reflect``), and a crop of the image's size is taken from a random place. ``flip`` is ``random``,
-    ``none``, or ``alternating`` (Jordan, "94% on CIFAR-10 in 3.29 Seconds", 2024, arXiv:2404.00498, section
-    3.6): an example's first epoch decides, and from then on it is flipped in every other one, so that two
-    epochs show both sides of each. ``cutout_size`` is the side of a square that is covered in each image.
+    Args:
+        crop_padding: pixels added on each side before a crop of the image's own size is taken.
+        crop_padding_mode: ``constant`` (black pixels) or ``reflect`` (the image mirrored at its border).
+        flip: ``random``, ``none`` or ``alternating``. With ``alternating``, epoch 0 is random and the flip
+            changes in each later epoch, so any two consecutive epochs show both sides of every image (Jordan,
+            "94% on CIFAR-10 in 3.29 Seconds", 2024, arXiv:2404.00498, section 3.6).
+        cutout_size: side in pixels of a square that is covered in each image; 0 covers nothing.
     """
 
     crop_padding: int = PADDING
@@ -53,15 +56,15 @@ def distort(
     epoch: tf.Tensor,
     index: tf.Tensor,
 ) -> tf.Tensor:
-    """Return training images as an epoch shows them.
+    """Crop and flip each image, then apply cutout where it is enabled.
 
     Args:
         images: uint8 [n, height, width, channels].
-        manifest: of their data set.
-        distortion: how.
-        key: of :func:`distortion_key`.
-        epoch: int64 [n], the epoch each example is visited in.
-        index: int64 [n], the example's row within its split.
+        manifest: the data set of the images; cutout uses its mean colour.
+        distortion: the settings.
+        key: the result of :func:`distortion_key`.
+        epoch: int64 [n], the epoch of each example.
+        index: int64 [n], each example's row within its split.
 
     Returns:
         uint8 of ``images``' shape.
@@ -75,7 +78,7 @@ def distort(
 
 
 def distortion_key(seed: int) -> int:
-    """Return the 64-bit key of all distortions of a run; apart from every other use of `seed`."""
+    """Return the 64-bit key for a run's distortions, independent of every other use of `seed`."""
     return mix64(seed, 0x64697374)  # "dist" in ASCII
 
 
@@ -85,28 +88,29 @@ def distortion_offsets(
     """Draw each example's crop and flip.
 
     Args:
-        key: of :func:`distortion_key`.
-        epoch: int64 [n], the epoch each example is visited in.
-        index: int64 [n], the example's row within its split.
-        distortion: what there is to draw.
+        key: the result of :func:`distortion_key`.
+        epoch: int64 [n], the epoch of each example.
+        index: int64 [n], each example's row within its split.
+        distortion: the settings.
 
     Returns:
-        top and left int32 [n], uniform in 0 … 2·padding (padding means centred); flip bool [n].
+        top and left int32 [n], uniform in 0 … 2·padding (a centred crop has top = left = padding);
+        flip bool [n].
     """
     start = tf.constant(key, tf.uint64)
     state = mix64_tensor(mix64_tensor(start, epoch), index)
-    places = 2 * distortion.crop_padding + 1
-    # The upper 32 bits scaled to the number of outcomes; the bias of that is below 2^-24.
+    offsets = 2 * distortion.crop_padding + 1
+    # Scale the upper 32 bits to the number of outcomes; the bias is below 2^-24.
     half = tf.constant(32, tf.uint64)
     upper = tf.bitwise.right_shift(state, half)
-    draw = tf.cast(tf.bitwise.right_shift(upper * tf.constant(2 * places**2, tf.uint64), half), tf.int32)
+    draw = tf.cast(tf.bitwise.right_shift(upper * tf.constant(2 * offsets**2, tf.uint64), half), tf.int32)
     flip = tf.equal(draw % 2, 1)
     if distortion.flip == "none":
         flip = tf.zeros_like(flip)
     elif distortion.flip == "alternating":
         first = tf.bitwise.right_shift(mix64_tensor(start, index), tf.constant(63, tf.uint64))
         flip = tf.equal((tf.cast(first, tf.int64) + epoch) % 2, 1)
-    return draw // (2 * places), draw // 2 % places, flip
+    return draw // (2 * offsets), draw // 2 % offsets, flip
 
 
 def crop_and_flip(
@@ -116,15 +120,15 @@ def crop_and_flip(
     flip: tf.Tensor,
     distortion: Distortion = Distortion(),
 ) -> tf.Tensor:
-    """Pad, crop at (top, left) of the padded image, mirror left-right where `flip`.
+    """Pad, crop at (top, left) of the padded image, and mirror left-right where `flip` is true.
 
-    One gather per batch: every output pixel's place in the padded batch is computed, then all are fetched.
+    Computes the index of every output pixel in the padded batch, then fetches all pixels in one gather.
 
     Args:
         images: uint8 [n, height, width, channels].
         top, left: int32 [n] in 0 … 2·padding.
         flip: bool [n].
-        distortion: how much is padded, and with what.
+        distortion: gives the width and the mode of the padding.
 
     Returns:
         uint8 of `images`' shape.
@@ -147,16 +151,17 @@ def crop_and_flip(
 def cut_out(
     images: tf.Tensor, key: int, epoch: tf.Tensor, index: tf.Tensor, size: int, color: np.ndarray
 ) -> tf.Tensor:
-    """Cover a square at a random place in each image (DeVries & Taylor, "Cutout", 2017, arXiv:1708.04552).
+    """Cover one random square in each image (DeVries & Taylor, "Cutout", 2017, arXiv:1708.04552).
 
-    Every place within the image is equally likely; theirs may lie partly outside.
+    The square is always completely inside the image, and every position is equally likely. In the paper it
+    may extend beyond the border.
 
     Args:
         images: uint8 [n, height, width, channels].
-        key: of :func:`distortion_key`.
+        key: the result of :func:`distortion_key`.
         epoch, index: int64 [n], as for :func:`distort`.
-        size: of the square, in pixels.
-        color: uint8 [channels], of the square.
+        size: side of the square in pixels.
+        color: uint8 [channels], the colour of the square.
 
     Returns:
         uint8 of ``images``' shape.
@@ -166,25 +171,25 @@ def cut_out(
     state = mix64_tensor(mix64_tensor(start, epoch), index)
     half = tf.constant(32, tf.uint64)
     columns = width - size + 1
-    places = tf.constant((height - size + 1) * columns, tf.uint64)
+    positions = tf.constant((height - size + 1) * columns, tf.uint64)
     upper = tf.bitwise.right_shift(state, half)
-    place = tf.cast(tf.bitwise.right_shift(upper * places, half), tf.int32)[:, None]
-    row, column = tf.range(height)[None, :] - place // columns, tf.range(width)[None, :] - place % columns
+    corner = tf.cast(tf.bitwise.right_shift(upper * positions, half), tf.int32)[:, None]
+    row, column = tf.range(height)[None, :] - corner // columns, tf.range(width)[None, :] - corner % columns
     tall, wide = (row >= 0) & (row < size), (column >= 0) & (column < size)
     covered = (tall[:, :, None] & wide[:, None, :])[..., None]
     return tf.where(covered, tf.constant(color, images.dtype), images)
 
 
 def standardize(images: tf.Tensor | np.ndarray, manifest: Manifest) -> tf.Tensor:
-    """Return (images / 255 − mean) / std per channel of the training split, as float32.
+    """Return (images / 255 − mean) / std as float32, with the training split's mean and std per channel.
 
     Args:
         images: uint8 [..., height, width, channels].
-        manifest: of the data set that the model was trained on.
+        manifest: the data set that the model was trained on.
     """
     mean = np.asarray(manifest.channel_mean)
     std = np.asarray(manifest.channel_std)
-    # Over whole rows of pixels: an inner dimension of three channels leaves the vector units idle.
+    # Work on whole rows of pixels: an inner dimension of only three channels leaves the vector units idle.
     width = images.shape[-2]
     scale = tf.constant(np.tile(1.0 / (255.0 * std), width), tf.float32)
     shift = tf.constant(np.tile(-mean / std, width), tf.float32)

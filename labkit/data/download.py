@@ -1,4 +1,4 @@
-"""One HTTP download into a file: resumable, with a progress bar, and with an end to its patience."""
+"""Download one file over HTTP: resumable, with a progress bar and a limit on how slow the server may be."""
 
 import time
 from collections.abc import Callable
@@ -9,58 +9,58 @@ import urllib3
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-__all__ = ["TransferError", "fetch"]
+__all__ = ["DownloadError", "fetch"]
 
 
-class TransferError(Exception):
-    """A download that did not end well; `may_pass` says whether trying again can help."""
+class DownloadError(Exception):
+    """A failed download; `retryable` says whether another attempt can succeed."""
 
-    def __init__(self, message: str, may_pass: bool) -> None:
+    def __init__(self, message: str, retryable: bool) -> None:
         super().__init__(message)
-        self.may_pass = may_pass
+        self.retryable = retryable
 
 
 def fetch(
     url: str, path: Path, timeout: float, *, slowest: int, chunk: int, announce: Callable[[str], None]
 ) -> None:
-    """Download `url` into `path`, going on where the file ends.
+    """Download `url` into `path`, resuming at the end of what `path` already contains.
 
     Args:
         url: http or https.
-        path: kept as far as it got when the transfer fails.
+        path: the output file; a failed download leaves what was received in it.
         timeout: seconds to wait for a connection, and for data.
-        slowest: bytes per second; a transfer that stays below it for `timeout` seconds fails.
-        chunk: bytes to read at most at once.
-        announce: takes lines in place of a progress bar where there is no terminal.
+        slowest: bytes per second; a download that stays slower for `timeout` seconds fails.
+        chunk: the largest number of bytes to read at once.
+        announce: called with progress lines when there is no terminal for a progress bar.
 
     Raises:
-        TransferError: no connection, no data in time, a bad status, or the data ended early.
+        DownloadError: no connection, no data in time, an HTTP error status, or the data ended early.
         OSError: `path` cannot be written.
     """
     start = path.stat().st_size if path.is_file() else 0
-    # "identity": some servers label a .tar.gz as compressed on the way, and clients then unpack it.
+    # "identity": some servers declare a .tar.gz as compressed content, and the client would unpack it.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
         with requests.get(url, headers=headers, stream=True, timeout=(timeout, timeout)) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
                 path.unlink()
-                raise TransferError("the server has nothing after what is here", may_pass=True)
+                raise DownloadError("the server has no data after the downloaded part", retryable=True)
             if response.status_code not in (requests.codes.ok, requests.codes.partial_content):
-                answer = f"the server answers {response.status_code} {response.reason}"
-                raise TransferError(answer, may_pass=response.status_code >= 500)
+                answer = f"the server answered {response.status_code} {response.reason}"
+                raise DownloadError(answer, retryable=response.status_code >= 500)
             if response.status_code == requests.codes.ok:
                 start = 0
             _receive(response, path, start, timeout, slowest, chunk, announce)
     except requests.Timeout:
-        raise TransferError(f"no answer within {timeout:g} s", may_pass=True) from None
+        raise DownloadError(f"no answer within {timeout:g} s", retryable=True) from None
     except requests.ConnectionError:
-        raise TransferError("no connection", may_pass=True) from None
+        raise DownloadError("no connection", retryable=True) from None
     except urllib3.exceptions.TimeoutError:
-        raise TransferError(f"no data within {timeout:g} s", may_pass=True) from None
+        raise DownloadError(f"no data within {timeout:g} s", retryable=True) from None
     except urllib3.exceptions.HTTPError:
-        raise TransferError(f"the data ended after {path.stat().st_size:,} bytes", may_pass=True) from None
+        raise DownloadError(f"the data ended after {path.stat().st_size:,} bytes", retryable=True) from None
     except requests.RequestException as error:
-        raise TransferError(str(error), may_pass=False) from None
+        raise DownloadError(str(error), retryable=False) from None
 
 
 def _receive(
@@ -77,7 +77,7 @@ def _receive(
     received = start
     window_start, window_received = time.monotonic(), received
     with _Display(total, start, announce) as display, open(path, "ab" if start else "wb") as file:
-        # read1 hands over what has arrived; read would wait for a whole chunk, however slowly it drips in.
+        # read1 returns what has arrived; read would wait for a whole chunk, however slowly it arrives.
         while data := response.raw.read1(chunk):
             file.write(data)
             received += len(data)
@@ -85,16 +85,16 @@ def _receive(
             elapsed = time.monotonic() - window_start
             if elapsed > timeout:
                 if received - window_received < slowest * elapsed:
-                    raise TransferError(
-                        f"less than {slowest} bytes a second for {timeout:g} s", may_pass=True
+                    raise DownloadError(
+                        f"less than {slowest} bytes per second for {timeout:g} s", retryable=True
                     )
                 window_start, window_received = time.monotonic(), received
     if total is not None and received < total:
-        raise TransferError(f"the data ended after {received:,} bytes", may_pass=True)
+        raise DownloadError(f"the data ended after {received:,} bytes", retryable=True)
 
 
 class _Display:
-    """A progress bar on a terminal, a line every quarter elsewhere."""
+    """A progress bar on a terminal; elsewhere one line after each quarter of the download."""
 
     def __init__(self, total: int | None, start: int, announce: Callable[[str], None]) -> None:
         console = Console(stderr=True)
@@ -113,7 +113,7 @@ class _Display:
         self._bar.stop()
 
     def show(self, received: int) -> None:
-        """Show that `received` bytes are here."""
+        """Show that `received` bytes have been downloaded."""
         if not self._bar.disable:
             self._bar.update(self._task, completed=received)
         elif self._total and 4 * received // self._total > self._quarter:

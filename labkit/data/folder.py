@@ -1,4 +1,4 @@
-"""Care for a data set's folder: its lock, the room on its disk, and what an interrupted call left behind."""
+"""A data set's folder: its lock, its free disk space, and cleaning up after an interrupted call."""
 
 import fcntl
 import os
@@ -24,13 +24,13 @@ __all__ = [
 
 _LOCK_NAME = ".lock"
 _PREVIOUS_NAME = "manifest.previous.json"
-_OURS = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord|\..+\.tmp")
+_OWN_FILES = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord|\..+\.tmp")
 _SPARE_BYTES = 16 * 2**20
 
 
 @contextmanager
 def readable_errors(directory: Path) -> Iterator[None]:
-    """Turn what goes wrong with the disk into an InputError."""
+    """Convert an OSError while writing into an InputError."""
     try:
         yield
     except OSError as error:
@@ -39,9 +39,10 @@ def readable_errors(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def path_errors(data_dir: Path, archive: Path | None = None) -> Iterator[None]:
-    """Turn what the system has against a path into an InputError that names the path and the way out.
+    """Convert an OSError about a path into an InputError that names the path and the option to change.
 
-    Path.exists, is_file and is_dir raise too: in folders that may not be searched, for names too long.
+    Path.exists, is_file and is_dir can raise OSError too: without permission to search the folder, or when a
+    name is too long.
     """
     try:
         yield
@@ -54,12 +55,16 @@ def path_errors(data_dir: Path, archive: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def locked(directory: Path, announce: Callable[[str], None]) -> Iterator[None]:
-    """Make the folder and hold its lock; the system releases it when the process ends, however it ends.
+    """Create the folder and hold its lock; the system releases the lock when the process ends or is killed.
 
-    What was made for a call that fails before it writes anything is removed again.
+    If the block fails before it writes anything, the folders created here are removed again.
+
+    Args:
+        directory: the data set's folder.
+        announce: called with a line when another process holds the lock.
 
     Raises:
-        InputError: the folder cannot be made or written to.
+        InputError: the folder cannot be created or written to.
     """
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     with _acquire(directory, announce):
@@ -68,7 +73,7 @@ def locked(directory: Path, announce: Callable[[str], None]) -> Iterator[None]:
         except BaseException:
             if made and [path.name for path in directory.iterdir()] == [_LOCK_NAME]:
                 (directory / _LOCK_NAME).unlink()
-                with suppress(OSError):  # stops at the first that holds something else
+                with suppress(OSError):  # stops at the first folder that is not empty
                     for path in made:
                         path.rmdir()
             raise
@@ -83,9 +88,9 @@ def _acquire(directory: Path, announce: Callable[[str], None]) -> TextIO:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            announce(f"waiting for another process that prepares {directory}")
+            announce(f"waiting for another process that is preparing {directory}")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        # The one that held it may have removed the file in the meantime; then the lock is on nothing.
+        # The previous holder may have removed the file in the meantime; then this lock protects nothing.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(directory / _LOCK_NAME)):
                 return lock
@@ -93,23 +98,23 @@ def _acquire(directory: Path, announce: Callable[[str], None]) -> TextIO:
 
 
 def check_space(directory: Path, needed: int) -> None:
-    """Raise InputError where the disk of `directory` has not `needed` bytes and some to spare."""
+    """Raise InputError unless the disk of `directory` has `needed` bytes and 16 MiB free."""
     free = shutil.disk_usage(directory).free
     if free < needed + _SPARE_BYTES:
         raise InputError(
-            f"{directory} has {free / 1e6:,.0f} MB free, {(needed + _SPARE_BYTES) / 1e6:,.0f} MB are needed; "
-            "free some or choose another --data-dir"
+            f"{directory} has {free / 1e6:,.0f} MB free but needs {(needed + _SPARE_BYTES) / 1e6:,.0f} MB; "
+            "free some space or choose another --data-dir"
         )
 
 
 def retire_manifest(directory: Path) -> None:
-    """Take the manifest away before shards change, but remember what it knew of the source."""
+    """Rename the manifest before shards change, so that its record of the source is kept."""
     if (directory / MANIFEST_NAME).exists():
         os.replace(directory / MANIFEST_NAME, directory / _PREVIOUS_NAME)
 
 
 def recall_manifest(directory: Path) -> Manifest | None:
-    """Return the manifest that was retired by a call that was then cut short, if there is one."""
+    """Return the manifest that an interrupted call renamed, or None."""
     try:
         return Manifest.from_json((directory / _PREVIOUS_NAME).read_text("utf-8"), directory)
     except (OSError, ValueError):
@@ -117,8 +122,8 @@ def recall_manifest(directory: Path) -> Manifest | None:
 
 
 def clean(directory: Path, manifest: Manifest) -> None:
-    """Remove what the manifest does not name: shards of an earlier split, unfinished files."""
-    named = {shard.file for split in manifest.splits.values() for shard in split.shards}
+    """Remove labkit's files that the manifest does not list: old shards and unfinished files."""
+    listed = {shard.file for split in manifest.splits.values() for shard in split.shards}
     for path in directory.iterdir():
-        if path.name == _PREVIOUS_NAME or (_OURS.fullmatch(path.name) and path.name not in named):
+        if path.name == _PREVIOUS_NAME or (_OWN_FILES.fullmatch(path.name) and path.name not in listed):
             path.unlink()

@@ -1,4 +1,4 @@
-"""Random numbers as a function of integers: hashes and permutations, without any generator's state."""
+"""Random numbers as pure functions of integers: hashes and permutations without generator state."""
 
 import tensorflow as tf
 
@@ -13,7 +13,7 @@ _MULTIPLIER_2 = 0x94D049BB133111EB
 
 
 def mix64(*values: int) -> int:
-    """Hash integers to one unsigned 64-bit integer: splitmix64's finaliser, folded over `values`."""
+    """Hash integers to one unsigned 64-bit integer, applying splitmix64's finalizer to each in turn."""
     state = 0
     for value in values:
         state = (state + (value & _MASK) + _GOLDEN) & _MASK
@@ -24,7 +24,15 @@ def mix64(*values: int) -> int:
 
 
 def mix64_tensor(state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Fold integer tensors into the state of :func:`mix64`, uint64 tensors that broadcast with them."""
+    """Apply one step of :func:`mix64` to tensors.
+
+    Args:
+        state: uint64 tensor.
+        value: integer tensor; must broadcast with `state`.
+
+    Returns:
+        The new state, uint64, of the broadcast shape.
+    """
     state = state + tf.cast(value, tf.uint64) + tf.constant(_GOLDEN, tf.uint64)
     for shift, multiplier in ((30, _MULTIPLIER_1), (27, _MULTIPLIER_2)):
         state = tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, tf.constant(shift, tf.uint64)))
@@ -33,18 +41,18 @@ def mix64_tensor(state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 
 def permutation(size: int, key: int, epoch: tf.Tensor) -> tf.Tensor:
-    """Draw the order of `size` things in an epoch: their hashes, sorted.
+    """Return an epoch's random order of `size` items, found by sorting their hashes.
 
-    Not ``tf.random.experimental.index_shuffle``, which needs no sorting: in TensorFlow 2.21 it fails a
+    ``tf.random.experimental.index_shuffle`` would need no sorting, but in TensorFlow 2.21 it fails a
     chi-square test of uniformity for sizes of 64 and 97, even with twice its rounds.
 
     Args:
-        size: the number of things.
-        key: unsigned 64-bit; what the order is drawn from, with the epoch.
+        size: the number of items.
+        key: unsigned 64-bit; together with the epoch it determines the order.
         epoch: int64 [...].
 
     Returns:
-        int64 [..., size], each of 0 … size − 1 once.
+        int64 [..., size], a permutation of 0 … size − 1.
     """
     state = mix64_tensor(tf.constant(key, tf.uint64), epoch)
     hashes = mix64_tensor(state[..., None], tf.range(size, dtype=tf.int64))

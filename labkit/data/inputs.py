@@ -1,4 +1,4 @@
-"""Decisions on the input that need no TensorFlow: whose share of a batch, and by which path."""
+"""Input decisions that need no TensorFlow: each process's share of a batch, and the input path."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,12 @@ class InputShare:
     """The slice of every global batch that this process feeds.
 
     Args:
-        num_replicas: replicas in the whole job; they divide the global batch.
-        first_replica: the first one that lives in this process.
-        num_local_replicas: how many do.
+        num_replicas: number of replicas in the whole job; must divide the global batch size.
+        first_replica: index of this process's first replica.
+        num_local_replicas: number of this process's replicas.
+
+    Raises:
+        InputError: the replicas are not a range within the job.
     """
 
     num_replicas: int = 1
@@ -39,19 +42,19 @@ class InputShare:
             or last > self.num_replicas
         ):
             raise InputError(
-                f"replicas {self.first_replica} to {last - 1} of {self.num_replicas} is no share of a batch; "
-                "give at least one local replica, numbered below the number of replicas"
+                f"replicas {self.first_replica} to {last - 1} of {self.num_replicas} can't share a batch; "
+                "give at least one local replica, with indices below the number of replicas"
             )
 
     def replica_batch_size(self, global_batch_size: int) -> int:
-        """Return one replica's examples per step.
+        """Return the number of examples per replica and step.
 
         Raises:
-            InputError: the batch is empty or the replicas do not divide it.
+            InputError: the batch size is not a positive multiple of the number of replicas.
         """
         if global_batch_size < 1 or global_batch_size % self.num_replicas:
             raise InputError(
-                f"batch size {global_batch_size} cannot be shared equally by {self.num_replicas} replicas; "
+                f"batch size {global_batch_size} cannot be split equally among {self.num_replicas} replicas; "
                 f"choose a positive multiple of {self.num_replicas}"
             )
         return global_batch_size // self.num_replicas
@@ -61,9 +64,9 @@ WHOLE_BATCH = InputShare()
 
 
 def choose_input_path(manifest: Manifest, input_path: str = "auto") -> str:
-    """Resolve ``auto``: ``memory`` where the training images take at most a quarter of the free memory.
+    """Resolve ``auto``: to ``memory`` if the training images need at most a quarter of the free memory.
 
-    Free memory is what the system reports as available, and no more than the container's limit.
+    Free memory is the memory that the system reports as available, limited by the container's limit.
 
     Raises:
         InputError: `input_path` is not one of ``auto``, ``memory``, ``streaming``.
@@ -81,6 +84,6 @@ def _available_memory() -> int:
     for name in _CGROUP_LIMITS:
         try:
             available = min(available, int(Path(name).read_text()))
-        except (OSError, ValueError):  # no such hierarchy, or "max"
+        except (OSError, ValueError):  # this cgroup version is not in use, or the limit is "max"
             continue
     return available

@@ -1,4 +1,4 @@
-"""Find and read a split of a prepared data set, trusting nothing that its manifest does not vouch for."""
+"""Find a split of a prepared data set and read it, after checking its shards against the manifest."""
 
 import os
 
@@ -16,11 +16,11 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Read a split into memory, checking every shard's size and checksum.
 
     Returns:
-        Images uint8 [n, height, width, channels] and labels int32 [n], or [n, num_classes] of zeros and ones
-        where images have several; row i is the example of index i.
+        Images uint8 [n, height, width, channels] and labels int32 [n], or zeros and ones [n, num_classes] in
+        a multi-label data set. Row i is the example with index i.
 
     Raises:
-        InputError: there is no such split, or a shard is missing or damaged (named).
+        InputError: there is no such split, or a shard is missing or damaged; the message names the shard.
     """
     count = find_split(manifest, split).count
     paths = verified_paths(manifest, split)
@@ -35,7 +35,7 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_split(manifest: Manifest, name: str) -> Split:
-    """Return the split of that name, or raise InputError with those that there are."""
+    """Return the split called `name`; raise InputError, listing the existing splits, if there is none."""
     if name not in manifest.splits:
         raise InputError(
             f"data set {manifest.dataset!r} has no {name!r} split; it has {', '.join(manifest.splits)}"
@@ -44,7 +44,7 @@ def find_split(manifest: Manifest, name: str) -> Split:
 
 
 def verified_paths(manifest: Manifest, split: str) -> list[str]:
-    """Return the paths of a split's shards in order, or raise InputError with those that are damaged."""
+    """Return the paths of a split's shards in order; raise InputError, naming them, if any are damaged."""
     shards = find_split(manifest, split).shards
     damaged = verify_shards(manifest, [split])
     if damaged:
@@ -53,7 +53,7 @@ def verified_paths(manifest: Manifest, split: str) -> list[str]:
 
 
 def damage_error(manifest: Manifest, files: list[str], reason: str = "") -> InputError:
-    """Return the error that names damaged shards and how to get them back."""
+    """Return the error that names the damaged shards and the command that rebuilds them."""
     command = f"labkit data prepare --dataset {manifest.dataset} --data-dir {manifest.directory.parent}"
     return InputError(
         f"damaged or missing in {manifest.directory}: {', '.join(files)}{f' ({reason})' if reason else ''}; "

@@ -1,4 +1,4 @@
-"""What a prepared data set consists of: the one place that counts, classes and checksums are read from.
+"""The manifest of a prepared data set: its splits, classes, checksums and statistics.
 
 Needs neither TensorFlow nor NumPy, so quick commands and the dashboard can read it.
 """
@@ -18,8 +18,8 @@ from labkit.errors import InputError
 
 __all__ = [
     "DATASETS",
-    "DRAWN",
     "FORMAT_VERSION",
+    "GENERATED",
     "MANIFEST_NAME",
     "MULTI_LABEL",
     "Manifest",
@@ -33,9 +33,9 @@ __all__ = [
     "write_manifest",
 ]
 
-DRAWN = ("shapes", "shapes_multilabel")
-DATASETS = ("cifar10", *DRAWN)
-MULTI_LABEL = ("shapes_multilabel",)  # for decisions before a data set is prepared; then its manifest says it
+GENERATED = ("shapes", "shapes_multilabel")
+DATASETS = ("cifar10", *GENERATED)
+MULTI_LABEL = ("shapes_multilabel",)  # for use before a data set is prepared; later, read its manifest
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
@@ -43,7 +43,7 @@ _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
 
 @dataclass(frozen=True)
 class Shard:
-    """One TFRecord file: its name inside the data set's folder, examples, SHA-256 and size in bytes."""
+    """One TFRecord file: name within the data set's folder, number of examples, SHA-256, size in bytes."""
 
     file: str
     count: int
@@ -51,14 +51,14 @@ class Shard:
     bytes: int
 
     def __post_init__(self) -> None:
-        # A manifest is plain text that anyone may edit; a name with a path in it must not lead elsewhere.
+        # Anyone can edit a manifest; a name that contains a path must not reach other folders.
         if not _SHARD_NAME.fullmatch(self.file):
             raise ValueError(f"shard name {self.file!r} is not of the form split-00000-of-00001.tfrecord")
 
 
 @dataclass(frozen=True)
 class Split:
-    """One of ``train``, ``validation``, ``test``: its number of examples and its shards in order."""
+    """A split (``train``, ``validation`` or ``test``): its number of examples and its shards in order."""
 
     name: str
     count: int
@@ -66,7 +66,7 @@ class Split:
 
     def __post_init__(self) -> None:
         if self.count != sum(shard.count for shard in self.shards):
-            raise ValueError(f"split {self.name!r} counts {self.count} examples, its shards do not")
+            raise ValueError(f"split {self.name!r} has {self.count} examples, but its shards have others")
 
 
 @dataclass(frozen=True)
@@ -74,21 +74,21 @@ class Manifest:
     """A prepared data set.
 
     Args:
-        dataset: its name, one of ``DATASETS``.
-        directory: the folder with the shards; not part of the file, so a data set can be moved.
-        classes: class names; a label is a position in them.
+        dataset: one of ``DATASETS``.
+        directory: the folder with the shards; not stored in the file, so a data set can be moved.
+        classes: class names; a label is an index into them.
         image_shape: (height, width, channels) of every image.
         splits: by name; a split without examples is absent.
-        channel_mean, channel_std: of the training split's pixels, per channel, where 1.0 is a full channel.
-        source: ``kind`` (download, archive, folder, generated), ``location``, ``sha256``,
-            ``matches_published`` (None where nothing is published to compare with).
-        validation_size: examples held out of the training data.
-        seed: decides which examples are held out, and what is drawn.
-        format_version: of this file; a reader refuses versions that it does not know.
-        multi_label: whether an image has any number of the classes, rather than one; its target is then a
-            row of zeros and ones.
-        all_classes: of the source, where only some of them were chosen; None where all are there.
-        train_examples: how many were chosen of those not held out; None for all.
+        channel_mean, channel_std: mean and standard deviation of each channel over the training split, for
+            pixels from 0 to 1.
+        source: ``kind`` (download, archive, folder, generated), ``location``, ``sha256`` and
+            ``matches_published`` (None if no checksum is published for this kind of source).
+        validation_size: number of examples held out of the training data.
+        seed: decides which examples are held out, and the content of a generated data set.
+        format_version: version of the file format; other versions are refused.
+        multi_label: whether an image can have several classes; its target is then a row of zeros and ones.
+        all_classes: the source's classes if only some of them were chosen; None otherwise.
+        train_examples: number of training examples chosen after the validation split; None for all.
     """
 
     dataset: str
@@ -113,11 +113,11 @@ class Manifest:
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """The shape of one image's target: () for one label, (num_classes,) for several."""
+        """The shape of one image's target: (), or (num_classes,) in a multi-label data set."""
         return (self.num_classes,) if self.multi_label else ()
 
     def count(self, split: str) -> int:
-        """Return the number of examples of `split`; 0 where the data set has no such split."""
+        """Return the number of examples of `split`; 0 if the data set has no such split."""
         return self.splits[split].count if split in self.splits else 0
 
     def shard_path(self, shard: Shard) -> Path:
@@ -126,9 +126,9 @@ class Manifest:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 over all that decides what is trained on: classes, splits, shard contents, standardisation.
+        """SHA-256 of everything that affects training: classes, splits, shard checksums and statistics.
 
-        Where the data set lies and which layout it was read from do not count.
+        The folder of the data set and the source that it was read from are not included.
         """
         content: dict[str, Any] = {
             "dataset": self.dataset,
@@ -143,7 +143,7 @@ class Manifest:
                 for name, split in self.splits.items()
             },
         }
-        if self.multi_label:  # absent otherwise: what was prepared before there were such sets stays valid
+        if self.multi_label:  # only then, so that data sets prepared before this field existed stay valid
             content["multi_label"] = True
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -156,12 +156,12 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, directory: Path) -> "Manifest":
-        """Read :meth:`to_json`'s text. Raises ValueError where it is not one."""
+        """Return the manifest that :meth:`to_json` wrote; raise ValueError for any other text."""
         try:
             return cls._from_content(json.loads(text), directory)
         except KeyError as error:
             raise ValueError(f"it has no {error}") from None
-        # JSON nested too deep to be read, a number too large for a float, a list where a dict belongs.
+        # For example JSON nested too deeply, a number too large for a float, or a list instead of a dict.
         except (ArithmeticError, AttributeError, RecursionError, TypeError) as error:
             raise ValueError(str(error)) from None
 
@@ -175,26 +175,26 @@ class Manifest:
             for name, split in content.pop("splits").items()
         }
         if not content["source"].keys() >= {"kind", "location", "sha256", "matches_published"}:
-            raise ValueError("its source is incomplete")
+            raise ValueError("its source lacks an entry")
         if not isinstance(content["source"]["location"], str):
-            raise ValueError("the location of its source is no text")
+            raise ValueError("its source location is not a string")
         for name in ("classes", "image_shape", "channel_mean", "channel_std"):
             content[name] = tuple(content[name])
         if type(content.setdefault("multi_label", False)) is not bool:
-            raise ValueError("whether images have several labels is neither true nor false")
+            raise ValueError("its multi_label is neither true nor false")
         if content.setdefault("all_classes", None) is not None:
             content["all_classes"] = tuple(content["all_classes"])
         if type(content.setdefault("train_examples", None)) not in (int, type(None)):
-            raise ValueError("the number of its chosen training examples is no whole number")
+            raise ValueError("its train_examples is not an integer")
         _check_statistics(content["image_shape"], content["channel_mean"], content["channel_std"])
         manifest = cls(directory=directory, splits=splits, **content)
         if manifest.checksum != recorded:
-            raise ValueError("its checksum does not fit its content")
+            raise ValueError("its checksum does not match its content")
         return manifest
 
 
 def _check_statistics(image_shape: tuple[Any, ...], mean: tuple[Any, ...], std: tuple[Any, ...]) -> None:
-    """Raise ValueError where images could not be standardised by `mean` and `std`."""
+    """Raise ValueError unless images of this shape can be standardized with `mean` and `std`."""
     if len(image_shape) != 3 or not all(type(size) is int and size > 0 for size in image_shape):
         raise ValueError("its image shape is not three positive integers")
     for name, values in (("mean", mean), ("standard deviation", std)):
@@ -206,10 +206,10 @@ def _check_statistics(image_shape: tuple[Any, ...], mean: tuple[Any, ...], std: 
 
 
 def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | None:
-    """Return the manifest of `dataset` under `data_dir`, or None where it is not prepared.
+    """Return the manifest of `dataset` under `data_dir`, or None if the data set is not prepared.
 
     Raises:
-        InputError: the manifest is there but cannot be read.
+        InputError: the manifest exists but cannot be read or is damaged.
     """
     path = Path(data_dir) / dataset / MANIFEST_NAME
     try:
@@ -228,7 +228,7 @@ def load_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest:
     """Return the manifest of `dataset` under `data_dir`.
 
     Raises:
-        InputError: it is not prepared there, or its manifest cannot be read.
+        InputError: it is not prepared there, or its manifest cannot be read or is damaged.
     """
     manifest = find_manifest(data_dir, dataset)
     if manifest is None:
@@ -237,12 +237,12 @@ def load_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest:
 
 
 def _way_out(data_dir: str | os.PathLike[str], dataset: str) -> str:
-    archive = " (add --archive PATH where there is no network)" if dataset == "cifar10" else ""
+    archive = " (without a network, add --archive PATH)" if dataset == "cifar10" else ""
     return f"prepare it with: labkit data prepare --dataset {dataset} --data-dir {data_dir}{archive}"
 
 
 def write_manifest(manifest: Manifest) -> Path:
-    """Write `manifest` into its folder, whole or not at all, and return its path."""
+    """Write `manifest` into its folder atomically and return the file's path."""
     path = manifest.directory / MANIFEST_NAME
     temporary = path.with_name(f".{MANIFEST_NAME}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
@@ -260,7 +260,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 
 def has_size(manifest: Manifest, shard: Shard) -> bool:
-    """Say whether a shard is there with the size that it was written with."""
+    """Return whether a shard exists and has the size recorded in the manifest."""
     try:
         return manifest.shard_path(shard).stat().st_size == shard.bytes
     except OSError:
@@ -268,23 +268,23 @@ def has_size(manifest: Manifest, shard: Shard) -> bool:
 
 
 def verify_shards(manifest: Manifest, splits: Iterable[str] | None = None) -> list[str]:
-    """Return the file names of shards that are missing or whose content is not what was written.
+    """Return the file names of shards that are missing or whose checksum is wrong.
 
-    Reads every shard (hashing releases the interpreter lock, so files are read in parallel).
+    Reads every shard, in parallel threads because hashing releases the interpreter lock.
 
     Args:
         manifest: the data set.
-        splits: the splits to look at; all where None.
+        splits: the splits to check; None checks all.
     """
     names = list(manifest.splits) if splits is None else list(splits)
     shards = [shard for name in names for shard in manifest.splits[name].shards]
 
-    def is_whole(shard: Shard) -> bool:
+    def is_intact(shard: Shard) -> bool:
         try:
             return has_size(manifest, shard) and file_sha256(manifest.shard_path(shard)) == shard.sha256
         except OSError:
             return False
 
     with ThreadPoolExecutor(max_workers=4) as pool:
-        verdicts = list(pool.map(is_whole, shards))
-    return [shard.file for shard, whole in zip(shards, verdicts, strict=True) if not whole]
+        intact = list(pool.map(is_intact, shards))
+    return [shard.file for shard, ok in zip(shards, intact, strict=True) if not ok]

@@ -1,4 +1,4 @@
-"""Read pickles that hold plain arrays, and refuse all others: unpickling runs whatever a pickle names."""
+"""Read pickles of plain arrays. All others are refused, because a pickle can call any function it names."""
 
 import io
 import pickle
@@ -26,7 +26,7 @@ def _latin1(text: str, encoding: str = "latin1") -> bytes:
 
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
 _FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]
-# All that NumPy's own pickles of plain arrays name, in NumPy 1 and 2 and in pickle protocols 0 to 5.
+# Everything that pickles of plain NumPy arrays name, with NumPy 1 and 2 and pickle protocols 0 to 5.
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): _numeric_dtype,
@@ -37,30 +37,30 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Builds arrays, containers, numbers and strings, and nothing else."""
+    """An unpickler that creates only arrays, containers, numbers and strings."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it wants to run {module + '.' + name!r}") from None
+            raise pickle.UnpicklingError(f"it would run {module + '.' + name!r}") from None
 
 
 def load_pickle(where: str, content: bytes) -> dict[Any, Any]:
-    """Read a pickled dict of arrays, lists, numbers and strings; text of Python 2 comes as bytes.
+    """Read a pickled dict of arrays, lists, numbers and strings; strings of Python 2 are returned as bytes.
 
     Args:
-        where: names the file in errors.
+        where: the file's name for error messages.
         content: the pickle, of any protocol.
 
     Raises:
-        InputError: it names anything else, is damaged, or holds no dict.
+        InputError: the pickle names anything else, is damaged, or is not a dict.
     """
     try:
         value = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can raise anything
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"{where} is refused: no plain pickle of arrays ({reason})") from None
+        raise InputError(f"{where} is refused: not a pickle of plain arrays ({reason})") from None
     if not isinstance(value, dict):
-        raise InputError(f"{where} holds a {type(value).__name__} instead of a dict")
+        raise InputError(f"{where} contains a {type(value).__name__} instead of a dict")
     return value

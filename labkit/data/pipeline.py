@@ -1,13 +1,13 @@
-"""Batches for training and evaluation: two input paths behind one interface.
+"""Batches for training and evaluation, with two input paths behind one interface.
 
-The training batch at step *s* is a pure function of (data set, seed, *s*): its samples are the positions
-s·B … s·B + B − 1 of an endless stream in which epoch *e* is a permutation of the training split drawn from
-(seed, e). Nothing is dropped where an epoch ends within a batch. A restart therefore needs the step number
-alone, and replicas that take their slices see the same global batch, however many they are.
+The training batch of step *s* is a pure function of (data set, seed, *s*). Each epoch *e* is a permutation of
+the training split that depends on (seed, e). The epochs form one endless stream, and with batch size B step
+*s* takes samples s·B … s·B + B − 1 of it; a batch may span two epochs. The step number is therefore enough to
+resume, and the global batch does not depend on the number of replicas.
 
-``memory`` holds the split as one uint8 array and permutes its rows. ``streaming`` reads the shards in an
-order drawn from (seed, epoch), interleaved in parallel, through a shuffle buffer. Both are deterministic;
-their orders differ, since a buffer cannot shuffle as widely as a permutation.
+The ``memory`` path keeps the split as one uint8 array and permutes its rows. The ``streaming`` path reads the
+shards in an order that depends on (seed, epoch), several in parallel, through a shuffle buffer. Both are
+deterministic, but their orders differ: a buffer only shuffles examples that are close together.
 """
 
 import os
@@ -68,28 +68,28 @@ def train_dataset(
     Args:
         manifest: the prepared data set; its ``train`` split is used.
         global_batch_size: examples per step over all replicas.
-        seed: decides the order and the distortions.
-        start_step: the first step, counted from 0; what comes does not depend on where one starts.
+        seed: decides the order and the distortion of the examples.
+        start_step: the first step, counted from 0; the batch of a step does not depend on it.
         stop_step: one past the last step.
-        distortion: of the images; None: as they are.
-        standardized: whether :func:`standardize` has been applied to the images; a quarter of the bytes is to
-            be sent where whoever receives them does that.
+        distortion: settings of the random crop and flip; None leaves the images unchanged.
+        standardized: whether to apply :func:`standardize`. Unstandardized images are uint8, a quarter of the
+            bytes to send to a process that standardizes them itself.
         input_path: ``memory``, ``streaming``, or ``auto`` (:func:`choose_input_path`).
         share: which replicas' slices to yield.
         shuffle_buffer_size: of the streaming path, in examples.
-        arrays: :func:`load_split`'s result for ``train``, so that it need not be read again (memory path).
+        arrays: the result of ``load_split(manifest, "train")`` if it was read before (memory path only).
 
     Returns:
-        (images float32 [b, height, width, channels], uint8 where they aren't standardised, labels int32 [b],
-        or [b, num_classes] of zeros and ones where images have several) with b = global batch / replicas,
-        static shapes; step by step, and within a step replica by replica.
+        A data set of (images, labels) with static shapes, b = global batch size / replicas: images float32
+        [b, height, width, channels], or uint8 if not standardized; labels int32 [b], or zeros and ones
+        [b, num_classes] in a multi-label data set. The batches are ordered by step, then by replica.
 
     Raises:
         InputError: an argument is out of range, or the split is missing or damaged.
     """
     replica_batch = share.replica_batch_size(global_batch_size)
     if not 0 <= start_step <= stop_step:
-        raise InputError(f"steps {start_step} to {stop_step} are no range; give 0 <= start <= stop")
+        raise InputError(f"steps {start_step} to {stop_step} are not a range; give 0 <= start <= stop")
     if shuffle_buffer_size < 1:
         raise InputError(f"shuffle buffer size {shuffle_buffer_size} is too small; give 1 or more")
     window = _Window(
@@ -109,10 +109,10 @@ def train_dataset(
             read_epoch, fetch = _streamed_epochs(window, manifest, shuffle_buffer_size)
         key = distortion_key(seed)
 
-        def make_batch(position: tf.Tensor, samples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def make_batch(first_sample: tf.Tensor, samples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             images, labels, index = fetch(samples)
             if distortion:
-                epoch = (position + tf.range(replica_batch, dtype=tf.int64)) // window.examples
+                epoch = (first_sample + tf.range(replica_batch, dtype=tf.int64)) // window.examples
                 images = distort(images, manifest, distortion, key=key, epoch=epoch, index=index)
             images = standardize(images, manifest) if standardized else images
             images = tf.ensure_shape(images, [replica_batch, *manifest.image_shape])
@@ -124,7 +124,7 @@ def train_dataset(
 
 @dataclass(frozen=True)
 class _Window:
-    """Which samples of the endless stream are wanted, and in what portions."""
+    """Which samples of the endless stream to yield, and the batch sizes."""
 
     examples: int
     seed: int
@@ -138,18 +138,19 @@ class _Window:
 def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    # Rewriting the graph copies every captured tensor, which is the whole split on the memory path; what the
-    # rewrites would add (parallel maps, prefetching) is written out here anyway.
+    # Rewriting the graph copies every captured tensor, on the memory path the whole split. What the rewrites
+    # would add (parallel maps, prefetching) is already in the pipeline.
     options.experimental_optimization.apply_default_optimizations = False
-    # Every process already yields its own share; sharding again would lose examples.
+    # Each process already yields only its own share; sharding again would lose examples.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
 
 
 def _replica_batches(window: _Window, read_epoch: EpochReader) -> tf.data.Dataset:
-    """Cut the endless stream of samples into this process's batches, each with its place in the stream.
+    """Split the endless stream of samples into this process's batches.
 
-    Yields (position int64, samples [replica batch]) from the first to the last wanted step.
+    Yields (first_sample int64, samples [replica batch]) from the first to the last step of the window, where
+    first_sample is the index of the batch's first sample in the stream.
     """
     start = window.start_step * window.global_batch_size
     epochs = tf.data.Dataset.range(
@@ -165,18 +166,21 @@ def _replica_batches(window: _Window, read_epoch: EpochReader) -> tf.data.Datase
             share.first_replica, share.first_replica + share.num_local_replicas, dtype=tf.int64
         )
         by_replica = tf.reshape(batch, [share.num_replicas, window.replica_batch_size])
-        positions = step * window.global_batch_size + replicas * window.replica_batch_size
-        return tf.data.Dataset.from_tensor_slices((positions, tf.gather(by_replica, replicas)))
+        first_samples = step * window.global_batch_size + replicas * window.replica_batch_size
+        return tf.data.Dataset.from_tensor_slices((first_samples, tf.gather(by_replica, replicas)))
 
     return steps.flat_map(split_among_replicas)
 
 
 def _memory_epochs(window: _Window, arrays: Arrays) -> tuple[EpochReader, Fetcher]:
-    """Return how to list an epoch's samples (row numbers) and how to fetch a batch of them from `arrays`."""
-    # identity: a tensor converted from an array keeps a second copy of it alive (seen in TensorFlow 2.21).
+    """Return a function that lists an epoch's samples (row indices) and one that fetches a batch of them."""
+    # identity: a tensor converted from an array keeps a second copy of the array (seen in TensorFlow 2.21).
     images, labels = tf.identity(arrays[0]), tf.identity(arrays[1])
     if images.shape[0] != window.examples:
-        raise InputError(f"arrays hold {images.shape[0]} examples, the training split {window.examples}")
+        raise InputError(
+            f"arrays have {images.shape[0]} examples, but the training split has {window.examples}; "
+            "pass the arrays that load_split returns for it"
+        )
     key = mix64(window.seed, 0x6F72646572)  # "order" in ASCII
 
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -191,12 +195,12 @@ def _memory_epochs(window: _Window, arrays: Arrays) -> tuple[EpochReader, Fetche
 def _streamed_epochs(
     window: _Window, manifest: Manifest, shuffle_buffer_size: int
 ) -> tuple[EpochReader, Fetcher]:
-    """Return how to read an epoch's samples (serialized records) and how to parse a batch of them.
+    """Return a function that reads an epoch's samples (serialized records) and one that parses a batch.
 
-    Every process reads all records and parses only its share.
+    Every process reads all records but parses only its share.
     """
     shards = find_split(manifest, "train").shards
-    # The contents are left to the records' own checksums: hashing a large set would delay the first step.
+    # Check only the sizes: hashing a large data set would delay the first step, and records have checksums.
     damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
     if damaged:
         raise damage_error(manifest, damaged)
@@ -205,7 +209,7 @@ def _streamed_epochs(
     buffer_key = mix64(window.seed, 0x627566666572)  # "buffer" in ASCII
 
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        # Dataset.shuffle mixes the graph's seed in; fixing it keeps tf.random.set_seed out of the order.
+        # Dataset.shuffle also uses the graph's seed; fix it so that tf.random.set_seed has no effect here.
         tf.compat.v1.set_random_seed(1)
         order = permutation(len(paths), shard_key, epoch)
         records = tf.data.Dataset.from_tensor_slices(tf.gather(tf.constant(paths), order)).interleave(
@@ -224,10 +228,10 @@ def _streamed_epochs(
 def eval_dataset(
     manifest: Manifest, split: str, *, global_batch_size: int, share: InputShare = WHOLE_BATCH
 ) -> tf.data.Dataset:
-    """Return this process's batches of a whole split, in order, standardised, every example exactly once.
+    """Return this process's standardized batches of a split, in order and with every example exactly once.
 
-    The last batch is filled up with examples of weight 0 and index −1, so that every replica sees the same
-    number of batches of the same size.
+    The last batch is padded with examples of weight 0 and index −1, so that all replicas get the same number
+    of batches of the same size.
 
     Args:
         manifest: the prepared data set.
@@ -236,23 +240,24 @@ def eval_dataset(
         share: which replicas' slices to yield.
 
     Returns:
-        (images float32 [b, height, width, channels], labels int32 as in `train_dataset`, index int64 [b],
-        weight float32 [b]) with b = global batch / replicas; step by step, and within a step replica by
-        replica.
+        A data set of (images, labels, index, weight), b = global batch size / replicas: images float32
+        [b, height, width, channels], labels int32 as in `train_dataset`, index int64 [b], weight float32 [b].
+        The batches are ordered by step, then by replica.
 
     Raises:
-        InputError: there is no such split, a shard is missing or damaged, the batch cannot be shared.
+        InputError: there is no such split, a shard is missing or damaged, or the batch cannot be split
+            equally among the replicas.
     """
     replica_batch = share.replica_batch_size(global_batch_size)
     paths = verified_paths(manifest, split)
 
-    def slice_of(serialized: tf.Tensor, replica: tf.Tensor):
+    def parse_slice(serialized: tf.Tensor, replica: tf.Tensor):
         count = tf.size(serialized, out_type=tf.int64)
-        places = replica * replica_batch + tf.range(replica_batch, dtype=tf.int64)
+        rows = replica * replica_batch + tf.range(replica_batch, dtype=tf.int64)
         images, labels, index = parse_batch(
-            tf.gather(serialized, tf.minimum(places, count - 1)), manifest.image_shape, manifest.target_shape
+            tf.gather(serialized, tf.minimum(rows, count - 1)), manifest.image_shape, manifest.target_shape
         )
-        real = places < count
+        real = rows < count
         images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
         index = tf.where(real, index, tf.constant(-1, tf.int64))
         labels = tf.ensure_shape(labels, [replica_batch, *manifest.target_shape])
@@ -262,5 +267,5 @@ def eval_dataset(
     with tf.device("/CPU:0"):
         steps = tf.data.TFRecordDataset(paths).batch(global_batch_size)
         pairs = steps.flat_map(lambda batch: replicas.map(lambda replica: (batch, replica)))
-        dataset = pairs.map(slice_of, num_parallel_calls=tf.data.AUTOTUNE)
+        dataset = pairs.map(parse_slice, num_parallel_calls=tf.data.AUTOTUNE)
         return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())

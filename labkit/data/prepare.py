@@ -1,7 +1,7 @@
-"""Turn a source into a prepared data set: shards first, the manifest last, all or nothing.
+"""Turn a source into a prepared data set: write the shards, then the manifest.
 
-Whatever is cut short, the manifest is not there, and the next call writes the shards again. TensorFlow is
-loaded only when there is something to write.
+The manifest is written last, so an interrupted call leaves none and the next call writes the shards again.
+TensorFlow is imported only when shards have to be written.
 """
 
 import os
@@ -24,7 +24,8 @@ from labkit.data.folder import (
 )
 from labkit.data.manifest import (
     DATASETS,
-    DRAWN,
+    GENERATED,
+    MULTI_LABEL,
     Manifest,
     Shard,
     Split,
@@ -33,8 +34,14 @@ from labkit.data.manifest import (
     write_manifest,
 )
 from labkit.data.request import Request, check_request
-from labkit.data.splitting import channel_statistics, strata, stratified_validation_rows
-from labkit.data.subset import class_names, with_classes, with_train_examples
+from labkit.data.subset import (
+    channel_statistics,
+    class_names,
+    strata,
+    stratified_rows,
+    with_classes,
+    with_train_examples,
+)
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.quiet_import import import_tensorflow
@@ -42,14 +49,14 @@ from labkit.quiet_import import import_tensorflow
 __all__ = ["DATASETS", "DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
 
 DEFAULT_EXAMPLES_PER_SHARD = 2_500
-# 45,000/5,000 of CIFAR-10's 50,000, as in He et al. 2016 (arXiv:1512.03385), section 4.2.
-_DEFAULT_VALIDATION_SHARE = 10
-_RECORD_OVERHEAD = 128  # bytes of a record beyond the pixels, rounded up
+# Hold out one example in 10, so 5,000 of CIFAR-10's 50,000: He et al. 2016 (arXiv:1512.03385), section 4.2.
+_TRAIN_PER_VALIDATION = 10
+_RECORD_OVERHEAD = 128  # bytes of a record in addition to the pixels, rounded up
 
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """The prepared data set, whether anything had to be written, and what to tell the user, a line each."""
+    """The prepared data set, whether anything was written, and lines to print for the user."""
 
     manifest: Manifest
     did_work: bool
@@ -71,31 +78,30 @@ def prepare(
     classes: Sequence[str] | None = None,
     train_examples: int | None = None,
 ) -> PrepareResult:
-    """Make sure that `dataset` is prepared under `data_dir`, doing only what is missing.
+    """Prepare `dataset` under `data_dir`, doing only what is not done yet.
 
-    Calls that run at the same time wait for each other. A second call verifies the shards and writes nothing.
+    If the data set is already prepared, this only verifies its shards. Concurrent calls wait for each other.
 
     Args:
         dataset: one of ``DATASETS``.
         data_dir: the folder of data sets; made where it is missing.
         archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
-        validation_size: examples held out of the training data, as many of each class (±1), or of each set
-            of labels in proportion; None keeps what is prepared, and means a tenth of the training data
-            otherwise.
-        url: where to download from instead of the published place.
-        seed: decides which examples are held out, and what is drawn.
-        examples_per_shard: the size of a shard file.
-        timeout: seconds without an answer after which an attempt to download is given up.
+        validation_size: number of training examples to hold out for validation, with each class (or each set
+            of labels) in proportion. None keeps the prepared size, or holds out a tenth in a new data set.
+        url: a mirror to download from.
+        seed: decides which examples are held out, and the content of a generated data set.
+        examples_per_shard: number of examples per shard file.
+        timeout: seconds without an answer after which a download attempt fails.
         attempts: how often to try a download.
-        progress: takes one line for each thing that takes time; silent where None.
-        classes: names, or numbers as text, of those that are kept, in the order that their labels get; None
-            keeps what is prepared, and means all otherwise.
-        train_examples: how many are kept of those that are not held out, of each class in proportion; None
-            keeps what is prepared, and means all otherwise.
+        progress: called with one line for each slow operation; None prints nothing.
+        classes: names, or numbers as text, of the classes to keep; a class's label is its index here. None
+            keeps the prepared classes, or all in a new data set.
+        train_examples: number of training examples to keep after the validation split, with each class in
+            proportion. None keeps the prepared number, or all in a new data set.
 
     Raises:
-        InputError: an argument is out of range, the source cannot be had or read, or `data_dir` cannot be
-            written to or has too little space.
+        InputError: an argument is out of range, the source cannot be downloaded or read, or `data_dir` cannot
+            be written to or has too little space.
     """
     request = Request(
         dataset=dataset,
@@ -140,11 +146,12 @@ def _readable_manifest(request: Request) -> tuple[Manifest | None, str | None]:
 
 
 def _changes(request: Request, present: Manifest) -> list[str]:
-    """Say in what the prepared data set differs from the one that was asked for."""
+    """Return a line for each difference between the prepared data set and the request."""
     changes = []
     if request.validation_size is not None and request.validation_size != present.validation_size:
         changes.append(
-            f"splitting again: {request.validation_size} validation examples, not {present.validation_size}"
+            f"splitting again: {request.validation_size} validation examples instead of "
+            f"{present.validation_size}"
         )
     if request.seed != present.seed:
         changes.append(f"preparing again: seed {request.seed} instead of {present.seed}")
@@ -158,7 +165,9 @@ def _changes(request: Request, present: Manifest) -> list[str]:
         before = "all" if present.train_examples is None else present.train_examples
         changes.append(f"preparing again: {request.train_examples} training examples instead of {before}")
     if request.archive is not None and sources.source_sha256(request.archive) != present.source["sha256"]:
-        changes.append(f"preparing again: {request.archive} is not what {present.source['location']} was")
+        changes.append(
+            f"preparing again: {request.archive} differs from the source {present.source['location']}"
+        )
     return changes
 
 
@@ -173,7 +182,7 @@ def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> P
         data = with_classes(data, class_names(kept, all_classes))
     size, train_examples = request.validation_size, request.train_examples
     if size is None:
-        size = len(data.train_labels) // _DEFAULT_VALIDATION_SHARE
+        size = len(data.train_labels) // _TRAIN_PER_VALIDATION
         if known is not None and known.classes == data.classes:
             size = known.validation_size
     if train_examples is None and known is not None:
@@ -223,16 +232,18 @@ def _write_split(request: Request, name: str, images: np.ndarray, labels: np.nda
 
 
 def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareResult:
-    """Write the damaged shards again, and no others."""
-    named = f"damaged or missing: {', '.join(damaged)}"
-    request.announce(named)
+    """Write only the damaged shards again."""
+    problem = f"damaged or missing: {', '.join(damaged)}"
+    request.announce(problem)
     try:
         data, _ = _read_source(request, present)
     except InputError as error:
-        raise InputError(f"{named} in {request.directory}, and the source cannot be read: {error}") from None
+        raise InputError(
+            f"{problem} in {request.directory}, and the source cannot be read: {error}"
+        ) from None
     if present.all_classes:
         data = with_classes(data, present.classes)
-    parts = _split(data, present.validation_size, present.seed, present.train_examples)
+    splits = _split(data, present.validation_size, present.seed, present.train_examples)
     check_space(request.directory, sum(s.bytes for _, _, s in _shards(present) if s.file in damaged))
     import_tensorflow()
     from labkit.data.records import write_shard
@@ -240,20 +251,20 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
     for name, first, shard in _shards(present):
         if shard.file not in damaged:
             continue
-        images, labels = (part[first : first + shard.count] for part in parts[name])
+        images, labels = (array[first : first + shard.count] for array in splits[name])
         with readable_errors(request.directory):
             written = write_shard(present.shard_path(shard), images, labels, first)
         if written != shard:
             raise InputError(
-                f"{shard.file} cannot be rebuilt: {present.source['location']} does not hold what the data "
-                f"set was prepared from; give the original with --archive, or delete {request.directory}"
+                f"{shard.file} cannot be rebuilt, because {present.source['location']} has changed since the "
+                f"data set was prepared; give the original with --archive, or delete {request.directory}"
             )
     clean(request.directory, present)
-    return PrepareResult(present, True, (named, f"rebuilt {len(damaged)} shards in {request.directory}"))
+    return PrepareResult(present, True, (problem, f"rebuilt {len(damaged)} shards in {request.directory}"))
 
 
 def _shards(manifest: Manifest) -> list[tuple[str, int, Shard]]:
-    """List every shard with its split and the row of its first example."""
+    """List every shard with the name of its split and the row of its first example."""
     rows = []
     for name, split in manifest.splits.items():
         first = 0
@@ -266,18 +277,18 @@ def _shards(manifest: Manifest) -> list[tuple[str, int, Shard]]:
 def _split(
     data: sources.ImageData, size: int, seed: int, train_examples: int | None
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Share the training data between training and validation; a function of its arguments."""
+    """Return images and labels by split; depends only on the arguments."""
     total = len(data.train_labels)
     if size >= total:
         raise InputError(f"validation size {size} leaves nothing to train on; give less than {total}")
-    held_out = stratified_validation_rows(*strata(data.train_labels, len(data.classes)), size, seed)
-    parts = {"train": (data.train_images[~held_out], data.train_labels[~held_out])}
+    held_out = stratified_rows(*strata(data.train_labels, len(data.classes)), size, seed)
+    splits = {"train": (data.train_images[~held_out], data.train_labels[~held_out])}
     if train_examples is not None:
-        parts["train"] = with_train_examples(*parts["train"], len(data.classes), train_examples, seed)
+        splits["train"] = with_train_examples(*splits["train"], len(data.classes), train_examples, seed)
     if size:
-        parts["validation"] = (data.train_images[held_out], data.train_labels[held_out])
-    parts["test"] = (data.test_images, data.test_labels)
-    return parts
+        splits["validation"] = (data.train_images[held_out], data.train_labels[held_out])
+    splits["test"] = (data.test_images, data.test_labels)
+    return splits
 
 
 def _bytes_of(*images: np.ndarray) -> int:
@@ -285,27 +296,27 @@ def _bytes_of(*images: np.ndarray) -> int:
 
 
 def _read_source(request: Request, known: Manifest | None) -> tuple[sources.ImageData, dict[str, Any]]:
-    """Read what was asked for, else what `known` came from, else the download; say where from."""
-    if request.dataset in DRAWN:
-        request.announce(f"drawing the {request.dataset} data set")
-        drawn = shapes.generate(request.seed, multi_label=request.dataset == "shapes_multilabel")
-        return drawn, shapes.describe(drawn)
+    """Read the requested source, else the source of `known`, else a download; return the data and source."""
+    if request.dataset in GENERATED:
+        request.announce(f"generating the {request.dataset} data set")
+        generated = shapes.generate(request.seed, multi_label=request.dataset in MULTI_LABEL)
+        return generated, shapes.describe(generated)
     path, kind, location = _locate_cifar10(request, known.source if known else {})
     request.announce(f"reading {path}")
     return sources.read_archive(path), sources.describe(path, kind, location)
 
 
 def _locate_cifar10(request: Request, known: dict[str, Any]) -> tuple[Path, str, str]:
-    """Return where the data can be read, and the kind and location of the source to record."""
+    """Return the path to read the data from, and the kind and location of the source to record."""
     if request.archive is not None:
         return request.archive, "folder" if request.archive.is_dir() else "archive", str(request.archive)
     if request.url is None and known.get("kind") in ("archive", "folder"):
         path = Path(known["location"])
         if not path.exists():
-            raise InputError(f"{path}, the source of the data set, is gone; give it with --archive PATH")
+            raise InputError(f"{path}, the source of the data set, no longer exists; give --archive PATH")
         return path, known["kind"], known["location"]
     url = request.url or known.get("location") or sources.DEFAULT_URL
-    # The archive itself, and about as much again for the records made from it.
+    # The archive itself, and about the same again for its records.
     check_space(request.directory, 2 * max(published.bytes for published in sources.PUBLISHED.values()))
     path = sources.download(
         request.data_dir / "downloads",
@@ -322,5 +333,5 @@ def _source_notes(source: dict[str, Any]) -> list[str]:
         return []
     return [
         f"note: {source['location']} is not one of the published archives (SHA-256 {source['sha256']}); "
-        "this is recorded in the manifest"
+        "the manifest records this"
     ]

@@ -1,7 +1,7 @@
-"""Sharded TFRecords: one ``tf.train.Example`` per image, written whole or not at all.
+"""Sharded TFRecords with one ``tf.train.Example`` per image, written atomically.
 
 Features of a record: ``image`` (height · width · channels bytes, uint8, row-major HWC), ``label``
-(int64; of several labels per image, a zero or a one for each class) and ``index`` (int64, the example's row
+(int64; in a multi-label data set a zero or a one for each class) and ``index`` (int64, the example's row
 within its split).
 """
 
@@ -26,9 +26,9 @@ _READ_BATCH = 1024
 
 
 def write_shard(path: Path, images: np.ndarray, labels: np.ndarray, first_index: int) -> Shard:
-    """Write one shard; the bytes depend on the arguments alone.
+    """Write one shard and return its description; its bytes depend only on the arguments.
 
-    The file appears under its name only once all of it is on the disk.
+    The file gets its final name only when it is completely on disk.
 
     Args:
         path: the shard's final path.
@@ -56,14 +56,14 @@ def _serialize(image: np.ndarray, label: np.ndarray, index: int) -> bytes:
             "index": tf.train.Feature(int64_list=tf.train.Int64List(value=[index])),
         }
     )
-    # The order of a protobuf map is arbitrary otherwise, and a rebuilt shard must have the same checksum.
+    # Otherwise the order of a protobuf map is arbitrary, but a rebuilt shard must have the same checksum.
     return tf.train.Example(features=features).SerializeToString(deterministic=True)
 
 
 def parse_batch(
     serialized: tf.Tensor, image_shape: Sequence[int], target_shape: Sequence[int] = ()
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Parse serialized records [n].
+    """Parse serialized records, a string tensor [n].
 
     Returns images uint8 [n, *image_shape], labels int32 [n, *target_shape], indices int64 [n].
     """
@@ -78,11 +78,11 @@ def parse_batch(
 def read_records(
     paths: Sequence[str], count: int, image_shape: Sequence[int], target_shape: Sequence[int] = ()
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read whole shards in order into arrays: images uint8, labels int32, indices int64.
+    """Read shards in order into arrays, shaped as by :func:`parse_batch` with n = `count`.
 
     Raises:
-        ValueError: the files do not hold exactly `count` records.
-        tf.errors.OpError: a file is missing, truncated or fails its record checksums.
+        ValueError: the files do not contain exactly `count` records.
+        tf.errors.OpError: a file is missing or truncated, or a record's checksum is wrong.
     """
     images = np.empty((count, *image_shape), np.uint8)
     labels = np.empty((count, *target_shape), np.int32)

@@ -1,10 +1,10 @@
-"""What a call of ``prepare`` asks for, and whether that can be."""
+"""The arguments of ``prepare`` as one object, and their checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.data.manifest import DATASETS, DRAWN
+from labkit.data.manifest import DATASETS, GENERATED
 from labkit.data.sources import check_url
 from labkit.errors import InputError
 
@@ -13,7 +13,7 @@ __all__ = ["Request", "check_request"]
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of :func:`labkit.data.prepare.prepare`, paths made absolute."""
+    """The arguments of :func:`labkit.data.prepare.prepare`, with absolute paths."""
 
     dataset: str
     data_dir: Path
@@ -35,9 +35,11 @@ class Request:
 
 
 def check_request(request: Request) -> None:
-    """Raise InputError for arguments out of range, before anything is written.
+    """Check the arguments before anything is written.
 
-    Raises also OSError: the system does not let the archive be looked at.
+    Raises:
+        InputError: an argument is out of range.
+        OSError: the system denies access to the archive.
     """
     if request.dataset not in DATASETS:
         raise InputError(f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}")
@@ -46,12 +48,13 @@ def check_request(request: Request) -> None:
     if request.seed < 0:
         raise InputError(f"seed {request.seed} is negative; give 0 or more")
     if request.examples_per_shard < 1:
-        raise InputError(f"{request.examples_per_shard} examples per shard are too few; give 1 or more")
+        raise InputError(f"{request.examples_per_shard} examples per shard is too few; give 1 or more")
     if not request.timeout > 0:
-        raise InputError(f"timeout {request.timeout} is no time; give a positive number of seconds")
-    if request.dataset in DRAWN and (request.archive is not None or request.url is not None):
+        raise InputError(f"timeout {request.timeout} is not positive; give a number of seconds above 0")
+    if request.dataset in GENERATED and (request.archive is not None or request.url is not None):
         raise InputError(
-            f"data set {request.dataset!r} is drawn, not read; leave --archive out or choose cifar10"
+            f"data set {request.dataset!r} is generated and has no source; leave out --archive and --url, or "
+            "choose cifar10"
         )
     if request.url is not None:
         check_url(request.url)

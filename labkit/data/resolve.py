@@ -1,4 +1,4 @@
-"""Which data set a run uses: the rule behind ``dataset=auto``."""
+"""Choose the data set of a run, including the rule for ``dataset=auto``."""
 
 import os
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 from labkit.data import prepare as preparing
 from labkit.data import sources
 from labkit.data.folder import path_errors
-from labkit.data.manifest import DATASETS, DRAWN, Manifest, find_manifest, load_manifest
+from labkit.data.manifest import DATASETS, GENERATED, Manifest, find_manifest, load_manifest
 from labkit.errors import InputError
 
 __all__ = ["CHOICES", "CONNECT_TIMEOUT", "find_data_set", "resolve"]
@@ -17,10 +17,10 @@ CONNECT_TIMEOUT = 8.0
 
 
 def find_data_set(dataset: str, data_dir: Path, *, may_prepare: bool) -> tuple[Manifest | None, str]:
-    """Return the prepared data set that is taken, and the line that says which; None where there is none.
+    """Return the prepared data set to use and a line that names it, or (None, "") if none is prepared.
 
-    ``auto`` takes CIFAR-10; `shapes` instead only where nothing may be prepared, since the download comes
-    first.
+    ``auto`` uses CIFAR-10. It uses `shapes` only if nothing may be prepared; otherwise downloading CIFAR-10
+    is tried first.
 
     Args:
         dataset: ``auto`` or one of ``DATASETS``.
@@ -28,7 +28,7 @@ def find_data_set(dataset: str, data_dir: Path, *, may_prepare: bool) -> tuple[M
         may_prepare: see :func:`resolve`.
 
     Raises:
-        InputError: what is prepared there cannot be read.
+        InputError: the manifest of the prepared data set cannot be read.
     """
     manifest = find_manifest(data_dir, "cifar10" if dataset == "auto" else dataset)
     if manifest is not None:
@@ -45,21 +45,21 @@ def resolve(
     timeout: float = CONNECT_TIMEOUT,
     announce: Callable[[str], None] = print,
 ) -> tuple[Manifest, str]:
-    """Return the data set to train on, made where it is missing, and one line that says which it is and why.
+    """Return the data set to train on, preparing it if allowed, and one line that names it and says why.
 
-    ``cifar10`` must be prepared. What is drawn is drawn where it is missing. ``auto`` takes CIFAR-10 if it is
-    prepared; otherwise it downloads CIFAR-10, and takes ``shapes`` where that fails.
+    ``cifar10`` must be prepared already. A generated data set is generated if it is missing. ``auto`` uses
+    CIFAR-10 if it is prepared; otherwise it downloads CIFAR-10, and falls back to ``shapes`` if that fails.
 
     Args:
         dataset: ``auto`` or one of ``DATASETS``.
         data_dir: the folder of data sets.
-        may_prepare: whether anything may be downloaded, drawn or written, as in labkit's own folder. False,
-            as in a folder that the user named: what is prepared there is taken and never anything else.
-        timeout: seconds to wait for the download's server before going without.
-        announce: takes lines on what takes time.
+        may_prepare: whether to download or generate a missing data set. True for labkit's own folder. False
+            for a folder that the user named: only what is prepared there is used.
+        timeout: seconds to wait for the download server before falling back.
+        announce: called with lines about slow operations.
 
     Raises:
-        InputError: the data set is unknown, or not prepared and not to be had under these rules.
+        InputError: the data set is unknown, or it is not prepared and these rules don't allow preparing it.
     """
     if dataset not in CHOICES:
         raise InputError(f"data set {dataset!r} is unknown; choose one of {', '.join(CHOICES)}")
@@ -72,11 +72,11 @@ def resolve(
             if not may_prepare:
                 raise InputError(
                     f"no prepared data set in {data_dir}; prepare one with: labkit data prepare "
-                    f"--data-dir {data_dir} (add --dataset shapes for the embedded set, --archive PATH for "
-                    "CIFAR-10 from a file)"
+                    f"--data-dir {data_dir} (add --dataset shapes for the generated data set, --archive PATH "
+                    "for CIFAR-10 from a file)"
                 )
             return _make_cifar10_or_shapes(data_dir, timeout, announce)
-        if dataset in DRAWN and may_prepare:
+        if dataset in GENERATED and may_prepare:
             manifest = preparing.prepare(dataset, data_dir, progress=announce).manifest
         else:
             manifest = load_manifest(data_dir, dataset)
@@ -91,7 +91,7 @@ def _make_cifar10_or_shapes(
         prepared = preparing.prepare("cifar10", data_dir, timeout=timeout, attempts=1, progress=announce)
         return prepared.manifest, _choice(prepared.manifest)
     except InputError as error:
-        reason = f"cifar10 is not to be had: {error}"
+        reason = f"cifar10 is not available: {error}"
     shapes = find_manifest(data_dir, "shapes")
     if shapes is None:
         shapes = preparing.prepare("shapes", data_dir, progress=announce).manifest

@@ -1,15 +1,15 @@
-"""The embedded sets ``shapes`` and ``shapes_multilabel``: drawn 32×32 colour images in CIFAR-10's layout.
+"""The generated data sets ``shapes`` and ``shapes_multilabel``: 32×32 colour images in CIFAR-10's layout.
 
-It stands in where there is neither a network nor an archive. Colours, place, size, rotation, background,
-clutter and noise are drawn afresh for every image, so single pixels say next to nothing about the class
-(softmax regression on the pixels stays under 60 % test accuracy) while a small convolutional network that
-sees edges and their arrangement passes 90 %.
+They replace CIFAR-10 when there is neither a network nor an archive. Colours, position, size, rotation,
+background, clutter and noise are random in every image, so single pixels tell almost nothing about the class:
+softmax regression on the pixels stays below 60 % test accuracy. A small convolutional network, which sees
+edges and their arrangement, exceeds 90 %.
 
-In ``shapes`` an image shows one of ten shapes. In ``shapes_multilabel`` it shows one to three different ones,
-smaller and each in a quarter of its own, and its labels are all of them.
+In ``shapes`` an image shows one of ten shapes. In ``shapes_multilabel`` it shows one to three different
+shapes, smaller and each in its own quadrant, and is labelled with all of them.
 
-Everything that touches a pixel is an IEEE-exact operation (+, −, ×, ÷, square root, comparison) on float32,
-and sines come from float64 before they are rounded, so one seed gives the same bytes on every machine.
+One seed gives the same bytes on every machine: pixels are computed only by IEEE-exact operations on float32
+(+, −, ×, ÷, square root, comparison), and sines are computed in float64 and then rounded.
 """
 
 import hashlib
@@ -34,9 +34,9 @@ DEFAULT_TRAIN_COUNT = 10_000
 DEFAULT_TEST_COUNT = 2_000
 DEFAULT_SEED = 0
 _SIZE = 32
-_CHUNK = 250  # 250 × 1024 float32 values stay within a second-level cache
+_CHUNK = 250  # 250 × 1024 float32 values fit into a second-level cache
 _CLUTTER = 3
-_MOST_SHAPES = 3
+_MAX_SHAPES = 3
 
 Array = np.ndarray
 
@@ -89,7 +89,7 @@ def _bowl(u: Array, v: Array) -> Array:
     return np.maximum(np.sqrt(u * u + v * v) - np.float32(0.95), np.float32(-0.12) - v)
 
 
-# Each function gives the signed distance to the outline (negative inside) in units of the shape's radius.
+# Each function returns the signed distance to the outline (negative inside) in units of the shape's radius.
 _OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
     "disc": _disc,
     "ring": _ring,
@@ -112,14 +112,21 @@ def generate(
     *,
     multi_label: bool = False,
 ) -> ImageData:
-    """Draw both splits; they share no random draw. ``multi_label``: ``shapes_multilabel``."""
+    """Generate the training and test split from independent random streams.
+
+    Args:
+        seed: any non-negative integer.
+        train_count: number of training images.
+        test_count: number of test images.
+        multi_label: whether to generate ``shapes_multilabel`` instead of ``shapes``.
+    """
     train_images, train_labels = generate_split(seed, train_count, 0, multi_label=multi_label)
     test_images, test_labels = generate_split(seed, test_count, 1, multi_label=multi_label)
     return ImageData(train_images, train_labels, test_images, test_labels, CLASSES, layout="generated")
 
 
 def describe(data: ImageData) -> dict[str, Any]:
-    """Return what a manifest records of its source."""
+    """Return what a manifest records about the source."""
     digest = hashlib.sha256()
     for array in (data.train_images, data.train_labels, data.test_images, data.test_labels):
         digest.update(array.tobytes())
@@ -132,16 +139,17 @@ def describe(data: ImageData) -> dict[str, Any]:
 
 
 def generate_split(seed: int, count: int, stream: int, *, multi_label: bool = False) -> tuple[Array, Array]:
-    """Draw `count` images, as many of each class as of any other (±1), in random order.
+    """Generate `count` images in random order, equally many of each class (±1).
 
     Args:
         seed: any non-negative integer; the same seed gives the same bytes.
         count: the number of images.
-        stream: keeps the draws of splits apart.
-        multi_label: as many images of one, two and three shapes (±1); which ones is drawn.
+        stream: number of the random stream; another one for each split.
+        multi_label: whether to show several shapes: one, two and three in equally many images (±1).
 
     Returns:
-        Images uint8 [count, 32, 32, 3] and labels int32 [count], or [count, 10] of zeros and ones.
+        Images uint8 [count, 32, 32, 3] and labels int32 [count], or zeros and ones [count, 10] for
+        `multi_label`.
     """
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, stream))))
     order = np.argsort(generator.random(count), kind="stable")
@@ -149,7 +157,7 @@ def generate_split(seed: int, count: int, stream: int, *, multi_label: bool = Fa
     if multi_label:
         drawn = np.argsort(generator.random((count, len(CLASSES))), axis=1, kind="stable")
         ranks = np.argsort(drawn, axis=1, kind="stable")
-        labels = (ranks <= (order % _MOST_SHAPES)[:, None]).astype(np.int32)
+        labels = (ranks <= (order % _MAX_SHAPES)[:, None]).astype(np.int32)
     images = np.empty((count, _SIZE, _SIZE, 3), np.uint8)
     for start in range(0, count, _CHUNK):
         chunk = labels[start : start + _CHUNK]
@@ -158,21 +166,21 @@ def generate_split(seed: int, count: int, stream: int, *, multi_label: bool = Fa
 
 
 def _draw(labels: Array, generator: np.random.Generator) -> Array:
-    """Draw one image per label or row of labels: background, clutter behind and before the shapes, noise."""
+    """Draw one image per label or row of labels: background, clutter behind and in front of shapes, noise."""
     n = len(labels)
-    slots = 1 if labels.ndim == 1 else _MOST_SHAPES
+    slots = 1 if labels.ndim == 1 else _MAX_SHAPES
     base = generator.random((n, 1, 1, 3), np.float32)
-    # A channel of a shape is 0.3 to 0.7 away from the background's (cyclically): visible, in any colour.
-    away = np.float32(0.3) + np.float32(0.4) * generator.random((slots, n, 1, 1, 3), np.float32)
-    colours = (base + away) % np.float32(1)
+    # Each channel of a shape differs from the background by 0.3 to 0.7 (modulo 1), so every shape is visible.
+    difference = np.float32(0.3) + np.float32(0.4) * generator.random((slots, n, 1, 1, 3), np.float32)
+    colours = (base + difference) % np.float32(1)
     canvas = base + _gradient(n, generator)
     for _ in range(_CLUTTER - 1):
         canvas = _blend(canvas, generator.random((n, 1, 1, 3), np.float32), _clutter(n, generator))
-    shapes = [_shape(labels, generator)] if slots == 1 else _quartered_shapes(labels, generator)
+    shapes = [_shape(labels, generator)] if slots == 1 else _shapes_in_quadrants(labels, generator)
     for colour, shape in zip(colours, shapes, strict=True):
         canvas = _blend(canvas, colour, shape)
     canvas = _blend(canvas, generator.random((n, 1, 1, 3), np.float32), _clutter(n, generator))
-    # Four bytes summed: close to a normal distribution, and exact; its standard deviation is 148 steps.
+    # The sum of four random bytes is exact and close to normally distributed; its standard deviation is 148.
     noise = generator.integers(0, 256, (n, _SIZE, _SIZE, 3, 4), np.uint8).sum(axis=-1, dtype=np.int32) - 510
     pixels = canvas * np.float32(255) + noise.astype(np.float32) * np.float32(0.06)
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
@@ -183,7 +191,7 @@ def _blend(canvas: Array, colour: Array, coverage: Array) -> Array:
 
 
 def _gradient(n: int, generator: np.random.Generator) -> Array:
-    """A linear change of colour across the image, up to ±0.15 a channel at its corners."""
+    """Return a linear change of colour across the image, at most ±0.15 per channel in the corners."""
     ramp = (np.arange(_SIZE, dtype=np.float32) - np.float32(15.5)) / np.float32(15.5)
     slope = (generator.random((2, n, 1, 1, 3), np.float32) - np.float32(0.5)) * np.float32(0.15)
     return slope[0] * ramp[None, :, None, None] + slope[1] * ramp[None, None, :, None]
@@ -201,9 +209,10 @@ def _local_axes(
     radius: Array,
     corner: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """Coordinates [n, 32, 32] in a turned frame centred in [low, high]² pixels, in units of `radius`.
+    """Return coordinates [n, 32, 32] in randomly rotated and centred frames, in units of `radius`.
 
-    `corner`: where pixel 0 lies for this, columns and rows float32 [n]; None: in the image's corner.
+    The centres are random in [low, high]² pixels, relative to `corner` (columns and rows, float32 [n]) or, if
+    None, to the image's first pixel.
     """
     grid = np.arange(_SIZE, dtype=np.float32)
     dx = grid[None, None, :] - _uniform(generator, n, low, high)
@@ -216,13 +225,13 @@ def _local_axes(
     return dx * cosine + dy * sine, dy * cosine - dx * sine
 
 
-def _quartered_shapes(labels: Array, generator: np.random.Generator) -> Iterator[Array]:
-    """Yield the coverage of one shape of each image after the other, each in a quarter of its own."""
+def _shapes_in_quadrants(labels: Array, generator: np.random.Generator) -> Iterator[Array]:
+    """Yield the coverage of each image's first, second and third shape, each in its own quadrant."""
     n, half = len(labels), _SIZE // 2
-    quarters = np.argsort(generator.random((n, 4)), axis=1, kind="stable")
-    columns, rows = ((half * part).astype(np.float32) for part in (quarters % 2, quarters // 2))
+    quadrants = np.argsort(generator.random((n, 4)), axis=1, kind="stable")
+    columns, rows = ((half * side).astype(np.float32) for side in (quadrants % 2, quadrants // 2))
     classes = np.argsort(-labels, axis=1, kind="stable")
-    for slot in range(_MOST_SHAPES):
+    for slot in range(_MAX_SHAPES):
         shown = np.where(slot < labels.sum(axis=1), classes[:, slot], -1)
         yield _shape(shown, generator, (5.0, 7.0), (6.5, 8.5), (columns[:, slot], rows[:, slot]))
 
@@ -234,7 +243,7 @@ def _shape(
     centre: tuple[float, float] = (12.0, 19.0),
     corner: tuple[Array, Array] | None = None,
 ) -> Array:
-    """Coverage [n, 32, 32] of each label's shape, anti-aliased over one pixel; none for a label of -1."""
+    """Return the coverage [n, 32, 32] of each label's shape, anti-aliased over one pixel; 0 for label -1."""
     n = len(labels)
     radius = _uniform(generator, n, *radii)
     u, v = _local_axes(n, generator, *centre, radius, corner)
@@ -246,7 +255,7 @@ def _shape(
 
 
 def _clutter(n: int, generator: np.random.Generator) -> Array:
-    """Coverage [n, 32, 32] of one small bar or spot anywhere in each image."""
+    """Return the coverage [n, 32, 32] of one small bar or spot anywhere in each image."""
     ones = np.ones((n, 1, 1), np.float32)
     u, v = _local_axes(n, generator, 1.0, 30.0, ones)
     length, width = _uniform(generator, n, 0.8, 4.5), _uniform(generator, n, 0.5, 1.4)

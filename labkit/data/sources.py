@@ -1,4 +1,4 @@
-"""Where CIFAR-10 is published, how it is fetched, and where a prepared data set's data came from."""
+"""Where CIFAR-10 is published, how to download it, and what a manifest records about its source."""
 
 import os
 import queue
@@ -36,7 +36,7 @@ __all__ = [
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_ATTEMPTS = 3
 _CHUNK = 1 << 16
-_SLOWEST = 1024  # bytes per second, over one time-out
+_SLOWEST = 1024  # bytes per second, averaged over one timeout
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Published:
     bytes: int
 
 
-# The page https://www.cs.toronto.edu/~kriz/cifar.html gives MD5 sums only (c58f30108f718f92721af3b95e74349a
+# The page https://www.cs.toronto.edu/~kriz/cifar.html gives only MD5 sums (c58f30108f718f92721af3b95e74349a
 # and c32a1d4ab5d03f1284b67883e8d87530). The SHA-256 sums are those that other projects pin for the same
-# files: Keras (keras.datasets.cifar10) the first, torchvision for Ruby and GoMLX the second.
+# files: the first from Keras (keras.datasets.cifar10), the second from torchvision for Ruby and GoMLX.
 PUBLISHED: dict[str, Published] = {
     "cifar-10-python.tar.gz": Published(
         url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -68,12 +68,15 @@ DEFAULT_URL = PUBLISHED[_DEFAULT_NAME].url
 
 
 def matches_published(sha256: str) -> bool:
-    """Say whether a checksum is that of one of the published archives."""
+    """Return whether `sha256` is the checksum of one of the published archives."""
     return any(sha256 == published.sha256 for published in PUBLISHED.values())
 
 
 def describe(path: Path, kind: str, location: str) -> dict[str, Any]:
-    """Return what a manifest records of its source; nothing is published to compare a folder with."""
+    """Return what a manifest records about its source.
+
+    ``matches_published`` is None for a folder, because no checksum of a folder is published.
+    """
     sha256 = source_sha256(path)
     matches = None if path.is_dir() else matches_published(sha256)
     return {"kind": kind, "location": location, "sha256": sha256, "matches_published": matches}
@@ -87,21 +90,21 @@ def download(
     attempts: int = DEFAULT_ATTEMPTS,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Fetch a published archive into `folder`, unless it is there already, and return its path.
+    """Download a published archive into `folder` if it is not there yet, and return its path.
 
-    The file has its name only when it is whole and its checksum is right. What an interrupted download left
-    is taken up again, by this call or the next.
+    The file gets its final name only when it is complete and its checksum matches. This call or the next one
+    resumes an interrupted download.
 
     Args:
-        folder: the cache; made where it is missing.
-        url: a mirror; what it serves must be one of the published archives.
+        folder: the cache; created if missing.
+        url: a mirror; the file it serves must be one of the published archives.
         timeout: seconds to wait for a connection or for more data.
         attempts: how often to try.
-        announce: takes a line on what is being done.
+        announce: called with lines about the progress.
 
     Raises:
-        InputError: `url` is no address, no network, no answer in time, no such file, a wrong checksum, or
-            `folder` not writable.
+        InputError: `url` is not an HTTP address, the server can't be reached, does not answer in time or does
+            not have the file, the checksum is wrong, or `folder` is not writable.
     """
     source = DEFAULT_URL if url is None else url
     check_url(source)
@@ -116,57 +119,57 @@ def download(
         try:
             return _download(source, target, timeout, attempts, announce)
         finally:
-            with suppress(OSError):  # it stays unless it is empty
+            with suppress(OSError):  # fails, as intended, if the folder is not empty
                 folder.rmdir()
-    except OSError as error:  # requests' own errors are handled where they arise
+    except OSError as error:  # errors of requests are handled in labkit.data.download
         raise InputError(f"download into {folder} failed: {error}; choose another --data-dir") from None
 
 
 def _download(
     source: str, target: Path, timeout: float, attempts: int, announce: Callable[[str], None]
 ) -> Path:
-    from labkit.data.download import TransferError, fetch
+    from labkit.data.download import DownloadError, fetch
 
-    part = target.with_name(f"{target.name}.part")
+    partial = target.with_name(f"{target.name}.part")
     way_out = "try again, or get the archive elsewhere and give --archive PATH"
     for attempt in range(1, attempts + 1):
-        resumed = part.is_file() and part.stat().st_size > 0
+        resumed = partial.is_file() and partial.stat().st_size > 0
         announce(f"{'resuming' if resumed else 'downloading'} {source}")
         try:
-            fetch(source, part, timeout, slowest=_SLOWEST, chunk=_CHUNK, announce=announce)
-        except TransferError as error:
-            if not error.may_pass or attempt == attempts:
+            fetch(source, partial, timeout, slowest=_SLOWEST, chunk=_CHUNK, announce=announce)
+        except DownloadError as error:
+            if not error.retryable or attempt == attempts:
                 raise InputError(f"{source} cannot be downloaded: {error}; {way_out}") from None
             announce(f"{error}; trying again ({attempt + 1} of {attempts})")
             time.sleep(min(2 ** (attempt - 2), 5))
             continue
-        sha256 = file_sha256(part)
+        sha256 = file_sha256(partial)
         if matches_published(sha256):
-            os.replace(part, target)
+            os.replace(partial, target)
             return target
-        part.unlink()
+        partial.unlink()
         if not resumed or attempt == attempts:
             raise InputError(f"{source} is not a published CIFAR-10 archive (SHA-256 {sha256}); {way_out}")
-        announce("the resumed download does not fit together; starting over")
-    raise AssertionError("every attempt returns, raises or goes on")
+        announce("the resumed download has a wrong checksum; starting over")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def check_url(url: str) -> None:
-    """Raise InputError where `url` is no http or https address."""
+    """Raise InputError unless `url` is an http or https address."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # an unfinished IPv6 address, a port that is no number
+    except ValueError:  # an incomplete IPv6 address, or a port that is not a number
         usable = False
     if not usable:
-        raise InputError(f"{url!r} is no address to download from; give --url http://... or https://...")
+        raise InputError(f"--url is {url!r}, not a download address; give http://... or https://...")
 
 
 def check_connection(url: str, timeout: float) -> None:
-    """Find out quickly whether `url`'s server can be reached; trust a proxy where one is configured.
+    """Find out quickly whether `url`'s server can be reached; does nothing if a proxy is configured.
 
-    A name server that does not answer can hold a request for half a minute, beyond the reach of its time-out;
-    so the probe runs in a thread that is left behind.
+    A name server that does not answer can block a request for half a minute, whatever its timeout. The probe
+    therefore runs in a thread that is abandoned after `timeout` seconds.
 
     Raises:
         InputError: no connection within `timeout` seconds.

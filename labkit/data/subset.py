@@ -1,51 +1,64 @@
-"""A part of a data set: some of its classes, few of its training examples."""
+"""Choose which examples of a source are used: some classes, a validation split, fewer training examples."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from labkit.config.fields import unknown_name_error
 from labkit.data.archives import ImageData
-from labkit.data.splitting import strata, stratified_validation_rows
 from labkit.errors import InputError
 
-__all__ = ["class_names", "with_classes", "with_train_examples"]
+__all__ = [
+    "channel_statistics",
+    "class_names",
+    "strata",
+    "stratified_rows",
+    "with_classes",
+    "with_train_examples",
+]
 
 
 def class_names(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the wanted classes, which are given by name or by number, from 0, in ``known``.
+    """Return the names of the wanted classes.
 
-    Raises InputError for one that isn't there, one that is named twice, and fewer than two.
+    Args:
+        wanted: names from `known`, or their numbers, counted from 0, as text. A name takes precedence.
+        known: all class names of the data set.
+
+    Raises:
+        InputError: a class is unknown or named twice, or fewer than two classes are wanted.
     """
     names = []
     for name in wanted:
         if name.isdecimal() and name not in known:
             if int(name) >= len(known):
                 raise InputError(
-                    f"class {name} is not there; give names or numbers from 0 to {len(known) - 1}"
+                    f"class number {name} does not exist; give names or numbers from 0 to {len(known) - 1}"
                 )
             name = known[int(name)]
         if name not in known:
             raise unknown_name_error("class", name, known)
         if name in names:
-            raise InputError(f"class {name!r} is named twice; name each once")
+            raise InputError(f"class {name!r} is named twice; name each class once")
         names.append(name)
     if len(names) < 2:
-        raise InputError(f"--classes names {len(names)}; name two or more of {', '.join(known)}")
+        raise InputError(f"--classes names fewer than two classes; name two or more of {', '.join(known)}")
     return tuple(names)
 
 
 def with_classes(data: ImageData, names: tuple[str, ...]) -> ImageData:
-    """Return the examples of these classes alone, whose labels are then places in ``names``.
+    """Return only the examples of the named classes; their new labels are indices into `names`.
 
-    Raises InputError where images have several labels: what would become of the others?
+    Raises:
+        InputError: the data set is multi-label, so an image may also show other classes.
     """
     if data.multi_label:
-        raise InputError("--classes is for data sets with one label per image; leave it out")
-    places = np.full(len(data.classes), -1, np.int32)
-    places[[data.classes.index(name) for name in names]] = range(len(names))
-    train, test = places[data.train_labels], places[data.test_labels]
+        raise InputError("--classes needs a data set with one label per image; leave it out")
+    indices = np.full(len(data.classes), -1, np.int32)
+    indices[[data.classes.index(name) for name in names]] = range(len(names))
+    train, test = indices[data.train_labels], indices[data.test_labels]
     return dataclasses.replace(
         data,
         train_images=data.train_images[train >= 0],
@@ -59,14 +72,72 @@ def with_classes(data: ImageData, names: tuple[str, ...]) -> ImageData:
 def with_train_examples(
     images: np.ndarray, labels: np.ndarray, num_classes: int, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``count`` of the examples, in their order, of each class in proportion (±1).
+    """Return `count` of the examples in their original order, with each class in proportion (±1).
 
-    The same seed chooses the same ones, and of a larger count those of a smaller one are a part.
-    Raises InputError where there are fewer, or ``count`` doesn't reach for one of each class.
+    The same seed chooses the same examples. A larger count contains the examples of a smaller one.
+
+    Raises:
+        InputError: `count` is below the number of classes or above the number of examples.
     """
     if not num_classes <= count <= len(labels):
         raise InputError(
             f"--train-examples is {count}; allowed: from {num_classes}, one of each class, to {len(labels)}"
         )
-    rows = stratified_validation_rows(*strata(labels, num_classes), count, seed)
+    rows = stratified_rows(*strata(labels, num_classes), count, seed)
     return images[rows], labels[rows]
+
+
+def strata(labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, int]:
+    """Return each example's stratum, int [n], and the number of strata.
+
+    With labels [n] the strata are the classes. With labels [n, num_classes] each set of labels that occurs is
+    a stratum ("label powerset").
+    """
+    if labels.ndim == 1:
+        return labels, num_classes
+    sets, numbers = np.unique(labels, axis=0, return_inverse=True)
+    return numbers.reshape(-1), len(sets)
+
+
+def stratified_rows(labels: np.ndarray, num_classes: int, size: int, seed: int) -> np.ndarray:
+    """Choose `size` random rows with every class in proportion to its frequency.
+
+    Args:
+        labels: integers [n] in 0 … num_classes − 1.
+        num_classes: the number of classes.
+        size: how many rows to choose, 0 … n.
+        seed: non-negative; the same seed chooses the same rows.
+
+    Returns:
+        bool [n], true for the chosen rows.
+    """
+    counts = np.bincount(labels, minlength=num_classes)
+    shares = counts * size / max(len(labels), 1)
+    quotas = np.floor(shares).astype(np.int64)
+    # The rows lost by rounding down go to the largest remainders, and in a tie to the lower class.
+    for label in np.argsort(quotas - shares, kind="stable")[: size - quotas.sum()]:
+        quotas[label] += 1
+    # Sort raw 64-bit numbers of PCG64, because NumPy may change how Generator.permutation uses them.
+    bits = np.random.PCG64(np.random.SeedSequence((seed, 0x73706C6974)))  # "split" in ASCII
+    order = np.argsort(bits.random_raw(len(labels)), kind="stable")
+    chosen = np.zeros(len(labels), bool)
+    for label, quota in enumerate(quotas):
+        chosen[order[labels[order] == label][:quota]] = True
+    return chosen
+
+
+def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel of uint8 [n, height, width, channels], for pixels 0 … 1.
+
+    Computed from the counts of the 256 values. The result is the same on every machine, because math.fsum
+    rounds only once, in whatever order it adds. (The last digit of a dot product depends on the processor.)
+    """
+    values = np.arange(256) / 255.0
+    means, stds = [], []
+    for channel in range(images.shape[-1]):
+        frequencies = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
+        mean = math.fsum(frequencies * values)
+        means.append(mean)
+        # A constant channel gets standard deviation 1, so that standardizing does not divide by zero.
+        stds.append(math.sqrt(math.fsum(frequencies * (values - mean) ** 2)) or 1.0)
+    return tuple(means), tuple(stds)

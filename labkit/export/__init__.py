@@ -1,1 +1,4 @@
-"""A run as a file that needs no labkit: `api.export` writes it, `predict.py` shows how each kind is read."""
+"""Export a run as a file that works without labkit.
+
+`api.export` writes the file; `predict.py` shows how to read each format.
+"""

@@ -1,4 +1,4 @@
-"""Export a run: what the command line and Python call. TensorFlow is imported when there is work for it."""
+"""Export a run, for the command line and Python. TensorFlow is imported only after the checks."""
 
 import contextlib
 import os
@@ -31,25 +31,31 @@ def export(
     overwrite: bool = False,
     announce: Callable[[str], None] = lambda line: None,
 ) -> ExportResult:
-    """Write a checkpoint of a run as a file that needs no labkit, and ``<file>.json``, which describes it.
+    """Write a checkpoint of a run as a file that works without labkit, and ``<file>.json``, its description.
 
-    The network is exported in float32, channels last, for any number of images.
+    The exported network uses float32 and channels last and accepts any batch size.
 
     Args:
         job_dir: the run directory.
-        checkpoint: ``best`` (on validation; the newest where there was none), ``last``, or a step.
+        checkpoint: ``best`` (on the validation split; without one, the newest), ``last``, or a step.
         format: ``keras``, ``saved_model``, ``tflite`` or ``onnx``.
-        output: the file, for ``saved_model`` a folder; None: named after the run, in the current folder.
-        standardized_input: whether images come standardized; else they are pixels from 0 to 255, and the
-            network standardizes them itself.
-        probabilities: whether it returns probabilities instead of logits.
-        check: compare the file with the run's own network on every test image, before it is put in place.
-        data_dir: where the data set is; None: where the run was trained with it.
-        overwrite: replace the output that is there.
-        announce: takes lines for people about what is being done.
+        output: the file to write, or the folder for ``saved_model``; None names it after the run, in the
+            current folder.
+        standardized_input: whether the network expects standardized images. Otherwise it expects pixels from
+            0 to 255 and standardizes them itself.
+        probabilities: whether the network returns probabilities instead of logits.
+        check: whether to compare the file with the run's own network on every test image before it is moved
+            to ``output``.
+        data_dir: the folder of data sets; None uses the folder that the run was trained with.
+        overwrite: whether to replace an existing export.
+        announce: called with lines about the progress.
 
-    Raises InputError where the run, the checkpoint or the data set isn't there, a package is missing, or the
-    output can't be written.
+    Returns:
+        The path, the step, the description, and the result of the check.
+
+    Raises:
+        InputError: the run, the checkpoint, the data set or a package is missing, or the output can't be
+            written.
     """
     run = RunDirectory(job_dir)
     config = recorded_config(run)
@@ -59,24 +65,24 @@ def export(
     path = Path(os.path.abspath(Path(output or run.name + kind.ending).expanduser()))
     check_output(path, kind, overwrite=overwrite)
     check_installed(kind)
-    place = data_directory(config.replace({"data_dir": data_dir} if data_dir else {}))
-    manifest = load_manifest(place, config.data.dataset)
+    folder = data_directory(config.replace({"data_dir": data_dir} if data_dir else {}))
+    manifest = load_manifest(folder, config.data.dataset)
     if check and not manifest.count("test"):
-        raise InputError(f"--check needs test images; {manifest.dataset} in {place} has none")
+        raise InputError(f"--check needs test images, but {manifest.dataset} in {folder} has none")
 
     _import_without_gpus()
-    from labkit.export.making import make
+    from labkit.export.write import write_export
 
     request = ExportRequest(
         run, config, manifest, kind, path, checkpoint, standardized_input, probabilities, check
     )
-    return make(request, announce)
+    return write_export(request, announce)
 
 
 def _import_without_gpus() -> None:
-    """Exporting needs no GPU, and its rounding would be another one."""
+    """Hide the GPUs: exporting needs none, and they round differently."""
     import_tensorflow()
     import tensorflow as tf
 
-    with contextlib.suppress(RuntimeError):  # where TensorFlow runs already, it has them
+    with contextlib.suppress(RuntimeError):  # TensorFlow already uses the GPUs
         tf.config.set_visible_devices([], "GPU")

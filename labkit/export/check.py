@@ -1,4 +1,4 @@
-"""Compare an exported file, as a process without labkit reads it, with the run's own network."""
+"""Compare the outputs of an exported file, read by a process without labkit, with the run's own network."""
 
 import subprocess
 import sys
@@ -23,16 +23,20 @@ from labkit.training.step import make_predict_step
 
 __all__ = ["TOLERANCE", "Comparison", "compare", "compare_outputs"]
 
-TOLERANCE = 1e-5  # of the largest output; float32 itself was seen to cost 3e-7 to 3e-6
+TOLERANCE = 1e-5  # relative to the largest output; float32 rounding alone gave 3e-7 to 3e-6
 BATCH_SIZE = 250
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Outputs of the exported file beside those of the run's network, for the same images.
+    """The outputs of the exported file compared with those of the run's network for the same images.
 
-    ``max_difference``: the largest absolute difference of two outputs; ``scale``: the largest absolute output
-    of the run's network. ``equal_predictions`` and both accuracies are shares, from 0 to 1.
+    Args:
+        examples: number of images.
+        max_difference: the largest absolute difference between two outputs.
+        scale: the largest absolute output of the run's network.
+        equal_predictions: fraction of images with the same prediction, from 0 to 1.
+        accuracy_exported, accuracy_run: accuracy of the file and of the run's network, from 0 to 1.
     """
 
     examples: int
@@ -44,11 +48,11 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the outputs differ by at most ``TOLERANCE`` times their scale; NaN never passes."""
+        """Whether the outputs differ by at most ``TOLERANCE`` times the scale; NaN never passes."""
         return self.max_difference <= TOLERANCE * self.scale
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, the tolerance and whether they are within it."""
+        """Return the metrics, the tolerance and whether the comparison passed."""
         return asdict(self) | {"tolerance": TOLERANCE, "passed": self.passed}
 
 
@@ -60,12 +64,17 @@ def compare_outputs(
     loss: Loss = SOFTMAX,
     probabilities: bool = False,
 ) -> Comparison:
-    """Compare outputs [n, num_classes] for the same n images of ``labels`` [n] or [n, num_classes].
+    """Compare two sets of outputs for the same n images.
 
-    ``loss``: of the run; ``probabilities``: whether the outputs are these rather than logits.
+    Args:
+        exported: outputs of the exported file, float [n, num_classes].
+        own: outputs of the run's network, float [n, num_classes].
+        labels: int [n], or zeros and ones [n, num_classes].
+        loss: the run's loss, which decides how outputs become predictions.
+        probabilities: whether the outputs are probabilities rather than logits.
     """
     exported, own = exported.astype(np.float64), own.astype(np.float64)
-    # A probability of one half is a logit of zero; the largest of a row stays the largest.
+    # Probabilities minus 1/2 give the same predictions as logits: their signs and their argmax are the same.
     theirs, ours = (loss.predictions(outputs - probabilities / 2) for outputs in (exported, own))
     return Comparison(
         examples=len(labels),
@@ -89,9 +98,20 @@ def compare(
 ) -> Comparison:
     """Compare the exported file ``path`` with ``trained`` on every test image, both on the CPU.
 
-    Raises InputError where the test images can't be read, RuntimeError where the file can't.
+    Args:
+        format: the file's format.
+        path: the file.
+        trained: the run's own network.
+        manifest: the data set with the test images.
+        loss: the run's loss.
+        standardized_input: whether the exported network expects standardized images.
+        probabilities: whether the exported network returns probabilities.
+
+    Raises:
+        InputError: the test images can't be read.
+        RuntimeError: the exported file can't be read.
     """
-    with tf.device("/cpu:0"):  # a GPU may round the products of float32 to 10 bits
+    with tf.device("/cpu:0"):  # a GPU may round the factors of float32 products to 10 bits
         evaluation = evaluate_split(
             tf.distribute.get_strategy(),
             make_predict_step(tf.distribute.get_strategy(), trained),
@@ -109,16 +129,18 @@ def compare(
 
 
 def predict_without_labkit(format: Format, path: Path, images: np.ndarray) -> np.ndarray:
-    """Return the outputs of an exported file, from a process of its own that can't import labkit.
+    """Return the outputs of an exported file, computed by a separate process that can't import labkit.
 
-    Raises RuntimeError, with the process's last lines, where it fails.
+    Raises:
+        RuntimeError: the process fails; the message contains the end of its error output.
     """
     with tempfile.TemporaryDirectory() as folder:
-        given, found = Path(folder, "images.npy"), Path(folder, "outputs.npy")
-        np.save(given, images)
-        # -P: not even the modules beside the program can be imported.
-        program = [sys.executable, "-P", predict.__file__, format.name, *map(str, (path, given, found))]
-        ended = subprocess.run(program, capture_output=True, text=True)
-        if ended.returncode:
-            raise RuntimeError(f"{path.name} can't be read without labkit: {ended.stderr[-2000:]}")
-        return np.load(found)
+        images_path, outputs_path = Path(folder, "images.npy"), Path(folder, "outputs.npy")
+        np.save(images_path, images)
+        # -P keeps the program's own folder off the module search path.
+        paths = map(str, (path, images_path, outputs_path))
+        command = [sys.executable, "-P", predict.__file__, format.name, *paths]
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode:
+            raise RuntimeError(f"{path.name} can't be read without labkit: {process.stderr[-2000:]}")
+        return np.load(outputs_path)

@@ -1,4 +1,4 @@
-"""The kinds of files that a network can be exported to. TensorFlow is imported where one is written."""
+"""The file formats of an export. TensorFlow is imported only when a file is written."""
 
 import importlib.util
 import tempfile
@@ -16,12 +16,12 @@ ONNX_OPSET = 18
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of file.
+    """A file format.
 
     Args:
-        name: as ``--format`` takes it.
-        ending: of its files' names; of its folder's default name where it is a folder.
-        write: takes a Keras model, the name of its output and the path.
+        name: the value of ``--format``.
+        ending: of the file's name; for a folder, of its default name.
+        write: called with a Keras model, the name of its output, and the path.
         is_folder: whether it is a folder.
         needs: modules beside TensorFlow's that write and read it, as pip calls their packages, too.
     """
@@ -77,12 +77,12 @@ def _write_onnx(model: Any, output: str, path: Path) -> None:
         opset=ONNX_OPSET,
         custom_op_handlers={"Erfc": (_erfc, [])},
     )
-    onnx.checker.check_model(converted, full_check=True)  # what tf2onnx can't convert it leaves as it is
+    onnx.checker.check_model(converted, full_check=True)  # tf2onnx leaves unknown operations unconverted
     onnx.save(converted, path)
 
 
 def _erfc(graph: Any, node: Any, name: str, _: Any) -> None:
-    """Replace erfc(x), which tf2onnx doesn't know, by 1 - erf(x)."""
+    """Convert erfc(x), which tf2onnx doesn't support, to 1 - erf(x)."""
     import numpy as np
 
     shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
@@ -95,7 +95,7 @@ def _erfc(graph: Any, node: Any, name: str, _: Any) -> None:
 
 
 def _signature(model: Any, output: str) -> tuple[Callable[[Any], Any], list[Any]]:
-    """Return ``model`` as a function with a named output, and what it takes: any number of images."""
+    """Return ``model`` as a function with a named output, and its input signature for any batch size."""
     import tensorflow as tf
 
     def serve(images):

@@ -1,7 +1,7 @@
-"""Predict with an exported file: a program of its own, in which labkit can't be imported.
+"""Predict with an exported file, as a standalone program that can't import labkit.
 
-``python -P predict.py FORMAT FILE IMAGES.npy OUTPUTS.npy``: each function reads a kind of file as people who
-have nothing of labkit would, and returns a function from a batch of images to outputs [batch, classes].
+Usage: ``python -P predict.py FORMAT FILE IMAGES.npy OUTPUTS.npy``. Each reader function shows how to read one
+format without labkit. It returns a function that maps a batch of images to outputs [batch, num_classes].
 """
 
 import os
@@ -12,7 +12,7 @@ BATCH_SIZE = 250
 
 
 def keras(path):
-    """A ``.keras`` file, by Keras alone."""
+    """Read a ``.keras`` file with Keras."""
     from keras.saving import load_model
 
     model = load_model(path, compile=False)
@@ -20,7 +20,7 @@ def keras(path):
 
 
 def saved_model(path):
-    """A SavedModel, by TensorFlow alone, through its signature for serving."""
+    """Read a SavedModel with TensorFlow, using its serving signature."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
@@ -30,31 +30,31 @@ def saved_model(path):
         (outputs,) = signature(images=tf.cast(images, tf.float32)).values()
         return outputs
 
-    predict.keeps = loaded  # a signature alone doesn't hold the weights
+    predict.model = loaded  # keeps the weights alive; a signature does not
     return predict
 
 
 def tflite(path):
-    """A TFLite file, by the interpreter that comes with TensorFlow."""
+    """Read a TFLite file with TensorFlow's interpreter."""
     import tensorflow as tf
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter is deprecated")
         interpreter = tf.lite.Interpreter(path, num_threads=os.cpu_count())
-    (images_at,), (outputs_at,) = interpreter.get_input_details(), interpreter.get_output_details()
+    (input_details,), (output_details,) = interpreter.get_input_details(), interpreter.get_output_details()
 
     def predict(images):
-        interpreter.resize_tensor_input(images_at["index"], images.shape)
+        interpreter.resize_tensor_input(input_details["index"], images.shape)
         interpreter.allocate_tensors()
-        interpreter.set_tensor(images_at["index"], images.astype("float32"))
+        interpreter.set_tensor(input_details["index"], images.astype("float32"))
         interpreter.invoke()
-        return interpreter.get_tensor(outputs_at["index"])
+        return interpreter.get_tensor(output_details["index"])
 
     return predict
 
 
 def onnx(path):
-    """An ONNX file, by ONNX Runtime."""
+    """Read an ONNX file with ONNX Runtime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -65,14 +65,14 @@ READERS = {"keras": keras, "saved_model": saved_model, "tflite": tflite, "onnx":
 
 
 def without_labkit() -> None:
-    """See to it that labkit can't be imported in this process, and that nothing runs on a GPU."""
-    sys.modules["labkit"] = None  # type: ignore[assignment]  # what the import system takes for "halted"
+    """Make importing labkit fail in this process, and hide the GPUs."""
+    sys.modules["labkit"] = None  # type: ignore[assignment]  # None makes the import raise ImportError
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def main(kind, path, images_path, outputs_path) -> None:
-    """Write the outputs for all images, float32 [n, classes]."""
+    """Write the outputs for all images to ``outputs_path``, float32 [n, num_classes]."""
     without_labkit()
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What is to be exported, and what came of it."""
+"""The request and the result of an export."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,10 @@ __all__ = ["ExportRequest", "ExportResult"]
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What ``labkit.export.api.export`` was asked for, with everything found that can be without TensorFlow.
+    """The checked arguments of ``labkit.export.api.export``.
 
-    ``config``: as recorded in the run; ``manifest``: of its data set; ``path``: where the file goes.
+    ``config`` is the run's recorded configuration, ``manifest`` describes its data set, and ``path`` is the
+    file or folder to write.
     """
 
     run: RunDirectory
@@ -31,16 +32,16 @@ class ExportRequest:
 
     @property
     def output_name(self) -> str:
-        """What the network returns, as its formats call it."""
+        """The name of the exported network's output."""
         return "probabilities" if self.probabilities else "logits"
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was exported, and the content of the file's description.
+    """The result of an export, with the content of the file's description.
 
-    ``comparison``: a ``labkit.export.check.Comparison`` where one was asked for. Where it failed, nothing
-    was written to ``path``.
+    ``comparison`` is a ``labkit.export.check.Comparison``, or None if no check was requested. If the check
+    failed, nothing was written to ``path``.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""A trained network made of Keras's own layers, for where there is no labkit."""
+"""Rebuild a trained network from Keras's own layers, so that it works without labkit."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,21 +15,22 @@ from labkit.data.manifest import Manifest
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
 
-__all__ = ["StandardToolbox", "copy_weights", "foreign_objects", "standard_model"]
+__all__ = ["KerasLayerFactory", "copy_weights", "foreign_objects", "standard_model"]
 
 PROBE_IMAGES = 8
-# Of the largest output. One network computed in two ways in float32: some 1e-6, and over 1e-4 where
-# statistics of a few steps blow up rounding; in float64: below 1e-12. With a wrong weight: 0.1.
+# Relative to the largest output. The same network computed in two ways differs by about 1e-6 in float32, by
+# more than 1e-4 if its statistics come from only a few steps, and by less than 1e-12 in float64. One wrong
+# weight makes a difference of 0.1.
 PROBE_TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
-class StandardToolbox(LayerFactory):
-    """Layers that plain Keras has. What only the start of a training needs is left out."""
+class KerasLayerFactory(LayerFactory):
+    """Make layers that plain Keras has, without labkit's initializers."""
 
-    whitening_layer = keras.layers.Conv2D  # its kernel comes with the trained weights
+    whitening_layer = keras.layers.Conv2D  # the trained weights include the whitening kernel
 
     def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
-        """As in ``LayerFactory``; the initial weights are Keras's whatever ``dirac`` is."""
+        """As in ``LayerFactory``, but ``dirac`` is ignored, because the weights are replaced anyway."""
         return super().conv(x, filters, kernel_size, stride)
 
     def norm_layer(
@@ -40,7 +41,7 @@ class StandardToolbox(LayerFactory):
         epsilon: float | None = None,
         data_format: str | None = None,
     ) -> keras.Layer:
-        """Keras's batch normalization; without ``scale`` it has no factor at all."""
+        """Return Keras's batch normalization; with ``scale=False`` it has no gamma."""
         return keras.layers.BatchNormalization(
             axis=-1 if (data_format or self.data_format) == "channels_last" else 1,
             momentum=self._batch_norm["decay"],
@@ -51,7 +52,7 @@ class StandardToolbox(LayerFactory):
         )
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
-        """The formula of ``LocalResponseNormalization`` in Keras's operations, channels last."""
+        """Compute the formula of ``LocalResponseNormalization`` with Keras operations, channels last."""
         index = np.arange(self.channels(x))
         near = (np.abs(index[:, None] - index) <= depth_radius).astype(np.float32)
         sums = keras.ops.matmul(keras.ops.square(x), near)
@@ -67,54 +68,55 @@ def standard_model(
     probabilities: bool = False,
     loss: str = "softmax",
 ) -> keras.Model:
-    """Return ``trained`` in Keras's own layers: channels last, float32.
+    """Return ``trained`` rebuilt from Keras's own layers, channels last and float32.
 
     Args:
-        config: of the network.
-        trained: made by ``build_model`` from ``config`` for ``manifest``, channels last.
-        manifest: of the data that it was trained on.
-        standardized_input: whether images come as ``standardize`` makes them; else they are pixels from 0 to
-            255, of any dtype that Keras casts to float32.
-        probabilities: whether the outputs are the softmax of the logits, or the sigmoid of each.
-        loss: that the network was trained with, ``softmax`` or ``sigmoid``: which of the two it is.
+        config: the configuration of the network.
+        trained: the network that ``build_model`` made from ``config`` for ``manifest``, channels last.
+        manifest: the data set that it was trained on.
+        standardized_input: whether the network expects standardized images. Otherwise it expects pixels from
+            0 to 255, of any dtype that Keras casts to float32.
+        probabilities: whether the network returns probabilities instead of logits.
+        loss: the loss of the training, ``softmax`` or ``sigmoid``; it decides how probabilities are computed.
 
-    Raises RuntimeError where the architecture has something that plain Keras doesn't know, or where the two
-    networks differ: neither happens with those in ``labkit.config.architectures``.
+    Raises:
+        RuntimeError: the network contains an object that plain Keras doesn't have, or the outputs of the two
+            networks differ. Neither happens with the networks in ``labkit.config.architectures``.
     """
-    ends: dict[str, Any] = {
+    options: dict[str, Any] = {
         "standardized_input": standardized_input,
         "activation": loss if probabilities else "linear",
     }
-    model = _assemble(config, manifest, **ends)
+    model = _assemble(config, manifest, **options)
     foreign = sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
     if foreign:
         raise RuntimeError(
-            f"{model_name(config)} can't be exported: plain Keras knows no {', '.join(foreign)}; "
-            "StandardToolbox must replace them"
+            f"{model_name(config)} can't be exported, because plain Keras has no {', '.join(foreign)}; "
+            "replace them in KerasLayerFactory"
         )
     copy_weights(trained, model)
     images = _probe_images(manifest)
-    function = keras.activations.get(ends["activation"])
-    expected = function(trained(standardize(images, manifest), training=False))
+    activate = keras.activations.get(options["activation"])
+    expected = activate(trained(standardize(images, manifest), training=False))
     found = model(standardize(images, manifest) if standardized_input else images, training=False)
-    # Rounding, or another network? In float64 the one is gone.
+    # A difference may be only rounding; then it disappears in float64.
     if not _close(found, expected) and not _equal_in_float64(config, trained, manifest):
-        raise RuntimeError(f"{model.name} in Keras's own layers answers otherwise than labkit's")
+        raise RuntimeError(f"{model.name} gives other outputs with Keras's layers than with labkit's")
     return model
 
 
 def _assemble(
     config: ModelConfig, manifest: Manifest, standardized_input: bool, activation: str, dtype: str = "float32"
 ) -> keras.Model:
-    """Return the network in Keras's own layers, with initial weights."""
-    toolbox = StandardToolbox(
+    """Return the network made of Keras's own layers, with initial weights."""
+    layers = KerasLayerFactory(
         batch_norm_decay=config.batch_norm_decay, batch_norm_epsilon=config.batch_norm_epsilon, dtype=dtype
     )
     images = keras.Input(manifest.image_shape, name="images", dtype=dtype)
     x = images
     if not standardized_input:
         mean_and_std = list(zip(manifest.channel_mean, manifest.channel_std, strict=True))
-        # Not Normalization: tf2onnx takes the tensors that it keeps for inputs.
+        # Not keras.layers.Normalization, whose constant tensors tf2onnx treats as inputs.
         x = keras.layers.Rescaling(
             [1.0 / (255.0 * std) for _, std in mean_and_std],
             [-mean / std for mean, std in mean_and_std],
@@ -122,14 +124,14 @@ def _assemble(
             dtype=dtype,
         )(x)
     network, values = BUILDERS[config.model]
-    x = network(toolbox, x, **values(config), num_classes=manifest.num_classes)
+    x = network(layers, x, **values(config), num_classes=manifest.num_classes)
     if activation != "linear":
         x = keras.layers.Activation(activation, name="probabilities", dtype=dtype)(x)
     return keras.Model(images, x, name=model_name(config).replace("-", "_"))
 
 
 def foreign_objects(serialized: Any) -> Iterator[str]:
-    """Yield the class of each object in a serialized model that isn't part of Keras."""
+    """Yield the class of each object in a serialized model that does not belong to Keras."""
     if isinstance(serialized, dict):
         if "class_name" in serialized:
             module = serialized.get("module") or "keras"
@@ -144,27 +146,31 @@ def foreign_objects(serialized: Any) -> Iterator[str]:
 
 
 def copy_weights(source: keras.Model, target: keras.Model) -> None:
-    """Give ``target`` the weights of ``source``, layer by layer, each one once.
+    """Copy the weights of ``source`` to ``target``, layer by layer.
 
-    Factors of a batch normalization that are 1 may be missing in ``target``. Raises RuntimeError where
-    anything else is left over on either side, or has another shape.
+    ``target`` may lack a gamma of batch normalization if all its values are 1.
+
+    Raises:
+        RuntimeError: another weight has no counterpart, or a counterpart of another shape.
     """
     ours, theirs = ([layer for layer in model.layers if layer.weights] for model in (source, target))
     if len(ours) != len(theirs):
-        raise RuntimeError(f"{len(ours)} layers with weights, {len(theirs)} in the exported network")
+        raise RuntimeError(f"{len(ours)} layers with weights, but {len(theirs)} in the exported network")
     for layer, other in zip(ours, theirs, strict=True):
         values = {weight.name: np.asarray(weight) for weight in layer.weights}
         for weight in other.weights:
             value = values.pop(weight.name, None)
             if value is None or value.shape != tuple(weight.shape):
-                raise RuntimeError(f"{layer.name} has no weights for {weight.path}, {tuple(weight.shape)}")
+                raise RuntimeError(
+                    f"{layer.name} has no weights of shape {tuple(weight.shape)} for {weight.path}"
+                )
             weight.assign(value)
         if any(name != "gamma" or np.any(value != 1) for name, value in values.items()):
-            raise RuntimeError(f"{other.name} has no place for {', '.join(values)} of {layer.name}")
+            raise RuntimeError(f"{other.name} has no variable for {', '.join(values)} of {layer.name}")
 
 
 def _equal_in_float64(config: ModelConfig, trained: keras.Model, manifest: Manifest) -> bool:
-    """Return whether both ways to make the network, in float64, answer standardized images alike."""
+    """Return whether labkit's and Keras's layers give the same outputs in float64 for standardized images."""
     shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
     double = build_model(dataclasses.replace(config, precision="float64"), **shapes)
     for weight, value in zip(double.weights, trained.weights, strict=True):
@@ -182,6 +188,6 @@ def _probe_images(manifest: Manifest) -> np.ndarray:
 
 
 def _close(found: tf.Tensor, expected: tf.Tensor) -> bool:
-    """Return whether outputs are equal but for the rounding of their dtype."""
+    """Return whether outputs are equal up to the tolerance for their dtype."""
     difference = np.abs(np.asarray(found) - np.asarray(expected)).max()
     return bool(difference <= PROBE_TOLERANCE[found.dtype.name] * np.abs(np.asarray(expected)).max())

@@ -1,4 +1,4 @@
-"""The network of a run with the weights of a checkpoint, in one arithmetic whatever the run's was."""
+"""Load a run's network from a checkpoint in float32, channels last, whatever the run used."""
 
 import keras
 import tensorflow as tf
@@ -12,25 +12,27 @@ __all__ = ["trained_model"]
 
 
 def trained_model(config: Config, manifest: Manifest, store: CheckpointStore, step: int) -> keras.Model:
-    """Return labkit's network with the weights saved at ``step``: channels last, float32.
+    """Return labkit's network with the weights saved at ``step``, channels last and float32.
 
     Args:
-        config: of the run, on however many replicas, in whichever layout and precision it was trained.
-        manifest: of the data that it was trained on.
+        config: the run's configuration, with any number of replicas, layout and precision.
+        manifest: the data set that it was trained on.
         store: the run's checkpoints.
+        step: the step of the checkpoint.
 
-    Raises InputError where the checkpoint is gone, damaged or of another network.
+    Raises:
+        InputError: the checkpoint does not exist, is damaged, or belongs to another network.
     """
-    # Weights are float32 in mixed precision, too.
-    kept = config if config.model.precision == "float64" else config.replace({"precision": "float32"})
-    saved = _built(kept, manifest)
+    # In mixed precision the weights are float32 as well.
+    stored = config if config.model.precision == "float64" else config.replace({"precision": "float32"})
+    saved = _build(stored, manifest)
     store.restore(tf.train.Checkpoint(model=saved), step, partial=True)
-    model = _built(config.replace({"precision": "float32"}), manifest)
+    model = _build(config.replace({"precision": "float32"}), manifest)
     model.set_weights(saved.get_weights())
     return model
 
 
-def _built(config: Config, manifest: Manifest) -> keras.Model:
+def _build(config: Config, manifest: Manifest) -> keras.Model:
     return build_model(
         config.model,
         num_classes=manifest.num_classes,

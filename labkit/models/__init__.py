@@ -1,1 +1,1 @@
-"""Backbones: one file each, one style; `registry.build_model` makes them."""
+"""Backbones, one file each in the same style, and their layers; `registry.build_model` builds a model."""

@@ -1,4 +1,4 @@
-"""Batch normalization folded into the convolutions before it, for prediction."""
+"""Fold batch normalization into the convolutions before it, for prediction."""
 
 import contextlib
 from collections import Counter
@@ -14,23 +14,24 @@ __all__ = ["foldable", "folded_normalization"]
 
 
 def foldable(model: keras.Model) -> list[tuple[keras.layers.Conv2D, BatchNormalization]]:
-    """Return each plain convolution whose output batch normalization alone uses, and that.
+    """Return each pair of a plain convolution and the batch normalization that alone uses its output.
 
-    Plain: no offsets, no activation. A network that isn't flat, one Functional model of layers, has none.
+    A convolution is plain if it has no bias and no activation. The result is empty if the network is not one
+    Functional model, or contains other models.
     """
     config = model.get_config()
     if "output_layers" not in config or any(isinstance(layer, keras.Model) for layer in model.layers):
         return []
     sources = {entry["name"]: list(_sources(entry["inbound_nodes"])) for entry in config["layers"]}
     used = Counter(name for names in sources.values() for name in names)
-    used.update(part for part in keras.tree.flatten(config["output_layers"]) if isinstance(part, str))
+    used.update(entry for entry in keras.tree.flatten(config["output_layers"]) if isinstance(entry, str))
     layers = {layer.name: layer for layer in model.layers}
     found = []
     for name, layer in layers.items():
         if not isinstance(layer, BatchNormalization) or len(sources[name]) != 1:
             continue
         convolution = layers.get(sources[name][0])
-        # Exactly this class: kernels of its descendants have other shapes, or are made in the call.
+        # Only this class: subclasses have kernels of other shapes, or compute them in the call.
         if convolution is None or type(convolution) is not keras.layers.Conv2D:
             continue
         plain = not convolution.use_bias and convolution.activation is keras.activations.linear
@@ -40,25 +41,26 @@ def foldable(model: keras.Model) -> list[tuple[keras.layers.Conv2D, BatchNormali
 
 
 def _sources(node: Any) -> Iterator[str]:
-    """Yield the names of the layers whose outputs a layer's serialized calls take."""
+    """Yield the names of the layers that provide the inputs of a layer's serialized calls."""
     if isinstance(node, dict):
         if "keras_history" in node:
             yield node["keras_history"][0]
         else:
             yield from _sources(list(node.values()))
     elif isinstance(node, list | tuple):
-        for part in node:
-            yield from _sources(part)
+        for child in node:
+            yield from _sources(child)
 
 
 @contextlib.contextmanager
 def folded_normalization(model: keras.Model) -> Iterator[None]:
-    """Let ``model``, called within for prediction, scale kernels in place of images.
+    """Predict faster: within the block, ``model`` scales its kernels instead of normalizing activations.
 
-    A convolution with kernel k, normalized by mean m, variance v, gamma g and beta b, is one with kernel
-    k * s and offset b - m * s, where s = g / sqrt(v + epsilon) (Jacob et al., 2018, section 3.2). With its
-    offset and the rectifier behind it TensorFlow makes one kernel of it, in bfloat16, too, where it merges no
-    batch normalization. Logits differ from unfolded ones by rounding. No variable is changed.
+    A convolution with kernel k, followed by normalization with mean m, variance v, gamma g and beta b, equals
+    a convolution with kernel k * s and bias b - m * s, where s = g / sqrt(v + epsilon) (Jacob et al., 2018,
+    section 3.2). TensorFlow fuses a convolution, its bias and a ReLU into one operation, also in bfloat16,
+    where it can't fuse batch normalization. The logits differ from the unfolded ones only by rounding. No
+    variable is changed.
     """
     kernels, offsets = [], {}
     for convolution, norm in foldable(model):

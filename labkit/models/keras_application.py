@@ -1,8 +1,8 @@
-"""Networks of ``keras.applications``, for the sake of ImageNet's weights.
+"""Networks of ``keras.applications``, for which weights trained on ImageNet are published.
 
-The convolutions are Keras's own; batch normalization is labkit's, which the training step can synchronize,
-freeze and average over the replicas. Layers are named ``stage<n>_<Keras's name>``, where n is how often the
-image has been halved.
+Batch normalization is replaced by labkit's, because the training step must be able to synchronize it, freeze
+it and average its statistics over the replicas. All other layers are Keras's. A layer's name is
+``stage<n>_<Keras's name>``, where n counts how often the image has been halved.
 """
 
 import math
@@ -15,28 +15,29 @@ from labkit.models.layer_factory import LayerFactory
 
 __all__ = ["bare_application", "keras_application", "stage_name"]
 
-SMALLEST = 32  # what keras.applications takes for these networks
-# Of ImageNet's images, for pixels from 0 to 1: keras.applications.imagenet_utils, mode "torch".
+SMALLEST = 32  # the smallest image side that keras.applications accepts for these networks
+# Statistics of ImageNet for pixels from 0 to 1: keras.applications.imagenet_utils, mode "torch".
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-TAKES_STANDARDIZED = ("DenseNet121",)  # the others take pixels from -1 to 1: mode "tf"
+TAKES_STANDARDIZED = ("DenseNet121",)  # the others expect pixels from -1 to 1 (mode "tf")
 
 
 def keras_application(
     layers: LayerFactory, images, *, application: str, num_classes: int
 ) -> keras.KerasTensor:
-    """Return the logits, float32 [batch, num_classes], of a network of ``keras.applications``.
+    """Return the logits of a network of ``keras.applications``, float32 [batch, num_classes].
 
-    It gets standardized images, of whatever data set, as if they were standardized ones of ImageNet.
+    Images standardized with any data set's statistics are treated like standardized images of ImageNet.
 
     Args:
-        layers: makes the layers, with precision, normalization and seed decided. The network itself is
-            channels last; epsilons are its own.
-        images: float [batch, height, width, 3], or channels first where the factory says so.
-        application: its name there, one of ``labkit.config.architectures.APPLICATIONS``.
-        num_classes: of the logits.
+        layers: makes the layers; it decides precision, normalization and seed. The network itself is channels
+            last and keeps the epsilons of Keras.
+        images: float [batch, height, width, 3], or channels first if the factory uses that layout.
+        application: the network's name, one of ``labkit.config.architectures.APPLICATIONS``.
+        num_classes: number of logits.
 
-    Raises InputError for images that are too small, or don't have three channels.
+    Raises:
+        InputError: the images are too small or don't have three channels.
     """
     x = images
     if layers.data_format == "channels_first":
@@ -44,8 +45,8 @@ def keras_application(
     image_shape = x.shape[1:]
     if min(image_shape[:2]) < SMALLEST or image_shape[2] != 3:
         raise InputError(
-            f"--model keras_application takes images of {SMALLEST}x{SMALLEST} pixels or more and 3 channels, "
-            f"not {'x'.join(map(str, image_shape))}; name another --model"
+            f"--model keras_application needs images of {SMALLEST}x{SMALLEST} pixels or more and 3 channels, "
+            f"not {'x'.join(map(str, image_shape))}; choose another --model"
         )
     if application not in TAKES_STANDARDIZED:
         x = keras.layers.Rescaling(
@@ -72,13 +73,13 @@ def bare_application(application: str, image_shape: tuple[int, int, int]) -> ker
 
 
 def stage_name(layer: keras.Layer, image_shape: tuple[int, int, int]) -> str:
-    """Return labkit's name of a layer of ``bare_application``."""
+    """Return labkit's name for a layer of :func:`bare_application`."""
     halvings = round(math.log2(image_shape[0] / layer.output.shape[1]))
     return f"stage{halvings}_{layer.name}"
 
 
 def _remade(layers: LayerFactory, layer: keras.Layer, image_shape: tuple[int, int, int]) -> keras.Layer:
-    """Return a new layer like ``layer``, in the factory's precision, with its normalization and seeds."""
+    """Return a new layer like ``layer`` with the factory's precision, normalization and seeds."""
     name = stage_name(layer, image_shape)
     if isinstance(layer, keras.layers.BatchNormalization):
         return layers.norm_layer(name=name, epsilon=layer.epsilon, data_format="channels_last")

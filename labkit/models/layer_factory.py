@@ -1,4 +1,4 @@
-"""Layers with everything decided that an architecture should not have to know."""
+"""Make layers whose layout, precision, normalization and seed an architecture need not know."""
 
 import contextlib
 from collections import Counter
@@ -14,11 +14,11 @@ __all__ = ["LayerFactory"]
 
 
 class LayerFactory:
-    """Make and apply layers with one layout, precision, normalization and seed.
+    """Make and apply layers with a common layout, precision, normalization and seed.
 
-    Each method applies a new layer to a Keras tensor. Every layer with random initial weights gets a
-    seed of its own, derived from ``seed`` and the order of construction; and a name that says where in the
-    network it is, such as ``stage2_block1_conv2`` (see ``part``).
+    Most methods apply a new layer to a Keras tensor. Every layer with random initial weights gets its own
+    seed, derived from ``seed`` and the order of construction. Layers with weights get a name that says where
+    in the network they are, such as ``stage2_block1_conv2`` (see ``name_scope``).
 
     Args:
         data_format: ``channels_last`` or ``channels_first``.
@@ -43,8 +43,8 @@ class LayerFactory:
         self.dtype = dtype
         self._seed = seed
         self._layers_with_weights = 0
-        self._part: str | None = None
-        self._named: Counter[str] = Counter()
+        self._scope: str | None = None
+        self._names: Counter[str] = Counter()
         self._batch_norm: dict[str, Any] = {
             "decay": batch_norm_decay,
             "epsilon": batch_norm_epsilon,
@@ -52,24 +52,25 @@ class LayerFactory:
         }
 
     @contextlib.contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Name the layers with weights that are made within: ``<name>_conv1``, ``<name>_norm1`` and so on.
+    def name_scope(self, scope: str) -> Iterator[None]:
+        """Name the layers with weights made within the block ``<scope>_conv1``, ``<scope>_norm1`` and so on.
 
-        ``name``: the stage, with what it has inside behind an underscore (``labkit.models.stages``).
+        ``scope`` must begin with the stage, for example ``stage2`` or ``stage2_block1``: freezing finds the
+        layers of a stage by it (``labkit.models.stages``).
         """
-        outer, self._part = self._part, name
+        outer, self._scope = self._scope, scope
         try:
             yield
         finally:
-            self._part = outer
+            self._scope = outer
 
     def _name(self, kind: str) -> str | None:
-        """Return the next name for a layer of this kind; None outside of all parts, where Keras finds one."""
-        if self._part is None:
+        """Return the next name for a layer of this kind; None, for Keras's default, outside of scopes."""
+        if self._scope is None:
             return None
-        stem = f"{self._part}_{kind}"
-        self._named[stem] += 1
-        return f"{stem}{self._named[stem]}"
+        stem = f"{self._scope}_{kind}"
+        self._names[stem] += 1
+        return f"{stem}{self._names[stem]}"
 
     def next_seed(self) -> int:
         """Return the seed of the next layer with random initial weights."""
@@ -83,7 +84,7 @@ class LayerFactory:
     def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
         """Convolution without bias, ``same`` padding, He initialization (He et al., 2015b).
 
-        ``dirac``: as many filters as there are input channels begin as the identity.
+        ``dirac``: initialize the first filters, one for each input channel, to the identity.
         """
         initializer = keras.initializers.HeNormal(self.next_seed())
         layer = keras.layers.Conv2D(
@@ -100,7 +101,7 @@ class LayerFactory:
         return layer(x)
 
     def biased_conv(self, x, filters: int, kernel_size: int, *, stddev: float, bias: float):
-        """Convolution with a bias that begins at ``bias``; normal weights, cut at 2 ``stddev``."""
+        """Convolution with initial bias ``bias`` and normal initial weights, truncated at 2 ``stddev``."""
         layer = keras.layers.Conv2D(
             filters,
             kernel_size,
@@ -114,7 +115,10 @@ class LayerFactory:
         return layer(x)
 
     def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
-        """Dense layer on [batch, features]; without ``stddev`` He initialization, else as ``biased_conv``."""
+        """Dense layer on [batch, features].
+
+        ``stddev``: of normal initial weights, truncated at twice that; None: He initialization.
+        """
         seed = self.next_seed()
         layer = keras.layers.Dense(
             units,
@@ -130,7 +134,7 @@ class LayerFactory:
         return layer(x)
 
     def whitening(self, x):
-        """Convolution with a frozen 2x2 kernel that whitens the training images' patches, and a bias."""
+        """Convolution with a trained bias and a frozen 2x2 kernel that whitens patches of the images."""
         layer = self.whitening_layer(
             2 * 2 * 2 * self.channels(x),
             2,
@@ -142,7 +146,7 @@ class LayerFactory:
         return layer(x)
 
     def norm(self, x, *, scale: bool = True):
-        """Batch normalization; ``scale``: whether its factor is trained."""
+        """Batch normalization; ``scale``: whether gamma is trained."""
         return self.norm_layer(name=self._name("norm"), scale=scale)(x)
 
     def norm_layer(
@@ -153,14 +157,14 @@ class LayerFactory:
         epsilon: float | None = None,
         data_format: str | None = None,
     ) -> keras.Layer:
-        """Return a batch normalization; None stands for the factory's own value."""
-        own = {} if epsilon is None else {"epsilon": epsilon}
+        """Return a batch normalization layer; for ``epsilon`` and ``data_format``, None is the factory's."""
+        changes = {} if epsilon is None else {"epsilon": epsilon}
         return BatchNormalization(
             data_format=data_format or self.data_format,
             dtype=self.dtype,
             scale=scale,
             name=name,
-            **(self._batch_norm | own),
+            **(self._batch_norm | changes),
         )
 
     def relu(self, x):
@@ -172,7 +176,7 @@ class LayerFactory:
         return keras.layers.Activation("sigmoid", dtype=self.dtype)(x)
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
-        """Local response normalization, see ``LocalResponseNormalization``."""
+        """Local response normalization; see ``LocalResponseNormalization``."""
         layer = LocalResponseNormalization(
             depth_radius, bias, alpha, beta, data_format=self.data_format, dtype=self.dtype
         )
@@ -191,20 +195,24 @@ class LayerFactory:
         return self.relu(self.norm(x))
 
     def add(self, x, y):
-        """Sum of two tensors of one shape."""
+        """Sum of two tensors of the same shape."""
         return keras.layers.Add(dtype=self.dtype)([x, y])
 
     def average_pool(self, x, size: int):
-        """Average over ``size`` x ``size`` windows that don't overlap; smaller ones at the border."""
+        """Average over ``size`` x ``size`` windows that don't overlap; those at the border may be smaller."""
         layer = keras.layers.AveragePooling2D(
             size, padding="same", data_format=self.data_format, dtype=self.dtype
         )
         return layer(x)
 
     def max_pool(self, x, size: int, stride: int | None = None, *, padding: str = "valid"):
-        """Maximum over ``size`` x ``size`` windows, ``stride`` apart (None: ``size``, they do not overlap).
+        """Maximum over ``size`` x ``size`` windows.
 
-        ``padding``: ``valid``: a rest at the border is dropped; ``same``: it has a window, too.
+        Args:
+            x: float tensor of rank 4.
+            size: side of a window.
+            stride: distance of the windows; None is ``size``, so that they don't overlap.
+            padding: ``valid`` drops pixels at the border that don't fill a window; ``same`` pools them too.
         """
         layer = keras.layers.MaxPooling2D(
             size, stride, padding, data_format=self.data_format, dtype=self.dtype
@@ -216,7 +224,7 @@ class LayerFactory:
         return keras.layers.GlobalMaxPooling2D(data_format=self.data_format, dtype=self.dtype)(x)
 
     def pad_channels(self, x, channels: int):
-        """Zero channels before and after, up to ``channels``."""
+        """Add zero channels on both sides, up to ``channels`` in total."""
         extra = channels - self.channels(x)
         channel_padding = [extra // 2, extra - extra // 2]
         padding = [[0, 0], [0, 0], [0, 0], channel_padding]
@@ -229,11 +237,11 @@ class LayerFactory:
         return keras.layers.GlobalAveragePooling2D(data_format=self.data_format, dtype=self.dtype)(x)
 
     def flatten(self, x):
-        """[batch, height * width * channels], in this order of the features whatever the layout is."""
+        """Flatten to [batch, height * width * channels], with the same order of features in both layouts."""
         return keras.layers.Flatten(data_format=self.data_format, dtype=self.dtype)(x)
 
     def scale_channels(self, x, factors):
-        """Multiply each channel of ``x`` by its factor, [batch, channels]."""
+        """Multiply each channel of ``x`` by its factor; ``factors``: [batch, channels]."""
         channels = self.channels(x)
         shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
         factors = keras.layers.Reshape(shape, dtype=self.dtype)(factors)
@@ -242,9 +250,14 @@ class LayerFactory:
     def logits(
         self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
     ):
-        """Dense layer in float32 at least, so that the loss is computed in full precision.
+        """Dense layer in float32 or float64, so that the loss is computed in full precision.
 
-        ``scale``: a constant factor of the logits. ``stddev``: as in ``dense``, else Glorot initialization.
+        Args:
+            x: features [batch, features].
+            num_classes: number of logits.
+            use_bias: whether the layer has a bias.
+            scale: constant factor of the logits.
+            stddev: as in ``dense``; None: Glorot initialization.
         """
         seed = self.next_seed()
         initializer = (

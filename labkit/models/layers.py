@@ -17,7 +17,7 @@ __all__ = [
     "shifting_only",
 ]
 
-# Per thread, because MirroredStrategy traces each replica in a thread of its own.
+# Thread-local, because MirroredStrategy traces each replica in its own thread.
 _RECORDING = threading.local()
 
 
@@ -25,9 +25,9 @@ _RECORDING = threading.local()
 def recorded_batch_statistics(
     frozen: Collection["BatchNormalization"] = (),
 ) -> Iterator[list[tuple["BatchNormalization", tf.Tensor, tf.Tensor]]]:
-    """Collect (layer, mean, variance) of every batch normalization called in training within the block.
+    """Collect (layer, mean, variance) from every batch normalization called for training in the block.
 
-    Those in ``frozen`` normalize by their moving averages there, as in inference, and have nothing to record.
+    Layers in ``frozen`` normalize by their moving averages, as in inference, and record nothing.
     """
     outer: tuple[Any, Any] = getattr(_RECORDING, "statistics", None), getattr(_RECORDING, "frozen", ())
     _RECORDING.statistics, _RECORDING.frozen = [], frozenset(map(id, frozen))
@@ -39,9 +39,9 @@ def recorded_batch_statistics(
 
 @contextlib.contextmanager
 def shifting_only(offsets: Mapping["BatchNormalization", tf.Tensor]) -> Iterator[None]:
-    """Let the given layers, called for prediction within the block, add their offset [channels] only.
+    """Make the given layers only add their offset [channels] when called for prediction in the block.
 
-    For inputs that were scaled before (``labkit.models.folding``).
+    For inputs that are already scaled (``labkit.models.folding``).
     """
     outer = getattr(_RECORDING, "offsets", {})
     _RECORDING.offsets = {id(layer): offset for layer, offset in offsets.items()}
@@ -55,20 +55,21 @@ def shifting_only(offsets: Mapping["BatchNormalization", tf.Tensor]) -> Iterator
 class BatchNormalization(keras.layers.Layer):
     """Batch normalization with TensorFlow's fused kernel (Ioffe & Szegedy, 2015).
 
-    Keras's own layer computes the moments op by op; ``benchmarks/train_step.py`` shows the difference.
-    In training the layer hands the statistics of its batch to ``recorded_batch_statistics`` instead of
-    updating its moving averages: the training step combines them over the replicas, in one packed
-    reduction, so that the moving averages are equal on every replica.
+    Keras's layer computes the moments with separate operations; ``benchmarks/train_step.py`` measures the
+    difference. In training, this layer does not update its moving averages but passes the batch's statistics
+    to ``recorded_batch_statistics``. The training step combines them over the replicas in one reduction, so
+    the moving averages are equal on every replica.
 
     Args:
         data_format: ``channels_last`` ([batch, height, width, channels]) or ``channels_first``.
-        decay: share of the old moving average kept at each update.
+        decay: fraction of the old moving average that each update keeps.
         epsilon: added to the variance.
-        scale: whether gamma is trained; it stays 1 otherwise.
-        synchronized: take the statistics over all replicas' slices of the batch. One replica alone
-            uses the fused kernel all the same; with several, the moments are reduced between them.
+        synchronized: whether to compute the statistics over the batches of all replicas. With one replica the
+            fused kernel is used anyway; with several, the moments are reduced over the replicas.
+        scale: whether gamma is trained; otherwise it stays 1.
 
-    Call arguments: ``inputs``, float [4-D]; ``training``. Returns the same shape and dtype.
+    Call arguments: ``inputs``, a float tensor of rank 4, and ``training``. Returns a tensor of the same shape
+    and dtype.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class BatchNormalization(keras.layers.Layer):
         offset = None if training else getattr(_RECORDING, "offsets", {}).get(id(self))
         if offset is not None:
             return tf.nn.bias_add(inputs, tf.cast(offset, inputs.dtype), self._layout)
-        is_double = self.compute_dtype == "float64"  # has no fused kernel
+        is_double = self.compute_dtype == "float64"  # there is no fused kernel for it
         if not training or id(self) in getattr(_RECORDING, "frozen", ()):
             if is_double:
                 moving = map(tf.convert_to_tensor, (self.moving_mean, self.moving_variance))
@@ -147,12 +148,13 @@ class BatchNormalization(keras.layers.Layer):
         return "NHWC" if self.data_format == "channels_last" else "NCHW"
 
     def _moments(self, inputs, synchronizes: bool):
-        """Return mean and variance [channels] of the batch, and how many values each is of.
+        """Return mean and variance [channels] of the batch, and the number of values per channel.
 
-        The variance of the whole batch is the mean of the slices' variances plus the variance of their means
-        (Chan, Golub & LeVeque, 1983), in one reduction. The mean of the squares minus the square of the mean
-        would be wrong in float32 by 0.4 % where the mean is 30 standard deviations, and one replica's kernel
-        isn't. The means are relative to the moving mean, which is near them and equal on all replicas.
+        The variance of the global batch is the mean of the replicas' variances plus the variance of their
+        means (Chan, Golub & LeVeque, 1983), which takes one reduction. The mean of the squares minus the
+        square of the mean would have an error of 0.4 % in float32 if the mean is 30 standard deviations; the
+        fused kernel has no such error. For the same reason the moving mean, which is close to the means and
+        equal on all replicas, is subtracted from them first.
         """
         axes = [0, 1, 2] if self.data_format == "channels_last" else [0, 2, 3]
         values = tf.cast(inputs, self.gamma.dtype)
@@ -170,7 +172,7 @@ class BatchNormalization(keras.layers.Layer):
         return shifted + shift, variance, count * context.num_replicas_in_sync
 
     def _affine(self, inputs, mean, variance):
-        """Return ``inputs`` normalized by mean and variance [channels], op by op."""
+        """Return ``inputs`` normalized by mean and variance [channels], without the fused kernel."""
         shape = [1, 1, 1, -1] if self.data_format == "channels_last" else [1, -1, 1, 1]
         scale = tf.math.rsqrt(variance + self.epsilon) * tf.convert_to_tensor(self.gamma)
         offset = tf.convert_to_tensor(self.beta) - mean * scale
@@ -198,16 +200,17 @@ class BatchNormalization(keras.layers.Layer):
 class LocalResponseNormalization(keras.layers.Layer):
     """Local response normalization (Krizhevsky et al., "ImageNet Classification ...", 2012, section 3.3).
 
-    x / (bias + alpha * sum of the squares of the 2 * depth_radius + 1 nearest channels) ** beta. The sum is a
-    product with a band matrix, which every precision and both layouts have; ``tf.nn.lrn`` knows float32,
-    channels last, and is slower.
+    Computes x / (bias + alpha * sum of the squares of the 2 * depth_radius + 1 nearest channels) ** beta. The
+    sum is a product with a band matrix, which works in every precision and both layouts. ``tf.nn.lrn`` is
+    slower and supports only float32 and channels last.
 
     Args:
-        depth_radius: how many channels on either side count.
-        bias, alpha, beta: see above.
+        depth_radius: number of channels to include on each side.
+        bias, alpha, beta: see the formula.
         data_format: ``channels_last`` ([batch, height, width, channels]) or ``channels_first``.
 
-    Call argument: ``inputs``, float [4-D]. Returns the same shape and dtype, computed in float32 at least.
+    Call argument: ``inputs``, a float tensor of rank 4. Returns a tensor of the same shape and dtype. The
+    computation is in float32 or float64.
     """
 
     def __init__(
@@ -240,7 +243,7 @@ class LocalResponseNormalization(keras.layers.Layer):
             rows = keras.ops.reshape(squares, (-1, channels, squares.shape[2] * squares.shape[3]))
             sums = keras.ops.reshape(keras.ops.matmul(band, rows), (-1, *squares.shape[1:]))
         divisor = self.bias + self.alpha * sums
-        if self.beta == 0.75:  # two roots are much faster than a power
+        if self.beta == 0.75:  # two square roots are much faster than a power
             root = keras.ops.rsqrt(divisor)
             factor = root * keras.ops.sqrt(root)
         else:
@@ -263,14 +266,14 @@ class LocalResponseNormalization(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="labkit")
 class Dirac(keras.initializers.Initializer):
-    """Initial weights of a convolution whose first filters pass on one input channel each.
+    """Initialize a convolution so that its first filters each copy one input channel.
 
-    Filter i, for i below the number of input channels, is 1 at its middle for channel i and 0 elsewhere; the
-    rest is as ``other`` makes it (Zagoruyko & Komodakis, "DiracNets", 2017, arXiv:1706.00388; in this form
-    airbench, arXiv:2404.00498, section 3.3).
+    Filter i, for i below the number of input channels, is 1 at the centre of channel i and 0 elsewhere. The
+    remaining filters are initialized by ``other`` (Zagoruyko & Komodakis, "DiracNets", 2017,
+    arXiv:1706.00388; in this form from airbench, arXiv:2404.00498, section 3.3).
 
     Args:
-        other: the initializer of the filters beyond the input channels.
+        other: the initializer of the remaining filters.
     """
 
     def __init__(self, other: keras.initializers.Initializer) -> None:
@@ -279,10 +282,10 @@ class Dirac(keras.initializers.Initializer):
     def __call__(self, shape, dtype=None):
         """Return weights of ``shape``, [height, width, input channels, filters]."""
         height, width, channels, filters = shape
-        passed = min(channels, filters)
-        identity = np.zeros((height, width, channels, passed), np.float32)
-        identity[height // 2, width // 2, range(passed), range(passed)] = 1.0
-        rest = self.other(shape, dtype=dtype)[..., passed:]
+        copied = min(channels, filters)
+        identity = np.zeros((height, width, channels, copied), np.float32)
+        identity[height // 2, width // 2, range(copied), range(copied)] = 1.0
+        rest = self.other(shape, dtype=dtype)[..., copied:]
         return keras.ops.concatenate([keras.ops.cast(identity, dtype), rest], axis=-1)
 
     def get_config(self):

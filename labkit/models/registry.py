@@ -1,4 +1,4 @@
-"""From a model configuration to a Keras model."""
+"""Build a Keras model from a model configuration."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def _residual(config: ModelConfig) -> dict[str, Any]:
     return {"num_layers": config.depth, "version": config.resnet_version, "block": config.block}
 
 
-# For each name in config.architectures: the function, and the configuration's fields that it takes.
+# For each name in config.architectures: the function, and its arguments taken from the configuration.
 BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, Any]]]] = {
     "resnet": (resnet, _residual),
     "se_resnet": (se_resnet, _residual),
@@ -54,10 +54,21 @@ def build_model(
     data_format: str = "channels_last",
     seed: int = 0,
 ) -> keras.Model:
-    """Return a functional model: images float32 [batch, height, width, channels] to logits [batch, classes].
+    """Return a functional model that maps images to logits. Call it inside ``strategy.scope()``.
 
-    Images are channels last whatever ``data_format`` is; the model transposes them on its device.
-    Call it inside ``strategy.scope()``.
+    The model takes images float32 [batch, height, width, channels] with either ``data_format``; with
+    ``channels_first`` it transposes them on its device. It returns logits [batch, num_classes] in float32, or
+    float64 if that is the precision.
+
+    Args:
+        config: architecture, its size, precision and batch normalization.
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        data_format: layout of the activations, ``channels_last`` or ``channels_first``.
+        seed: decides the initial weights.
+
+    Raises:
+        InputError: the architecture does not accept images of this shape.
     """
     layers = LayerFactory(
         data_format=data_format,
@@ -68,7 +79,8 @@ def build_model(
         sync_batch_norm=config.sync_batch_norm,
     )
     inputs = keras.Input(image_shape, name="images", dtype="float32")
-    # A checkpoint names layers by their number: what one layout saved, the other is to load.
+    # Checkpoints identify layers by number, and a checkpoint of one layout must load into the other; so both
+    # layouts have a layer here.
     is_first = data_format == "channels_first"
     images = (keras.layers.Permute((3, 1, 2)) if is_first else keras.layers.Identity())(inputs)
     network, values = BUILDERS[config.model]

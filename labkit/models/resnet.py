@@ -28,29 +28,29 @@ def resnet(
     num_classes: int,
     recalibrate: Callable[[LayerFactory, Any], Any] | None = None,
 ) -> keras.KerasTensor:
-    """Return the logits, float32 [batch, num_classes], of a ResNet over ``images``.
+    """Return the logits of a ResNet for ``images``, float32 [batch, num_classes].
 
     Args:
-        layers: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the factory says so.
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
         num_layers: 6n+2 (basic) or 9n+2 (bottleneck).
-        version: 1 (activation after the sum) or 2 (before the convolutions).
+        version: 1 (activation after the sum) or 2 (activation before the convolutions).
         block: ``basic`` or ``bottleneck``.
-        num_classes: of the logits.
-        recalibrate: applied to what a block computes, before the shortcut is added (see ``senet``).
+        num_classes: number of logits.
+        recalibrate: applied to a block's residual before the shortcut is added (see ``senet``).
     """
     bottleneck = block == "bottleneck"
     blocks_per_stage = (num_layers - 2) // (9 if bottleneck else 6)
     residual_block = _block_v1 if version == 1 else _block_v2
 
-    with layers.part("stem"):
+    with layers.name_scope("stem"):
         x = layers.conv(images, STAGE_WIDTHS[0], 3)
         if version == 1:
             x = layers.norm_relu(x)
     for stage, width in enumerate(STAGE_WIDTHS, start=1):
         for index in range(blocks_per_stage):
             stride = 2 if stage > 1 and index == 0 else 1
-            with layers.part(f"stage{stage}_block{index + 1}"):
+            with layers.name_scope(f"stage{stage}_block{index + 1}"):
                 residual, shortcut = residual_block(layers, x, width, stride, bottleneck)
                 if recalibrate is not None:
                     residual = recalibrate(layers, residual)
@@ -58,13 +58,13 @@ def resnet(
             if version == 1:
                 x = layers.relu(x)
     if version == 2:
-        with layers.part(f"stage{len(STAGE_WIDTHS)}"):
+        with layers.name_scope(f"stage{len(STAGE_WIDTHS)}"):
             x = layers.norm_relu(x)
     return layers.logits(layers.global_average(x), num_classes)
 
 
 def _block_v1(layers: LayerFactory, x, width: int, stride: int, bottleneck: bool):
-    """Return conv-norm-relu ... conv-norm, and the shortcut; a relu follows their sum."""
+    """Return the residual, conv-norm-relu ... conv-norm, and the shortcut; a ReLU follows their sum."""
     out_channels = width * (BOTTLENECK_EXPANSION if bottleneck else 1)
     shortcut = _shortcut(layers, x, out_channels, stride, bottleneck, norm=True)
     if bottleneck:
@@ -78,11 +78,11 @@ def _block_v1(layers: LayerFactory, x, width: int, stride: int, bottleneck: bool
 
 
 def _block_v2(layers: LayerFactory, x, width: int, stride: int, bottleneck: bool):
-    """Return norm-relu-conv ... norm-relu-conv, and the shortcut."""
+    """Return the residual, norm-relu-conv ... norm-relu-conv, and the shortcut."""
     out_channels = width * (BOTTLENECK_EXPANSION if bottleneck else 1)
     activated = layers.norm_relu(x)
     changes_shape = stride != 1 or layers.channels(x) != out_channels
-    # Where the shape changes, the shortcut starts from the activated input (He et al., 2016, section 4.1).
+    # If the shape changes, the shortcut starts from the activated input (He et al., 2016, section 4.1).
     shortcut = _shortcut(
         layers, activated if changes_shape else x, out_channels, stride, bottleneck, norm=False
     )
@@ -97,7 +97,7 @@ def _block_v2(layers: LayerFactory, x, width: int, stride: int, bottleneck: bool
 
 
 def _shortcut(layers: LayerFactory, x, out_channels: int, stride: int, project: bool, norm: bool):
-    """Identity; where the shape changes, pooling and zero channels (option A) or a projection (option B)."""
+    """Return x, or if the shape changes, x pooled with zero channels (option A) or projected (option B)."""
     in_channels = layers.channels(x)
     if stride == 1 and in_channels == out_channels:
         return x

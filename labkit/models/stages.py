@@ -1,4 +1,4 @@
-"""The parts of a network by name: what freezing, thawing and a new head are about."""
+"""Find a network's stages and head by layer name, for freezing, unfreezing and replacing the head."""
 
 import keras
 
@@ -10,7 +10,7 @@ HEAD = "logits"
 
 
 def layers_with_weights(model: keras.Model) -> list[keras.Layer]:
-    """Return the layers with weights, those of models within ``model`` too, from the images to the logits."""
+    """Return all layers with weights, including those of nested models, ordered from images to logits."""
     found = []
     for layer in model.layers:
         found += layers_with_weights(layer) if isinstance(layer, keras.Model) else [layer]
@@ -18,10 +18,10 @@ def layers_with_weights(model: keras.Model) -> list[keras.Layer]:
 
 
 def stages(model: keras.Model) -> dict[str, list[keras.Layer]]:
-    """Return the layers with weights by stage, from the images to the logits.
+    """Return the layers with weights by stage, ordered from images to logits.
 
-    A layer's name begins with its stage (``LayerFactory.part``): ``stage2`` of ``stage2_block1_conv1``; the
-    head is ``logits``.
+    The stage is the beginning of a layer's name (``LayerFactory.name_scope``): ``stage2_block1_conv1`` is in
+    ``stage2``. The head is ``logits``.
     """
     found: dict[str, list[keras.Layer]] = {}
     for layer in layers_with_weights(model):
@@ -30,7 +30,7 @@ def stages(model: keras.Model) -> dict[str, list[keras.Layer]]:
 
 
 def varying_weights(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the weights of a layer without those that never change: a normalization's factor of 1."""
+    """Return a layer's weights without the constant gamma of a batch normalization with ``scale=False``."""
     if isinstance(layer, BatchNormalization) and not layer.scale:
         return [weight for weight in layer.weights if weight is not layer.gamma]
     return list(layer.weights)

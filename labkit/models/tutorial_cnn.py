@@ -1,9 +1,10 @@
-"""The network of TensorFlow's CIFAR-10 tutorial, of the years before residual networks were everywhere.
+"""The network of TensorFlow's CIFAR-10 tutorial, from the time before residual networks were common.
 
-``tutorials/image/cifar10/cifar10.py`` in github.com/tensorflow/models, after Alex Krizhevsky's cuda-convnet:
-two convolutions with local response normalization, two dense layers. The tutorial crops its images to 24x24
-pixels (1,068,298 parameters); this takes what the data set has, and at 32x32 the first dense layer has more
-weights. Decay of the dense layers alone and averaged weights belong to the tutorial's training, not to it.
+It comes from ``tutorials/image/cifar10/cifar10.py`` in github.com/tensorflow/models, after Alex Krizhevsky's
+cuda-convnet: two convolutions with local response normalization, then two dense layers. The tutorial crops
+its images to 24x24 pixels (1,068,298 parameters). Here the images keep their size, and at 32x32 the first
+dense layer has more weights. The tutorial also decays only the dense layers and averages the weights; that is
+part of its training, not of the network.
 """
 
 from typing import Any
@@ -23,22 +24,22 @@ LOGITS: dict[str, Any] = {"stddev": 1 / 192}
 
 
 def tutorial_cnn(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTensor:
-    """Return the logits, float32 [batch, num_classes], of the tutorial's network over ``images``.
+    """Return the logits of the tutorial's network for ``images``, float32 [batch, num_classes].
 
     Args:
-        layers: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the factory says so.
-        num_classes: of the logits.
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+        num_classes: number of logits.
     """
-    with layers.part("stage1"):
+    with layers.name_scope("stage1"):
         x = layers.relu(layers.biased_conv(images, **CONVOLUTION, bias=0.0))
     x = layers.local_response_norm(layers.max_pool(x, **POOL), **NORMALIZATION)
-    with layers.part("stage2"):
+    with layers.name_scope("stage2"):
         x = layers.relu(layers.biased_conv(x, **CONVOLUTION, bias=0.1))
-    # Normalization and pool stand the other way round here.
+    # Here normalization comes before pooling.
     x = layers.max_pool(layers.local_response_norm(x, **NORMALIZATION), **POOL)
     x = layers.flatten(x)
-    with layers.part("stage3"):
+    with layers.name_scope("stage3"):
         x = layers.relu(layers.dense(x, 384, **DENSE))
         x = layers.relu(layers.dense(x, 192, **DENSE))
     return layers.logits(x, num_classes, **LOGITS)

@@ -1,8 +1,8 @@
-"""Wide residual networks for 32x32 images: few blocks of many channels.
+"""Wide residual networks for 32x32 images: few blocks with many channels.
 
 Zagoruyko & Komodakis, "Wide Residual Networks" (2016), arXiv:1605.07146: blocks of two 3x3 convolutions with
-the activation before them, k times the channels of a ResNet. WRN-d-k has depth d = 6n+4 and width k. Dropout
-between the convolutions, which the paper also tries, is left out.
+the activation before them and k times as many channels as in a ResNet. WRN-d-k has depth d = 6n+4 and width
+factor k. The paper also tries dropout between the convolutions; it is left out here.
 """
 
 import keras
@@ -18,31 +18,31 @@ STAGE_WIDTHS = (16, 32, 64)  # table 1, conv2 to conv4, times k
 def wide_resnet(
     layers: LayerFactory, images, *, num_layers: int, width_factor: float, num_classes: int
 ) -> keras.KerasTensor:
-    """Return the logits, float32 [batch, num_classes], of a wide ResNet over ``images``.
+    """Return the logits of a wide ResNet for ``images``, float32 [batch, num_classes].
 
     Args:
-        layers: makes the layers, with layout, precision, normalization and seed decided.
-        images: float [batch, height, width, channels], or channels first where the factory says so.
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
         num_layers: 6n+4.
         width_factor: k, which multiplies the channels of the stages.
-        num_classes: of the logits.
+        num_classes: number of logits.
     """
     blocks_per_stage = (num_layers - 4) // 6
 
-    with layers.part("stem"):
+    with layers.name_scope("stem"):
         x = layers.conv(images, STEM_WIDTH, 3)
     for stage, width in enumerate(STAGE_WIDTHS, start=1):
         for index in range(blocks_per_stage):
             stride = 2 if stage > 1 and index == 0 else 1
-            with layers.part(f"stage{stage}_block{index + 1}"):
+            with layers.name_scope(f"stage{stage}_block{index + 1}"):
                 x = _block(layers, x, round(width * width_factor), stride)
-    with layers.part(f"stage{len(STAGE_WIDTHS)}"):
+    with layers.name_scope(f"stage{len(STAGE_WIDTHS)}"):
         x = layers.norm_relu(x)
     return layers.logits(layers.global_average(x), num_classes)
 
 
 def _block(layers: LayerFactory, x, width: int, stride: int):
-    """norm-relu-conv twice, plus the shortcut: identity, or a projection of the activated input."""
+    """Return norm-relu-conv-norm-relu-conv plus the shortcut: x, or a projection of the activated input."""
     activated = layers.norm_relu(x)
     changes_shape = stride != 1 or layers.channels(x) != width
     shortcut = layers.conv(activated, width, 1, stride) if changes_shape else x

@@ -1,9 +1,9 @@
-"""Muon: updates of convolutions whose directions all have about the same length.
+"""Muon: update the kernels of convolutions by the orthogonalized momentum.
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024),
-https://kellerjordan.github.io/posts/muon/, in the form that airbench's record of CIFAR-10 has
-(``airbench94_muon.py``): the kernels are kept at one length besides, so that the learning rate alone says how
-far an update turns them.
+https://kellerjordan.github.io/posts/muon/, in the variant of airbench's CIFAR-10 record
+(``airbench94_muon.py``). In this variant each update first rescales the kernel to a fixed norm, so the
+learning rate alone decides the relative size of the update.
 """
 
 from collections.abc import Collection
@@ -15,20 +15,21 @@ from labkit.errors import InputError
 from labkit.models.layers import BatchNormalization
 from labkit.models.stages import layers_with_weights, stages
 
-__all__ = ["check_muon", "kernels_of_muon", "move", "orthogonalized"]
+__all__ = ["check_muon", "muon_kernels", "orthogonalized", "update_kernel"]
 
-# The quintic iteration with the steepest slope at zero. Its fixed points are no single value: the singular
-# values end between about 0.7 and 1.2, which serves as well as 1 (ibid.).
+# The quintic iteration with the steepest slope at zero. The singular values do not converge to 1 but end
+# between about 0.7 and 1.2, which works as well (ibid.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 3  # airbench94_muon
 NORMS = (BatchNormalization, keras.layers.BatchNormalization)
 
 
-def kernels_of_muon(model: keras.Model) -> list[keras.Variable]:
-    """Return the trained kernels that muon moves: of convolutions without a bias, before a normalization.
+def muon_kernels(model: keras.Model) -> list[keras.Variable]:
+    """Return the trained kernels that Muon updates: those of convolutions without a bias.
 
-    In a ResNet v2 it follows behind the sum of the block. Where none does, a kernel's length means something,
-    and can't be set. A depthwise convolution is no matrix: each of its filters sees one channel.
+    In labkit's networks these are the convolutions followed by a normalization (in a ResNet v2, after the sum
+    of the block). Muon sets a kernel's norm, which has no effect only if a normalization follows. Depthwise
+    convolutions are excluded: each of their filters uses one channel, so their kernels are not matrices.
     """
     return [
         layer.kernel
@@ -41,41 +42,48 @@ def kernels_of_muon(model: keras.Model) -> list[keras.Variable]:
 
 
 def check_muon(model: keras.Model, frozen: Collection[str]) -> None:
-    """Raise InputError where muon has no kernel to move, or moves one before a frozen normalization.
+    """Check that Muon can train the network.
 
     Args:
         model: the network.
         frozen: names of layers that aren't trained (``Freezing.at``).
+
+    Raises:
+        InputError: there is no kernel for Muon, or a normalization is frozen while Muon updates its stage.
     """
-    moved = {id(kernel) for kernel in kernels_of_muon(model)}
-    if not moved:
+    kernels = {id(kernel) for kernel in muon_kernels(model)}
+    if not kernels:
         raise InputError(
-            f"--optimizer muon moves convolutions without a bias, before a normalization; {model.name} "
-            "has none; take sgd"
+            f"--optimizer muon trains convolutions without a bias that a normalization follows; {model.name} "
+            "has none; choose --optimizer sgd"
         )
     for stage, layers in stages(model).items():
         norms = [layer.name for layer in layers if isinstance(layer, NORMS)]
         trained = [layer for layer in layers if layer.name not in frozen]
         if any(name in frozen for name in norms) and any(
-            id(weight) in moved for layer in trained for weight in layer.trainable_variables
+            id(weight) in kernels for layer in trained for weight in layer.trainable_variables
         ):
             raise InputError(
-                f"--freeze holds a normalization of {stage} and not its convolutions, whose lengths "
-                "--optimizer muon changes; freeze the whole stage, or take sgd"
+                f"--freeze names a normalization of {stage} but not its convolutions, whose norms "
+                "--optimizer muon changes; freeze the whole stage, or choose --optimizer sgd"
             )
 
 
 def orthogonalized(matrix: tf.Tensor, iterations: int = ITERATIONS) -> tf.Tensor:
-    """Return about the nearest matrix with orthonormal rows or columns, of ``matrix``'s shape and dtype.
+    """Return approximately the nearest matrix with orthonormal rows or columns.
 
-    Newton and Schulz's iteration: with singular values U S V^T of ``matrix``, S goes towards ones.
+    The Newton-Schulz iteration, which moves all singular values of ``matrix`` towards 1.
 
     Args:
-        matrix: floating [m, n], static shape.
+        matrix: float [m, n] with static shape.
+        iterations: number of iterations.
+
+    Returns:
+        A matrix of the same shape and dtype.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    x = tf.transpose(matrix) if is_tall else matrix  # the smaller product of a matrix with itself
+    x = tf.transpose(matrix) if is_tall else matrix  # makes x x^T the smaller of the two products
     x /= tf.norm(x) + 1e-7
     for _ in range(iterations):
         gram = tf.matmul(x, x, transpose_b=True)
@@ -83,21 +91,23 @@ def orthogonalized(matrix: tf.Tensor, iterations: int = ITERATIONS) -> tf.Tensor
     return tf.transpose(x) if is_tall else x
 
 
-def move(variable, velocity, gradient, learning_rate, momentum: float):
-    """Update a convolution's kernel and its velocity; return the operation.
+def update_kernel(variable, velocity, gradient, learning_rate, momentum: float):
+    """Update a convolution's kernel and its velocity, and return the operation.
 
     With gradient g, velocity v and weight w of k filters::
 
         v = m v + g;  w = w sqrt(k) / |w| - r orthogonalized(g + m v)
 
     Args:
-        variable: float [height, width, channels, k]; ``velocity`` and ``gradient`` are of its shape.
+        variable: float [height, width, channels, k].
+        velocity: variable of the same shape.
+        gradient: tensor of the same shape.
         learning_rate: scalar.
         momentum: m.
     """
     filters = variable.shape[-1]
-    length = tf.maximum(tf.norm(variable), 1e-12)  # a kernel may begin at zero
+    norm = tf.maximum(tf.norm(variable), 1e-12)  # a kernel may be initialized to zero
     velocity = velocity.assign(momentum * velocity + gradient)
-    ahead = tf.reshape(gradient + momentum * velocity, [-1, filters])
-    direction = tf.reshape(orthogonalized(ahead), variable.shape)
-    return variable.assign(variable * (filters**0.5 / length) - learning_rate * direction)
+    nesterov = tf.reshape(gradient + momentum * velocity, [-1, filters])
+    direction = tf.reshape(orthogonalized(nesterov), variable.shape)
+    return variable.assign(variable * (filters**0.5 / norm) - learning_rate * direction)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the step, in Python floats, easy to check by hand."""
+"""Learning-rate schedules as pure functions of the step, in Python floats."""
 
 import math
 
@@ -6,7 +6,7 @@ from labkit.config import OptimizerConfig
 
 __all__ = ["learning_rate_at"]
 
-# The 2017 cifar10_estimator: epochs at which the learning rate changes, and its factors.
+# From cifar10_estimator (2017): the epochs at which the learning rate changes, and its factors.
 STEP_EPOCHS = (82, 123, 300)
 STEP_FACTORS = (1.0, 0.1, 0.01, 0.002)
 
@@ -18,11 +18,11 @@ def learning_rate_at(
 
     Args:
         step: steps completed before this update, from 0 to ``total_steps - 1``.
-        config: kind of schedule, its height, warm-up.
-        total_steps: steps of the whole run; cosine and one_cycle end there near zero.
-        steps_per_epoch: training examples over the global batch size; need not be whole.
+        config: schedule, peak learning rate and warm-up.
+        total_steps: number of steps in the whole run; cosine and one_cycle end near zero there.
+        steps_per_epoch: number of training examples divided by the global batch size; may be fractional.
 
-    Warm-up multiplies the schedule by ``(step + 1) / warmup_steps`` until that is 1.
+    Warm-up multiplies the schedule by ``(step + 1) / warmup_steps`` until this reaches 1.
     """
     shape = {"steps": _steps, "cosine": _cosine, "one_cycle": _one_cycle, "constant": _constant}
     factor = shape[config.learning_rate_schedule](step, config, total_steps, steps_per_epoch)
@@ -37,19 +37,19 @@ def _steps(step: int, config: OptimizerConfig, total_steps: int, steps_per_epoch
 
 
 def _cosine(step: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:
-    """Loshchilov & Hutter, "SGDR" (2017), one period; it starts when the warm-up is over."""
+    """Half a period of a cosine, starting after the warm-up (Loshchilov & Hutter, "SGDR", 2017)."""
     start = min(config.warmup_steps, total_steps - 1)
-    share = max(0, step - start) / (total_steps - start)
-    return 0.5 * (1 + math.cos(math.pi * share))
+    progress = max(0, step - start) / (total_steps - start)
+    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def _one_cycle(step: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:
-    """Up and down in straight lines (Smith & Topin, "Super-Convergence", 2018); the peak is 1."""
+    """Rise linearly to 1, then fall linearly (Smith & Topin, "Super-Convergence", 2018)."""
     peak = config.one_cycle_peak * total_steps
     position = step + 1
     if position <= peak:
         return config.one_cycle_start + (1 - config.one_cycle_start) * position / peak
-    # Where the peak falls between two steps, the line down starts above it.
+    # If the peak is between two steps, the falling line would start above 1.
     left = min(1.0, (total_steps - step) / (total_steps - peak))
     return config.one_cycle_end + (1 - config.one_cycle_end) * left
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.data.download import TransferError, fetch
+from labkit.data.download import DownloadError, fetch
 from labkit.data.sources import check_connection
 from labkit.errors import InputError
 
@@ -79,7 +79,7 @@ def _fetch(wanted: WeightsFile, path: Path, announce: Callable[[str], None], tim
         announce(f"downloading {wanted.url}")
         fetch(wanted.url, part, timeout, slowest=1024, chunk=1 << 16, announce=announce)
         os.replace(part, path)
-    except (InputError, TransferError, OSError) as error:
+    except (InputError, DownloadError, OSError) as error:
         raise InputError(
             f"--start-from imagenet: {wanted.url} can't be had ({error}); get it elsewhere and put it into "
             f"{path.parent}, or start from a run or a .keras file"

@@ -49,7 +49,7 @@ class FakeCifar:
         return files | {"batches.meta": pickle.dumps({b"label_names": [c.encode() for c in CLASSES]}, 2)}
 
     def folder(self, parent: Path, layout: str, **replaced: bytes | None) -> Path:
-        """Write a layout's folder under `parent`; `replaced` files get other contents, or none."""
+        """Write a layout's folder under `parent`; `replaced` maps file names to other content or None."""
         folder = parent / {"python": "cifar-10-batches-py", "binary": "cifar-10-batches-bin"}[layout]
         folder.mkdir(parents=True)
         for name, content in (self.files(layout) | replaced).items():
@@ -64,7 +64,7 @@ class FakeCifar:
 
 
 def write_tar(path: Path, files: dict[str, bytes], extra: tuple[tarfile.TarInfo, ...] = ()) -> Path:
-    """Write a .tar.gz with `files`, followed by members without content."""
+    """Write a .tar.gz with `files`, followed by empty `members`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():
@@ -100,7 +100,7 @@ def make_tar():
 
 @pytest.fixture(scope="session")
 def prepared(fake_cifar: FakeCifar, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """Return the small data set, prepared: 87 train, 13 validation, 33 test examples. Not to be changed."""
+    """Return the small data set, prepared: 87 train, 13 validation, 33 test examples. Read only."""
     data_dir = tmp_path_factory.mktemp("data")
     archive = fake_cifar.archive(data_dir / "source" / "cifar.tar.gz", "python")
     return prepare(

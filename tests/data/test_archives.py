@@ -1,4 +1,4 @@
-"""Both published layouts, as archive or folder, and everything that can be wrong with one."""
+"""Both published layouts, as archive and as folder, and all ways in which a source can be damaged."""
 
 import gzip
 import os
@@ -18,7 +18,7 @@ LAYOUTS = ("python", "binary")
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("form", ["archive", "folder", "parent"])
-def test_every_form_of_either_layout_gives_the_same_data(fake_cifar, tmp_path, layout, form):
+def test_both_layouts_give_the_same_data_in_every_form(fake_cifar, tmp_path, layout, form):
     if form == "archive":
         source = fake_cifar.archive(tmp_path / "a.tar.gz", layout)
     else:
@@ -41,8 +41,8 @@ def _member(name, kind, link=""):
 
 
 @pytest.mark.parametrize("name", ["../data_batch_1", "/etc/passwd", "a/../../b", ".."])
-def test_names_that_lead_out_of_the_archive_are_refused(make_tar, tmp_path, name):
-    with pytest.raises(InputError, match="leads out of the archive"):
+def test_names_that_point_outside_the_archive_are_refused(make_tar, tmp_path, name):
+    with pytest.raises(InputError, match="points outside the archive"):
         read_archive(make_tar(tmp_path / "a.tar.gz", {name: b"x"}))
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_xz_archive_is_refused(fake_cifar, tmp_path):
         read_archive(tmp_path / "a.tar.xz")
 
 
-def test_what_may_never_end_is_refused_unread(tmp_path):
+def test_devices_and_pipes_are_refused_without_reading(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):
         with pytest.raises(InputError, match="neither a file nor a folder"):
@@ -163,7 +163,7 @@ def test_a_batch_that_is_there_twice_is_refused(fake_cifar, make_tar, tmp_path):
 def test_a_missing_file_is_named(fake_cifar, tmp_path, layout):
     for number, name in enumerate(fake_cifar.files(layout)):
         folder = fake_cifar.folder(tmp_path / str(number), layout, **{name: None})
-        with pytest.raises(InputError, match=f"misses {name}"):
+        with pytest.raises(InputError, match=f"lacks {name}"):
             read_archive(folder)
 
 
@@ -198,8 +198,8 @@ _PLANES = np.zeros((20, 3072), np.uint8)
         ({b"data": _PLANES, b"labels": [0.5] * 20}, "not as many integers"),
         ({b"data": _PLANES, b"labels": [-1] * 20}, "labels -1"),
         ({b"data": _PLANES[:, :100], b"labels": [0] * 20}, "rows of 100 bytes"),
-        ({b"data": _PLANES.astype(float), b"labels": [0] * 20}, "no array of bytes"),
-        ({b"data": [1, 2], b"labels": [0] * 2}, "no array of bytes"),
+        ({b"data": _PLANES.astype(float), b"labels": [0] * 20}, "no uint8 array"),
+        ({b"data": [1, 2], b"labels": [0] * 2}, "no uint8 array"),
         ({b"data": _PLANES[:0], b"labels": []}, "is empty"),
         ([1, 2], "instead of a dict"),
     ],
@@ -210,14 +210,14 @@ def test_a_damaged_python_batch_is_named(fake_cifar, tmp_path, batch, message):
         read_archive(folder)
 
 
-def test_class_names_must_be_there_and_differ(fake_cifar, tmp_path):
+def test_class_names_must_exist_and_differ(fake_cifar, tmp_path):
     for number, text in enumerate([b"", b"cat\ncat\n", "k\u00e4fer\n".encode()]):
         folder = fake_cifar.folder(tmp_path / str(number), "binary", **{"batches.meta.txt": text})
         with pytest.raises(InputError, match="batches.meta.txt"):
             read_archive(folder)
 
 
-def test_what_is_no_cifar_says_what_to_give(tmp_path, make_tar):
+def test_other_sources_are_refused_with_a_hint(tmp_path, make_tar):
     (tmp_path / "text").write_text("no archive")
     (tmp_path / "folder").mkdir()
     make_tar(tmp_path / "other.tar.gz", {"readme": b"x"})
@@ -228,7 +228,7 @@ def test_what_is_no_cifar_says_what_to_give(tmp_path, make_tar):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_folders_checksum_follows_its_batches_alone(fake_cifar, tmp_path, layout):
+def test_a_folders_checksum_depends_only_on_its_batches(fake_cifar, tmp_path, layout):
     first = fake_cifar.folder(tmp_path / "1", layout)
     second = fake_cifar.folder(tmp_path / "2", layout, readme=b"other")
     assert source_sha256(first) == source_sha256(second) == source_sha256(tmp_path / "2")

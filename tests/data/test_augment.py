@@ -1,4 +1,4 @@
-"""The distortion: against a NumPy reference, a function of its arguments alone, uniform and independent."""
+"""Distortion equals a NumPy reference, depends only on its arguments, and is uniform and independent."""
 
 from collections import Counter
 
@@ -31,7 +31,7 @@ def _excess(table):
     return (((table - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees)
 
 
-def test_crop_and_flip_is_numpys():
+def test_crop_and_flip_equals_numpy():
     generator = np.random.default_rng(1)
     images = generator.integers(0, 256, (200, 32, 32, 3), np.uint8)
     top, left = generator.integers(0, 2 * PADDING + 1, (2, 200), np.int32)
@@ -46,14 +46,14 @@ def test_crop_and_flip_is_numpys():
     assert result.dtype == np.uint8
 
 
-def test_the_centred_crop_is_the_image():
+def test_the_centred_crop_equals_the_image():
     images = tf.constant(np.random.default_rng(2).integers(0, 256, (5, 32, 32, 3), np.uint8))
     centre = tf.fill([5], PADDING)
     np.testing.assert_array_equal(crop_and_flip(images, centre, centre, tf.zeros([5], tf.bool)), images)
 
 
 @pytest.mark.parametrize(("padding", "mode"), [(0, "constant"), (2, "reflect"), (6, "constant")])
-def test_padding_is_numpys(padding, mode):
+def test_padding_equals_numpy(padding, mode):
     generator = np.random.default_rng(3)
     images = generator.integers(0, 256, (50, 12, 16, 3), np.uint8)
     top, left = generator.integers(0, 2 * padding + 1, (2, 50), np.int32)
@@ -82,7 +82,7 @@ def test_alternating_flips_show_both_sides_in_two_epochs():
     assert 0.4 < (flips(1, "random") == flips(0, "random")).mean() < 0.6
 
 
-def test_draws_do_not_depend_on_the_batch_they_come_in():
+def test_offsets_do_not_depend_on_the_batch():
     index = np.arange(100, dtype=np.int64)
     whole = _draw(3, np.int64(7), index)
     order = np.random.default_rng(0).permutation(100)
@@ -90,7 +90,7 @@ def test_draws_do_not_depend_on_the_batch_they_come_in():
     np.testing.assert_array_equal(_draw(3, np.int64(7), index[17:18]), whole[17:18])
 
 
-def test_seed_epoch_and_index_all_matter():
+def test_offsets_depend_on_seed_epoch_and_index():
     index = np.arange(2000, dtype=np.int64)
     base = _draw(1, np.int64(0), index)
     for other in (
@@ -109,7 +109,7 @@ def test_every_offset_and_flip_is_equally_likely():
     assert (chi_square - 161) / np.sqrt(2 * 161) < 6
 
 
-def test_draws_of_neighbours_and_of_epochs_are_independent():
+def test_offsets_of_neighbours_and_of_epochs_are_independent():
     index = np.arange(100_000, dtype=np.int64)
     now, later = _draw(5, np.int64(0), index), _draw(5, np.int64(1), index)
     for first, second in ((now, later), (now[:-1], now[1:]), (now, _draw(6, np.int64(0), index))):
@@ -132,7 +132,7 @@ def test_standardized_images_have_mean_0_and_deviation_1_over_the_split(prepared
 
 
 def covered_squares(images: np.ndarray, size: int) -> list[tuple[int, int]]:
-    """Return where each image is black; all of it, and nothing else, is one square."""
+    """Return the corner of each image's black square, after checking that the black pixels are one square."""
     found = []
     for image in images:
         rows, columns = np.nonzero((image == 0).all(-1))
@@ -143,24 +143,24 @@ def covered_squares(images: np.ndarray, size: int) -> list[tuple[int, int]]:
     return found
 
 
-def test_cutout_covers_one_square_at_every_place_equally_often():
+def test_cutout_covers_one_square_with_uniform_position():
     count, size = 2000, 5
     images = tf.fill([count, 8, 9, 3], tf.constant(7, tf.uint8))
     index, black = tf.range(count, dtype=tf.int64), np.zeros(3, np.uint8)
-    places = []
+    corners = []
     for epoch in range(2):
         epochs = tf.fill([count], tf.constant(epoch, tf.int64))
-        places.append(
+        corners.append(
             covered_squares(cut_out(images, distortion_key(3), epochs, index, size, black).numpy(), size)
         )
-    counts = Counter(places[0] + places[1])
+    counts = Counter(corners[0] + corners[1])
     assert set(counts) == {(top, left) for top in range(4) for left in range(5)}
     assert min(counts.values()) > 0.7 * 2 * count / 20
-    same = sum(a == b for a, b in zip(*places, strict=True)) / count
+    same = sum(a == b for a, b in zip(*corners, strict=True)) / count
     assert same == pytest.approx(1 / 20, abs=0.02), "two epochs of an image depend on each other"
 
 
-def test_cutout_takes_the_mean_color_after_cropping(prepared):
+def test_cutout_uses_the_mean_color_after_cropping(prepared):
     images = tf.constant(load_split(prepared, "train")[0][:50])
     index = tf.range(50, dtype=tf.int64)
     draws = {"key": distortion_key(0), "epoch": tf.zeros_like(index), "index": index}

@@ -1,4 +1,4 @@
-"""The lock holds, and outlives neither its holder nor its file."""
+"""The lock of a data set's folder, and the check of its free space."""
 
 import threading
 
@@ -8,7 +8,7 @@ from labkit.data.folder import check_space, locked
 from labkit.errors import InputError
 
 
-def test_a_second_holder_waits_and_says_so(tmp_path):
+def test_a_second_process_waits_and_says_so(tmp_path):
     order, waiting = [], threading.Event()
 
     def second():
@@ -21,10 +21,10 @@ def test_a_second_holder_waits_and_says_so(tmp_path):
         assert waiting.wait(30)
         order.append("first")
     thread.join(30)
-    assert order == [f"waiting for another process that prepares {tmp_path / 'set'}", "first", "second"]
+    assert order == [f"waiting for another process that is preparing {tmp_path / 'set'}", "first", "second"]
 
 
-def test_a_waiter_whose_folder_was_removed_makes_it_again(tmp_path):
+def test_a_waiting_process_recreates_a_removed_folder(tmp_path):
     waiting, locked_again = threading.Event(), []
 
     def second():
@@ -40,7 +40,7 @@ def test_a_waiter_whose_folder_was_removed_makes_it_again(tmp_path):
     assert locked_again == [True]
 
 
-def test_a_failed_call_removes_only_what_it_made(tmp_path):
+def test_a_failed_call_removes_only_the_folders_it_created(tmp_path):
     for kept in ("file", None):
         directory = tmp_path / str(kept) / "set"
         with pytest.raises(RuntimeError), locked(directory, lambda line: None):
@@ -54,7 +54,7 @@ def test_a_failed_call_removes_only_what_it_made(tmp_path):
     assert (tmp_path / "empty").exists()
 
 
-def test_space_is_compared_with_what_is_free(tmp_path):
+def test_too_little_free_space_is_refused(tmp_path):
     check_space(tmp_path, 1)
     with pytest.raises(InputError, match="MB free"):
         check_space(tmp_path, 10**18)

@@ -1,4 +1,4 @@
-"""Hashes and permutations: right, complete, and without visible structure."""
+"""Hashes and permutations are correct, complete and look random."""
 
 import numpy as np
 import pytest
@@ -35,25 +35,25 @@ def test_nearby_values_hash_apart():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 2**64 - 1), st.integers(0, 10**9))
-def test_a_permutation_has_every_place_once(size, key, epoch):
+def test_a_permutation_contains_every_index_once(size, key, epoch):
     order = permutation(size, key, tf.constant(epoch, tf.int64))
     np.testing.assert_array_equal(np.sort(order), np.arange(size))
 
 
 def test_a_permutation_is_the_order_of_the_hashes():
     key, epoch = mix64(5), 3
-    hashes = np.array([mix64(5, epoch, place) for place in range(50)], np.uint64).view(np.int64)
+    hashes = np.array([mix64(5, epoch, position) for position in range(50)], np.uint64).view(np.int64)
     np.testing.assert_array_equal(permutation(50, key, tf.constant(epoch, tf.int64)), np.argsort(-hashes))
 
 
 @pytest.mark.parametrize("size", [2, 10, 64, 97])
 def test_orders_are_uniform_over_epochs(size):
-    places = permutation(size, mix64(11), tf.range(400 * size, dtype=tf.int64)).numpy()
-    table = np.stack([np.bincount(places[:, place], minlength=size) for place in range(size)])
+    orders = permutation(size, mix64(11), tf.range(400 * size, dtype=tf.int64)).numpy()
+    table = np.stack([np.bincount(orders[:, position], minlength=size) for position in range(size)])
     assert _excess(table, (size - 1) ** 2) < CHI_SQUARE_LIMIT
-    if size > 2:  # what follows what within an epoch
-        follows = np.bincount((places[:, 1] - places[:, 0]) % size, minlength=size)[1:]
+    if size > 2:  # which index follows which within an epoch
+        follows = np.bincount((orders[:, 1] - orders[:, 0]) % size, minlength=size)[1:]
         assert _excess(follows, size - 2) < CHI_SQUARE_LIMIT
-    # where a place's example goes from one epoch to the next
-    moves = np.bincount((places[1:, 0] - places[:-1, 0]) % size, minlength=size)
+    # which index takes a position from one epoch to the next
+    moves = np.bincount((orders[1:, 0] - orders[:-1, 0]) % size, minlength=size)
     assert _excess(moves, size - 1) < CHI_SQUARE_LIMIT

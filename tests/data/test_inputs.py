@@ -8,7 +8,7 @@ from labkit.errors import InputError
 
 
 @pytest.mark.parametrize("share", [(0, 0, 1), (2, 2, 1), (2, -1, 1), (2, 0, 0), (2, 1, 2)])
-def test_impossible_shares_are_refused(share):
+def test_invalid_shares_are_refused(share):
     with pytest.raises(InputError):
         InputShare(*share)
 
@@ -19,7 +19,7 @@ def test_a_batch_that_replicas_do_not_divide_is_refused(batch):
         InputShare(4, 0, 4).replica_batch_size(batch)
 
 
-def test_auto_takes_memory_only_where_the_images_fit_comfortably(prepared, monkeypatch):
+def test_auto_chooses_memory_only_if_the_images_fit_easily(prepared, monkeypatch):
     needed = prepared.count("train") * 3072
     monkeypatch.setattr(inputs, "_available_memory", lambda: 4 * needed)
     assert choose_input_path(prepared) == "memory"

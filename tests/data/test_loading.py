@@ -1,4 +1,4 @@
-"""Splits come back whole and in order, or not at all."""
+"""Splits are read completely and in order, or refused."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from labkit.data.manifest import load_manifest
 from labkit.errors import InputError
 
 
-def test_the_splits_are_the_source(prepared, fake_cifar):
+def test_the_splits_contain_the_source_data(prepared, fake_cifar):
     images, labels = load_split(prepared, "test")
     np.testing.assert_array_equal(images, fake_cifar.test_images)
     np.testing.assert_array_equal(labels, fake_cifar.test_labels)
@@ -23,7 +23,7 @@ def test_the_splits_are_the_source(prepared, fake_cifar):
     assert np.bincount(held_out[1], minlength=10).tolist() == [2, 2, 2, 1, 1, 1, 1, 1, 1, 1]
 
 
-def test_a_missing_split_names_those_that_there_are(prepared):
+def test_an_unknown_split_lists_the_existing_ones(prepared):
     with pytest.raises(InputError, match="train, validation, test"):
         load_split(prepared, "dev")
 
@@ -40,7 +40,7 @@ def test_a_damaged_shard_is_named(prepared, tmp_path, damage):
         first.write_bytes(content[:-1])
     elif damage == "remove":
         first.unlink()
-    else:  # whole and valid, but another shard's
+    else:  # a valid file, but the content of another shard
         first.write_bytes(second.read_bytes())
     with pytest.raises(InputError, match=f"{first.name}.*labkit data prepare"):
         load_split(manifest, "train")

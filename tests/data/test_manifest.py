@@ -1,4 +1,4 @@
-"""The manifest round-trips, refuses what is not one, and finds damage."""
+"""The manifest is read as written, damaged manifests are refused, and damaged shards are found."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def copy(prepared, tmp_path):
     return load_manifest(tmp_path, "cifar10")
 
 
-def test_what_is_written_is_read(prepared):
+def test_a_manifest_is_read_as_written(prepared):
     assert Manifest.from_json(prepared.to_json(), prepared.directory) == prepared
     assert load_manifest(prepared.directory.parent, "cifar10") == prepared
 
@@ -39,7 +39,7 @@ def test_counts_and_classes(prepared):
     assert prepared.num_classes == 10
 
 
-def test_the_checksum_ignores_place_and_source_but_not_content(prepared, copy):
+def test_the_checksum_ignores_folder_and_source_but_not_content(prepared, copy):
     assert copy.checksum == prepared.checksum
     assert dataclasses.replace(copy, source={}).checksum == prepared.checksum
     assert dataclasses.replace(copy, classes=copy.classes[::-1]).checksum != prepared.checksum
@@ -47,7 +47,7 @@ def test_the_checksum_ignores_place_and_source_but_not_content(prepared, copy):
     assert dataclasses.replace(copy, splits=splits).checksum != prepared.checksum
 
 
-def test_what_is_not_prepared_names_the_command(tmp_path):
+def test_a_missing_data_set_is_refused_with_the_command_to_prepare_it(tmp_path):
     assert find_manifest(tmp_path, "cifar10") is None
     with pytest.raises(InputError, match="labkit data prepare --dataset cifar10 --data-dir"):
         load_manifest(tmp_path, "cifar10")
@@ -98,7 +98,7 @@ def _checksummed(manifest, **changes):
         ({"image_shape": (32, 32)}, "image shape"),
     ],
 )
-def test_statistics_that_cannot_be_used_are_refused_even_with_a_fitting_checksum(prepared, changes, message):
+def test_unusable_statistics_are_refused_even_with_a_matching_checksum(prepared, changes, message):
     with pytest.raises(ValueError, match=message):
         Manifest.from_json(_checksummed(prepared, **changes), prepared.directory)
 

@@ -1,4 +1,4 @@
-"""The batch at step s depends on (data set, seed, s) alone: every example once an epoch."""
+"""A batch depends only on (data set, seed, step), and every epoch contains every example once."""
 
 import shutil
 
@@ -57,26 +57,26 @@ def rows(prepared):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("batch", [1, 12, 29, 87, 100])
-def test_every_epoch_visits_every_example_once_whatever_the_batch(prepared, rows, path, batch):
+def test_every_epoch_contains_every_example_once_for_any_batch_size(prepared, rows, path, batch):
     steps = -(-4 * EXAMPLES // batch)
     order = rows(_batches(prepared, 0, steps, batch, path, distortion=None))[: 4 * EXAMPLES]
     epochs = np.array(order).reshape(4, EXAMPLES)
     for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), np.arange(EXAMPLES))
     assert len({tuple(epoch) for epoch in epochs}) == 4
-    assert (np.diff(epochs) == 1).mean() < 0.2  # no epoch is in the order of the files
+    assert (np.diff(epochs) == 1).mean() < 0.2  # every epoch is shuffled
 
 
 @settings(max_examples=8, deadline=None)
 @given(start=st.integers(0, 39), length=st.integers(0, 9), path=st.sampled_from(PATHS))
-def test_starting_anywhere_gives_what_an_uninterrupted_run_gives(prepared, start, length, path):
+def test_batches_do_not_depend_on_the_start_step(prepared, start, length, path):
     whole = _batches(prepared, 0, start + length, path=path)
     _assert_equal(_batches(prepared, start, start + length, path=path), whole[start:])
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shares", [[(1, 0, 1)], [(3, 0, 3)], [(4, 0, 1), (4, 1, 2), (4, 3, 1)]])
-def test_the_replicas_slices_are_the_global_batch(prepared, path, shares):
+def test_the_slices_of_the_replicas_form_the_global_batch(prepared, path, shares):
     whole = _batches(prepared, 5, 10, path=path)
     parts = [_batches(prepared, 5, 10, path=path, share=InputShare(*share)) for share in shares]
     for step in range(5):
@@ -90,7 +90,7 @@ def test_the_replicas_slices_are_the_global_batch(prepared, path, shares):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_seed_alone_decides(prepared, path):
+def test_batches_depend_only_on_the_seed(prepared, path):
     first = _batches(prepared, 0, 10, path=path)
     tf.random.set_seed(1234)
     _assert_equal(_batches(prepared, 0, 10, path=path), first)
@@ -98,7 +98,7 @@ def test_the_seed_alone_decides(prepared, path):
     assert any((x != y).any() for (_, x), (_, y) in zip(first, other, strict=True))
 
 
-def test_both_paths_distort_an_example_of_an_epoch_alike(prepared):
+def test_both_input_paths_apply_the_same_distortion(prepared):
     def epoch(path):
         batches = _batches(prepared, 29, 58, 3, path)  # the second epoch: 29 steps of 3
         return sorted(image.tobytes() for images, _ in batches for image in images)
@@ -123,7 +123,7 @@ def test_the_distortion_is_the_documented_function_of_seed_epoch_and_row(prepare
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_shapes_are_static_and_types_are_the_models(prepared, path):
+def test_shapes_are_static_and_dtypes_fit_the_model(prepared, path):
     dataset = train_dataset(
         prepared,
         global_batch_size=12,
@@ -143,26 +143,26 @@ def test_arrays_that_are_passed_are_used(prepared, monkeypatch):
     expected = _batches(prepared, 0, 3)
     monkeypatch.setattr(pipeline, "load_split", lambda *_: pytest.fail("read again"))
     _assert_equal(_batches(prepared, 0, 3, arrays=arrays), expected)
-    with pytest.raises(InputError, match="arrays hold 86"):
+    with pytest.raises(InputError, match="arrays have 86"):
         _batches(prepared, 0, 3, arrays=(arrays[0][1:], arrays[1][1:]))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_no_steps_are_no_batches(prepared, path):
+def test_an_empty_range_of_steps_gives_no_batches(prepared, path):
     assert _batches(prepared, 7, 7, path=path) == []
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 3, "stop": 2}, "no range"),
-        ({"start": -1, "stop": 2}, "no range"),
+        ({"start": 3, "stop": 2}, "not a range"),
+        ({"start": -1, "stop": 2}, "not a range"),
         ({"batch": 0}, "batch size 0"),
         ({"batch": 10, "share": InputShare(4, 0, 1)}, "multiple of 4"),
         ({"path": "disk"}, "input path 'disk'"),
     ],
 )
-def test_impossible_arguments_are_refused(prepared, options, message):
+def test_invalid_arguments_are_refused(prepared, options, message):
     with pytest.raises(InputError, match=message):
         _batches(prepared, **{"start": 0, "stop": 1, **options})
 
@@ -204,7 +204,7 @@ def test_evaluation_counts_every_example_once(prepared, batch_share, replicas, s
     assert sorted(seen) == list(range(len(labels)))
 
 
-def test_local_replicas_follow_each_other_in_evaluation(prepared):
+def test_evaluation_batches_are_ordered_by_replica(prepared):
     together = [
         x[2].numpy() for x in eval_dataset(prepared, "test", global_batch_size=8, share=InputShare(2, 0, 2))
     ]

@@ -1,4 +1,4 @@
-"""Preparing ends in a whole data set or in none, does nothing twice, and repairs only what is damaged."""
+"""Preparing is atomic, does no work twice, and repairs only damaged shards."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def archive(fake_cifar, tmp_path):
 
 
 def _state(directory: Path) -> dict[str, tuple[int, int]]:
-    """Identity and time of every file: a file that is written again changes both."""
+    """Return inode and time of every file; rewriting a file changes both."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in directory.iterdir()}
 
 
@@ -75,7 +75,7 @@ def test_a_second_call_loads_neither_tensorflow_nor_the_network(prepared):
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
-def test_the_default_validation_size_is_a_tenth_and_stays_what_it_was(tmp_path, archive):
+def test_the_default_validation_size_is_a_tenth_and_later_calls_keep_the_size(tmp_path, archive):
     def counts(result):
         return {name: split.count for name, split in result.manifest.splits.items()}
 
@@ -83,13 +83,13 @@ def test_the_default_validation_size_is_a_tenth_and_stays_what_it_was(tmp_path, 
     assert counts(first) == {"train": 90, "validation": 10, "test": 33}
     without = prepare("cifar10", tmp_path / "data", validation_size=0)
     assert counts(without) == {"train": 100, "test": 33} and without.manifest.count("validation") == 0
-    assert any("0 validation examples, not 10" in line for line in without.messages)
+    assert any("0 validation examples instead of 10" in line for line in without.messages)
     assert not list((tmp_path / "data/cifar10").glob("validation-*"))
     kept = prepare("cifar10", tmp_path / "data")
     assert not kept.did_work and kept.manifest == without.manifest
 
 
-def test_another_split_keeps_every_example_once(tmp_path, archive, fake_cifar):
+def test_splitting_again_keeps_every_example_once(tmp_path, archive, fake_cifar):
     prepare("cifar10", tmp_path / "data", archive=archive, validation_size=10)
     manifest = prepare("cifar10", tmp_path / "data", validation_size=30).manifest
     images = np.concatenate([load_split(manifest, name)[0] for name in ("train", "validation")])
@@ -108,11 +108,11 @@ def test_another_archive_replaces_the_data(tmp_path, archive, fake_cifar):
 
 
 class _Killed(BaseException):
-    """Stands for the end of the process: nothing catches it."""
+    """Simulates the end of the process: no handler catches it."""
 
 
 def _kill_at(monkeypatch, name, count):
-    """Let the `count`-th call of os.`name` within the data set's folder be the process's last."""
+    """Simulate that the process ends at the `count`-th call of os.`name` within the data set's folder."""
     real, calls = getattr(os, name), []
 
     def call(*arguments):
@@ -126,7 +126,7 @@ def _kill_at(monkeypatch, name, count):
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_interrupted_at_any_point_the_next_call_completes_it(tmp_path, archive, monkeypatch, prepared, call):
+def test_an_interrupted_call_is_completed_by_the_next(tmp_path, archive, monkeypatch, prepared, call):
     with monkeypatch.context() as patch:
         calls = _kill_at(patch, call, -1)
         prepare("cifar10", tmp_path / "all", archive=archive, **OPTIONS)
@@ -148,7 +148,7 @@ def _assert_only_the_data_set(data_dir):
     assert verify_shards(manifest) == []
 
 
-def test_interrupted_while_splitting_again_the_next_call_knows_the_source(tmp_path, archive, monkeypatch):
+def test_after_an_interrupted_split_the_next_call_knows_the_source(tmp_path, archive, monkeypatch):
     with monkeypatch.context() as patch:
         prepare("cifar10", tmp_path / "all", archive=archive, **OPTIONS)
         calls = _kill_at(patch, "replace", -1)
@@ -198,7 +198,7 @@ def test_a_killed_process_leaves_no_lock_and_no_half_data_set(tmp_path, archive,
 
 
 @pytest.mark.slow
-def test_of_calls_at_the_same_time_one_does_the_work(tmp_path, archive, prepared):
+def test_only_one_of_concurrent_calls_does_the_work(tmp_path, archive, prepared):
     processes = [_start(tmp_path / "data", archive) for _ in range(3)]
     outputs = [process.communicate(timeout=120)[0].split() for process in processes]
     assert sorted(did_work for did_work, _ in outputs) == ["False", "False", "True"]
@@ -206,7 +206,7 @@ def test_of_calls_at_the_same_time_one_does_the_work(tmp_path, archive, prepared
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_damaged_shards_are_named_and_rebuilt_alone(tmp_path, archive, damage):
+def test_only_damaged_shards_are_named_and_rebuilt(tmp_path, archive, damage):
     manifest = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS).manifest
     damaged = [manifest.splits["train"].shards[2], manifest.splits["test"].shards[1]]
     for shard in damaged:
@@ -225,7 +225,7 @@ def test_damaged_shards_are_named_and_rebuilt_alone(tmp_path, archive, damage):
     assert {name for name in after if after[name] != before.get(name)} == names
 
 
-def test_a_damaged_shard_whose_source_is_gone_names_both(tmp_path, archive):
+def test_a_damaged_shard_without_its_source_is_refused_naming_both(tmp_path, archive):
     manifest = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS).manifest
     shard = manifest.splits["train"].shards[0]
     manifest.shard_path(shard).unlink()
@@ -236,7 +236,7 @@ def test_a_damaged_shard_whose_source_is_gone_names_both(tmp_path, archive):
     assert verify_shards(manifest) == []
 
 
-def test_a_damaged_shard_whose_source_has_changed_is_not_made_up(tmp_path, archive, fake_cifar):
+def test_a_damaged_shard_is_not_rebuilt_from_a_changed_source(tmp_path, archive, fake_cifar):
     manifest = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS).manifest
     shard = manifest.splits["train"].shards[0]
     manifest.shard_path(shard).unlink()
@@ -253,7 +253,7 @@ def test_a_damaged_manifest_is_replaced(tmp_path, archive, prepared):
     assert result.did_work and result.manifest.checksum == prepared.checksum
 
 
-def test_shapes_are_drawn_and_repaired(tmp_path, monkeypatch):
+def test_shapes_are_generated_and_repaired(tmp_path, monkeypatch):
     monkeypatch.setattr(
         shapes, "generate", lambda seed, **kind: shapes_generate(seed, train_count=200, test_count=50, **kind)
     )
@@ -295,13 +295,13 @@ def test_a_downloaded_archive_is_cached_and_used_for_repairs(tmp_path, archive, 
         ({"timeout": 0}, "timeout 0"),
         ({"examples_per_shard": 0}, "0 examples per shard"),
         ({"archive": "/no/such/archive.tar.gz"}, "does not exist"),
-        ({"dataset": "shapes"}, "drawn, not read"),
+        ({"dataset": "shapes"}, "generated and has no source"),
         ({"archive": "/dev/zero"}, "/dev/zero is neither a file nor a folder"),
         ({"archive": "/tmp/" + "x" * 300}, "name too long; give another --archive"),
-        ({"archive": None, "url": ""}, "'' is no address.*--url"),
-        ({"archive": None, "url": "http://[::1"}, "is no address.*--url"),
-        ({"archive": None, "url": "http://host:port/"}, "is no address.*--url"),
-        ({"archive": None, "url": "ftp://host/a.tar.gz"}, "is no address.*--url"),
+        ({"archive": None, "url": ""}, "--url is '', not a download address"),
+        ({"archive": None, "url": "http://[::1"}, "not a download address"),
+        ({"archive": None, "url": "http://host:port/"}, "not a download address"),
+        ({"archive": None, "url": "ftp://host/a.tar.gz"}, "not a download address"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_written(tmp_path, archive, options, message):
@@ -341,7 +341,7 @@ def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path, archive):
         prepare("cifar10", tmp_path / "file" / "data", archive=archive)
 
 
-def test_a_data_dir_that_cannot_be_looked_at_is_an_input_error(tmp_path, archive, monkeypatch):
+def test_an_inaccessible_data_dir_is_an_input_error(tmp_path, archive, monkeypatch):
     with pytest.raises(InputError, match="name too long; choose another --data-dir"):
         prepare("cifar10", tmp_path / ("x" * 300), archive=archive)
 
@@ -353,7 +353,7 @@ def test_a_data_dir_that_cannot_be_looked_at_is_an_input_error(tmp_path, archive
         prepare("shapes", tmp_path / "data")
 
 
-def test_a_damaged_statistic_is_found_and_prepared_again(tmp_path, archive, prepared):
+def test_a_changed_statistic_is_detected_and_prepared_again(tmp_path, archive, prepared):
     manifest = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS).manifest
     path = manifest.directory / "manifest.json"
     path.write_text(path.read_text().replace(str(manifest.channel_mean[0]), "0.25"))

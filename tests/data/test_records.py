@@ -1,4 +1,4 @@
-"""TFRecords hold exactly what was written, under their name only once they are whole."""
+"""TFRecord shards contain exactly what was written, and get their final name only when complete."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def _example(count=40):
     return generator.integers(0, 256, (count, 32, 32, 3), np.uint8), generator.integers(0, 10, count)
 
 
-def test_bytes_depend_on_the_content_alone(tmp_path):
+def test_the_bytes_depend_only_on_the_content(tmp_path):
     images, labels = _example()
     (tmp_path / "a").mkdir()
     assert write_shard(tmp_path / NAME, images, labels, 5) == write_shard(
@@ -40,7 +40,7 @@ def test_bytes_depend_on_the_content_alone(tmp_path):
     )
 
 
-def test_nothing_has_the_shards_name_before_it_is_whole(tmp_path, monkeypatch):
+def test_an_unfinished_shard_does_not_have_its_final_name(tmp_path, monkeypatch):
     images, labels = _example()
     monkeypatch.setattr("os.replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Which data set a run gets, and that it is told."""
+"""Which data set a run uses, and the line that says so."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ generate = shapes.generate
 
 @pytest.fixture(autouse=True)
 def small_shapes(monkeypatch):
-    """Draw few shapes."""
+    """Generate only a few shapes."""
     monkeypatch.setattr(
         shapes, "generate", lambda seed, **kind: generate(seed, train_count=100, test_count=20, **kind)
     )
@@ -26,7 +26,7 @@ def small_shapes(monkeypatch):
 
 @pytest.fixture
 def offline(monkeypatch):
-    """No network: the probe fails as it would."""
+    """No network: the connection check fails."""
 
     def fail(url, timeout):
         raise InputError(f"{url} cannot be reached: no route to host")
@@ -37,7 +37,7 @@ def offline(monkeypatch):
 
 @pytest.fixture
 def online(monkeypatch, fake_cifar, tmp_path):
-    """A network that has the small CIFAR-10."""
+    """A network from which the small CIFAR-10 can be downloaded."""
     archive = fake_cifar.archive(tmp_path / "net" / "cifar.tar.gz", "python")
     monkeypatch.setattr(sources, "check_connection", lambda url, timeout: None)
     monkeypatch.setattr(sources, "download", lambda *_, **__: archive)
@@ -49,7 +49,7 @@ def _resolve(dataset, data_dir, **options):
     return manifest, line
 
 
-def test_auto_takes_cifar10_where_it_is_prepared(prepared, offline):
+def test_auto_uses_cifar10_if_it_is_prepared(prepared, offline):
     for may_prepare in (True, False):
         manifest, line = _resolve("auto", prepared.directory.parent, may_prepare=may_prepare)
         assert manifest == prepared
@@ -57,19 +57,19 @@ def test_auto_takes_cifar10_where_it_is_prepared(prepared, offline):
         assert found == (prepared, line)
 
 
-def test_auto_downloads_cifar10_where_it_can(tmp_path, online):
+def test_auto_downloads_cifar10_if_it_can(tmp_path, online):
     manifest, _ = _resolve("auto", tmp_path / "data")
     assert manifest.dataset == "cifar10" and manifest.source["kind"] == "download"
 
 
-def test_auto_draws_shapes_where_there_is_no_network_and_says_why(tmp_path, offline):
+def test_auto_generates_shapes_without_a_network_and_says_why(tmp_path, offline):
     manifest, line = _resolve("auto", tmp_path / "data")
     assert manifest.dataset == "shapes" and "no route to host" in line
     assert not (tmp_path / "data" / "cifar10").exists()
     assert _resolve("auto", tmp_path / "data")[0] == manifest
 
 
-def test_auto_in_a_folder_that_the_user_named_takes_what_is_there(tmp_path, online):
+def test_auto_uses_only_prepared_data_in_a_folder_that_the_user_named(tmp_path, online):
     with pytest.raises(InputError, match="labkit data prepare --data-dir"):
         resolve("auto", tmp_path / "data", may_prepare=False)
     assert not (tmp_path / "data").exists()
@@ -79,19 +79,19 @@ def test_auto_in_a_folder_that_the_user_named_takes_what_is_there(tmp_path, onli
     assert find_data_set("auto", tmp_path / "data", may_prepare=False) == (manifest, line)
 
 
-def test_shapes_that_are_prepared_do_not_keep_auto_from_the_download(tmp_path, online):
+def test_auto_tries_the_download_although_shapes_are_prepared(tmp_path, online):
     prepare("shapes", tmp_path / "data")
     assert find_data_set("auto", tmp_path / "data", may_prepare=True) == (None, "")
     assert _resolve("auto", tmp_path / "data")[0].dataset == "cifar10"
 
 
-def test_cifar10_never_falls_back_and_is_never_fetched_unasked(tmp_path, online):
+def test_cifar10_is_neither_replaced_nor_downloaded_implicitly(tmp_path, online):
     prepare("shapes", tmp_path / "data")
     with pytest.raises(InputError, match="labkit data prepare --dataset cifar10"):
         resolve("cifar10", tmp_path / "data")
 
 
-def test_shapes_are_drawn_only_where_that_is_allowed(tmp_path):
+def test_shapes_are_generated_only_where_that_is_allowed(tmp_path):
     with pytest.raises(InputError, match="labkit data prepare --dataset shapes"):
         resolve("shapes", tmp_path / "data", may_prepare=False)
     with pytest.raises(InputError, match="no prepared data set"):
@@ -101,13 +101,13 @@ def test_shapes_are_drawn_only_where_that_is_allowed(tmp_path):
     assert _resolve("shapes", tmp_path / "data", may_prepare=False)[0] == manifest
 
 
-def test_an_unknown_data_set_names_the_known(tmp_path):
+def test_an_unknown_data_set_is_refused_with_the_choices(tmp_path):
     with pytest.raises(InputError, match="auto, cifar10, shapes"):
         resolve("mnist", tmp_path)
 
 
 @pytest.mark.parametrize("dataset", ["auto", "cifar10", "shapes"])
-def test_a_path_that_cannot_be_used_is_one_line(tmp_path, offline, dataset):
+def test_an_unusable_path_is_refused_in_one_line(tmp_path, offline, dataset):
     with pytest.raises(InputError, match="name too long") as caught:
         resolve(dataset, tmp_path / ("x" * 300))
     assert "\n" not in str(caught.value)

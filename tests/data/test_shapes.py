@@ -1,4 +1,4 @@
-"""The drawn set: a function of its seed, balanced, and beyond a linear model."""
+"""The generated data set depends only on its seed, is balanced, and is too hard for a linear model."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ def drawn():
     return shapes.generate(train_count=3000, test_count=1000)
 
 
-def test_layout_is_cifars(drawn):
+def test_the_layout_equals_cifar10s(drawn):
     assert drawn.train_images.shape == (3000, 32, 32, 3) and drawn.train_images.dtype == np.uint8
     assert drawn.test_images.shape == (1000, 32, 32, 3) and drawn.test_images.dtype == np.uint8
     assert drawn.train_labels.dtype == drawn.test_labels.dtype == np.int32
@@ -39,7 +39,7 @@ def test_the_seed_decides_every_byte(drawn):
 
 def test_the_bytes_are_the_same_on_every_machine():
     images, _ = shapes.generate_split(seed=0, count=250, stream=0)
-    # Written down from one machine (x86-64 with AVX-512, NumPy 2.4); any other must draw the same.
+    # Computed on one machine (x86-64 with AVX-512, NumPy 2.4); every other must generate the same bytes.
     assert hashlib.sha256(images.tobytes()).hexdigest()[:16] == "fb71b9f3de0c4854"
 
 
@@ -67,13 +67,13 @@ def _softmax_regression(images, labels, steps=100, rate=0.05):
 def test_a_linear_model_stays_under_60_percent(drawn):
     train, test = (x.reshape(len(x), -1).astype(np.float32) for x in (drawn.train_images, drawn.test_images))
     classify = _softmax_regression(train, drawn.train_labels)
-    # It does learn what can be learnt from pixels: it fits its own training images far above chance.
+    # The model does learn: its accuracy on the training images is far above chance.
     assert (classify(train) == drawn.train_labels).mean() > 0.3
     assert (classify(test) == drawn.test_labels).mean() < 0.6
 
 
 def test_a_linear_model_solves_an_easy_set_of_the_same_form():
-    """The bound above means something only if the same model can pass it."""
+    """The same model exceeds the bound above on an easier data set, so the bound means something."""
     generator = np.random.default_rng(0)
     labels = np.arange(1000) % 10
     images = generator.integers(0, 120, (1000, 3072)).astype(np.float32)

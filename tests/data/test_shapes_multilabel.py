@@ -1,4 +1,4 @@
-"""Several labels per image: drawn, stored, batched, and told apart from a data set of one."""
+"""Multi-label data sets: generated, stored, batched, and distinguished from single-label ones."""
 
 import json
 
@@ -11,7 +11,7 @@ from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.pipeline import InputShare, eval_dataset, train_dataset
 from labkit.data.prepare import prepare
-from labkit.data.splitting import strata, stratified_validation_rows
+from labkit.data.subset import strata, stratified_rows
 from labkit.errors import InputError
 from tests.multilabel import TEST, TRAIN, VALIDATION, prepare_small
 
@@ -42,8 +42,8 @@ def test_the_seed_decides_every_byte(drawn):
     assert shapes.describe(other)["sha256"] != shapes.describe(drawn)["sha256"]
 
 
-def test_each_label_leaves_its_traces_in_the_image():
-    """With all else drawn alike, another set of labels changes some quarters and no more of the image."""
+def test_each_label_is_visible_in_the_image():
+    """With the same random numbers, other labels change some quadrants and nothing else in the image."""
     images = []
     for labels in ([[1, 1, 0]], [[1, 0, 1]], [[1, 0, 0]]):
         row = np.zeros((1, 10), np.int32)
@@ -54,17 +54,17 @@ def test_each_label_leaves_its_traces_in_the_image():
     assert [quarter.sum() for quarter in differ] == [1, 1]
 
 
-def test_the_manifest_says_what_targets_there_are(manifest, tmp_path):
+def test_the_manifest_records_multi_label(manifest, tmp_path):
     assert manifest.multi_label and manifest.target_shape == (10,)
     again = load_manifest(manifest.directory.parent, "shapes_multilabel")
     assert again == manifest and again.checksum == manifest.checksum
     content = json.loads(manifest.to_json())
-    for value in (False, "yes"):  # part of the checksum, and nothing but true or false
+    for value in (False, "yes"):  # part of the checksum, and must be a bool
         with pytest.raises(ValueError, match="checksum|neither"):
             Manifest.from_json(json.dumps(content | {"multi_label": value}), manifest.directory)
 
 
-def test_a_manifest_from_before_there_were_several_labels_is_read(prepared):
+def test_a_manifest_without_the_multi_label_field_is_read(prepared):
     content = json.loads(prepared.to_json())
     del content["multi_label"]
     old = Manifest.from_json(json.dumps(content), prepared.directory)
@@ -81,7 +81,7 @@ def test_records_hold_every_label(manifest):
     images, labels = load_split(manifest, "test")
     np.testing.assert_array_equal(images, drawn.test_images)
     np.testing.assert_array_equal(labels, drawn.test_labels)
-    held_out = stratified_validation_rows(*strata(drawn.train_labels, 10), VALIDATION, 0)
+    held_out = stratified_rows(*strata(drawn.train_labels, 10), VALIDATION, 0)
     np.testing.assert_array_equal(load_split(manifest, "train")[1], drawn.train_labels[~held_out])
 
 
@@ -89,7 +89,7 @@ def test_sets_of_labels_are_held_out_in_proportion():
     labels = np.repeat([[1, 0, 0], [0, 1, 1], [1, 1, 1]], [60, 30, 10], axis=0)
     kinds, count = strata(labels, 3)
     assert count == 3
-    held_out = stratified_validation_rows(kinds, count, 20, seed=0)
+    held_out = stratified_rows(kinds, count, 20, seed=0)
     np.testing.assert_array_equal(labels[held_out].sum(axis=0), [12 + 2, 6 + 2, 6 + 2])
 
 
@@ -111,7 +111,7 @@ def test_labels_stay_with_their_images(manifest, input_path):
     assert batches.element_spec[1] == tf.TensorSpec([45, 10], tf.int32)
     seen = 0
     for batch, targets in batches.as_numpy_iterator():
-        assert batch.dtype == np.uint8  # as a coordinator sends them
+        assert batch.dtype == np.uint8  # the form in which a coordinator sends them
         for image, target in zip(batch, targets, strict=True):
             assert known.pop(image.tobytes()) == target.tolist()
             seen += 1
@@ -126,6 +126,6 @@ def test_padding_of_an_evaluation_has_weight_0(manifest):
     assert weight.sum() == TEST and (index[weight == 0] == -1).all()
 
 
-def test_what_is_drawn_is_not_read(tmp_path):
-    with pytest.raises(InputError, match="'shapes_multilabel' is drawn, not read"):
+def test_a_source_for_a_generated_data_set_is_refused(tmp_path):
+    with pytest.raises(InputError, match="'shapes_multilabel' is generated"):
         prepare("shapes_multilabel", tmp_path, archive="cifar.tar.gz")

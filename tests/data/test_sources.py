@@ -1,4 +1,4 @@
-"""Downloads from a server that does everything wrong that a server can do."""
+"""Downloads from a server that misbehaves in every way."""
 
 import hashlib
 import http.server
@@ -15,7 +15,7 @@ CONTENT = bytes(range(256)) * 4000  # 1 MB
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """Answers each request with the next of `plan`, and the last one from then on."""
+    """Answers each request with the next behaviour in `plan`, and then always with the last one."""
 
     daemon_threads = True
 
@@ -116,7 +116,7 @@ def _serving(*plan):
 
 @pytest.fixture(autouse=True)
 def published(monkeypatch):
-    """Take CONTENT for the published archive, and waste no time between attempts."""
+    """Make CONTENT the published archive, and don't wait between attempts."""
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     monkeypatch.setitem(
         sources.PUBLISHED, NAME, sources.Published("http://127.0.0.1:9/", sha256, len(CONTENT))
@@ -138,36 +138,36 @@ def test_a_download_is_verified_and_kept(tmp_path):
         assert len(server.ranges) == 1
 
 
-def test_a_damaged_file_in_the_cache_is_fetched_again(tmp_path):
+def test_a_damaged_file_in_the_cache_is_downloaded_again(tmp_path):
     (tmp_path / NAME).write_bytes(b"damaged")
     with _serving("whole") as server:
         assert _download(tmp_path, server).read_bytes() == CONTENT
 
 
-def test_bytes_are_kept_as_they_come_whatever_the_server_calls_them(tmp_path):
+def test_the_file_is_not_decompressed_whatever_encoding_the_server_declares(tmp_path):
     with _serving("labelled_as_compressed") as server:
         assert _download(tmp_path, server).read_bytes() == CONTENT
 
 
-def test_a_wrong_checksum_is_refused_and_nothing_stays(tmp_path):
+def test_a_wrong_checksum_is_refused_and_the_file_removed(tmp_path):
     message = "not a published.*SHA-256 [0-9a-f]{64}.*--archive"
     with _serving("other") as server, pytest.raises(InputError, match=message):
         _download(tmp_path / "downloads", server)
     assert not (tmp_path / "downloads").exists()
 
 
-def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(tmp_path):
+def test_an_interrupted_download_is_resumed(tmp_path):
     with _serving("half", "whole") as server:
         assert _download(tmp_path, server).read_bytes() == CONTENT
         assert server.ranges == [None, f"bytes={len(CONTENT) // 2}-"]
 
 
-def test_a_server_without_ranges_is_asked_from_the_start(tmp_path):
+def test_a_download_starts_over_if_the_server_has_no_ranges(tmp_path):
     with _serving("half", "without_ranges") as server:
         assert _download(tmp_path, server).read_bytes() == CONTENT
 
 
-def test_what_always_breaks_off_is_an_error_and_the_next_call_goes_on(tmp_path):
+def test_repeated_interruptions_are_an_error_and_the_next_call_resumes(tmp_path):
     with _serving("half") as server, pytest.raises(InputError, match="data ended after 512,000 bytes"):
         _download(tmp_path, server, attempts=1)
     with _serving("whole") as server:
@@ -175,7 +175,7 @@ def test_what_always_breaks_off_is_an_error_and_the_next_call_goes_on(tmp_path):
         assert server.ranges == [f"bytes={len(CONTENT) // 2}-"]
 
 
-def test_a_part_of_something_else_is_thrown_away(tmp_path):
+def test_a_partial_file_of_another_download_is_discarded(tmp_path):
     (tmp_path / f"{NAME}.part").write_bytes(b"something else")
     with _serving("whole") as server:
         assert _download(tmp_path, server).read_bytes() == CONTENT
@@ -183,19 +183,19 @@ def test_a_part_of_something_else_is_thrown_away(tmp_path):
 
 
 @pytest.mark.parametrize("behaviour", ["silent", "stalling", "dripping"])
-def test_a_server_that_is_too_slow_is_given_up(tmp_path, behaviour):
+def test_a_download_that_is_too_slow_fails(tmp_path, behaviour):
     with _serving(behaviour) as server, pytest.raises(InputError, match="--archive PATH"):
         _download(tmp_path, server, timeout=0.2, attempts=2)
 
 
-def test_a_missing_file_is_not_asked_for_twice(tmp_path):
+def test_a_missing_file_is_requested_only_once(tmp_path):
     with _serving("missing") as server:
         with pytest.raises(InputError, match="404"):
             _download(tmp_path, server)
         assert len(server.ranges) == 1
 
 
-def test_a_server_error_may_pass(tmp_path):
+def test_a_server_error_is_retried(tmp_path):
     lines = []
     with _serving("broken", "whole") as server:
         assert _download(tmp_path, server, announce=lines.append).read_bytes() == CONTENT
@@ -211,7 +211,7 @@ def test_no_network_is_one_line(tmp_path):
     assert not (tmp_path / "downloads").exists()
 
 
-def test_progress_is_told_in_lines_where_there_is_no_terminal(tmp_path):
+def test_progress_is_printed_in_lines_without_a_terminal(tmp_path):
     lines = []
     with _serving("whole") as server:
         _download(tmp_path, server, announce=lines.append)
@@ -244,6 +244,6 @@ def test_connection_probe(monkeypatch):
     release.set()
 
 
-def test_the_published_archives_are_those_of_the_page():
+def test_the_published_archives_have_the_documented_addresses():
     assert sources.DEFAULT_URL == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
     assert all(len(p.sha256) == 64 for p in sources.PUBLISHED.values())

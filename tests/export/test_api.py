@@ -1,4 +1,4 @@
-"""A run that two replicas trained, exported and checked."""
+"""Export and check a run that was trained on two replicas."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ def test_the_command_writes_a_checked_file_and_its_description(run, here, shapes
     assert check["passed"] and check["examples"] == shapes.count("test")
     assert 0 < check["max_difference"] < 1e-5 * check["scale"]
     assert check["accuracy_exported"] == check["accuracy_run"] == pytest.approx(test["accuracy"], abs=2e-3)
-    # Once more in this process: the run's own accuracy, from the pixels.
+    # The file, loaded in this process, has the run's accuracy on the pixels.
     images, labels = load_split(shapes, "test")
     logits = keras.saving.load_model(here / "two_replicas.keras").predict(images, verbose=0)
     assert (logits.argmax(axis=1) == labels).mean() == pytest.approx(test["accuracy"], abs=2e-3)
@@ -75,42 +75,42 @@ def test_each_checkpoint_has_its_own_weights(run, here):
         api.export(str(run), checkpoint="5")
 
 
-def other_weights(model, output, path) -> None:
-    """Write a network that is a little off in the first class."""
+def write_other_weights(model, output, path) -> None:
+    """Write a network with a slightly different bias of the first class."""
     bias = model.get_layer("logits").bias
     bias.assign(bias + 1e-3 * np.eye(bias.shape[0])[0])
     model.save(path)
 
 
-def torn(model, output, path) -> None:
+def write_half(model, output, path) -> None:
     path.write_text("the first half")
     raise OSError(28, "No space left on device", str(path))
 
 
 def test_a_file_that_fails_its_check_is_not_written(run, here, monkeypatch, capsys):
-    writer = dataclasses.replace(FORMATS["keras"], write=other_weights)
+    writer = dataclasses.replace(FORMATS["keras"], write=write_other_weights)
     monkeypatch.setitem(FORMATS, "keras", writer)
     options = ["--check", "--probabilities", "--standardized-input", "--output", "a.keras"]
     assert cli.main(["export", str(run), *options]) == 1
     shown = capsys.readouterr().out
-    # A probability p moves by at most p (1 - p) of what its logit does.
+    # A change of the logit changes its probability p by at most p (1 - p) times as much.
     assert 1e-6 < float(re.search(r"probabilities: largest difference (\S+),", shown)[1]) < 2.6e-4
     assert "nothing was written" in shown
     assert os.listdir(here) == []
 
 
-def test_a_write_that_fails_leaves_what_was_there(run, here, monkeypatch, capsys):
+def test_a_failed_write_leaves_the_older_export(run, here, monkeypatch, capsys):
     before = (here / "a.keras", here / "a.keras.json")
     for path in before:
         path.write_text("older")
-    monkeypatch.setitem(FORMATS, "keras", dataclasses.replace(FORMATS["keras"], write=torn))
+    monkeypatch.setitem(FORMATS, "keras", dataclasses.replace(FORMATS["keras"], write=write_half))
     assert cli.main(["export", str(run), "--output", "a.keras", "--overwrite"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(os.listdir(here)) == ["a.keras", "a.keras.json"]
     assert [path.read_text() for path in before] == ["older", "older"]
 
 
-def test_other_data_than_the_runs_are_refused(run, here, tmp_path_factory):
+def test_another_data_set_than_the_runs_is_refused(run, here, tmp_path_factory):
     from labkit.data.prepare import prepare
 
     other = tmp_path_factory.mktemp("other")

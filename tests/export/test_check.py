@@ -1,4 +1,4 @@
-"""Figures of the comparison, by hand."""
+"""The metrics of the comparison equal values computed by hand."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ OWN = np.array([[-8, 1, 2], [4, 1, 0], [0, 1, 3]], np.float32)
 LABELS = np.array([2, 0, 1], np.int32)
 
 
-def test_figures_by_hand():
+def test_metrics_equal_values_computed_by_hand():
     exported = OWN + np.array([[0, 0, 0], [-3.5, 0, 0], [0, 0.5, 0]], np.float32)
     found = compare_outputs(exported, OWN, LABELS)
     assert (found.examples, found.max_difference, found.scale) == (3, 3.5, 8.0)
@@ -27,7 +27,7 @@ def test_the_tolerance_is_relative_to_the_largest_output(difference, passed):
 
 
 @pytest.mark.parametrize("probabilities", [False, True])
-def test_several_labels_are_right_together(probabilities):
+def test_a_multi_label_prediction_counts_only_if_all_labels_are_right(probabilities):
     own = np.array([[2, -1], [1, 3], [-2, -3.0]])
     exported = own + np.array([[0, 0], [0, 0], [0, 4.0]])
     labels = np.array([[1, 0], [1, 0], [0, 0]])

@@ -1,4 +1,4 @@
-"""Where exports go: refused early, replaced whole."""
+"""Unsuitable output paths are refused early, and exports are replaced atomically."""
 
 import json
 import sys
@@ -17,13 +17,13 @@ from labkit.export.output import check_output, folder_beside, publish
         ("a.h5", "keras", "ends with .keras"),
         ("a", "tflite", "ends with .tflite"),
         ("a.tflite", "keras", "--format tflite"),
-        ("a.onnx", "saved_model", "a folder's, or --format onnx"),
+        ("a.onnx", "saved_model", "a folder name, or --format onnx"),
         ("there.keras", "keras", "--overwrite"),
-        ("described.keras", "keras", "described.keras.json is there already"),
+        ("described.keras", "keras", "described.keras.json already exists"),
         ("there.keras/a.keras", "keras", "not a directory"),
     ],
 )
-def test_bad_places_are_refused(tmp_path, name, format, words):
+def test_unsuitable_paths_are_refused(tmp_path, name, format, words):
     (tmp_path / "there.keras").write_text("")
     (tmp_path / "described.keras.json").write_text("")
     with pytest.raises(InputError, match=words):
@@ -36,11 +36,11 @@ def test_bad_places_are_refused(tmp_path, name, format, words):
     [
         ("folder.keras", "keras", "is a folder"),
         ("folder.keras", "saved_model", "--format keras"),
-        ("photos", "saved_model", "holds no SavedModel"),
+        ("photos", "saved_model", "a folder without a SavedModel"),
         ("file", "saved_model", "is a file"),
     ],
 )
-def test_overwriting_spares_what_is_no_export(tmp_path, name, format, words):
+def test_only_exports_are_overwritten(tmp_path, name, format, words):
     (tmp_path / "folder.keras").mkdir()
     (tmp_path / "photos").mkdir()
     (tmp_path / "file").write_text("")
@@ -48,23 +48,23 @@ def test_overwriting_spares_what_is_no_export(tmp_path, name, format, words):
         check_output(tmp_path / name, FORMATS[format], overwrite=True)
 
 
-def test_good_places_need_no_folder_yet(tmp_path):
+def test_checking_does_not_create_the_folder(tmp_path):
     check_output(tmp_path / "new" / "a.keras", FORMATS["keras"], overwrite=False)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_what_is_there_is_replaced_with_its_description(tmp_path, is_folder):
+def test_an_export_is_replaced_together_with_its_description(tmp_path, is_folder):
     path = tmp_path / "new" / "export"
     for content in ("first", "second"):
         with folder_beside(path) as folder:
-            made = folder / path.name
+            written = folder / path.name
             if is_folder:
-                made.mkdir()
-                (made / content).write_text("")
+                written.mkdir()
+                (written / content).write_text("")
             else:
-                made.write_text(content)
-            publish(made, path, {"content": content})
+                written.write_text(content)
+            publish(written, path, {"content": content})
     assert sorted(child.name for child in path.parent.iterdir()) == ["export", "export.json"]
     assert json.loads((path.parent / "export.json").read_text()) == {"content": "second"}
     assert (
@@ -72,8 +72,8 @@ def test_what_is_there_is_replaced_with_its_description(tmp_path, is_folder):
     )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, whatever the rights")
-def test_where_nothing_can_be_made_the_place_is_named():
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where no file can be created")
+def test_a_folder_that_cannot_be_created_is_named():
     with (
         pytest.raises(InputError, match="--output /proc/net.keras can't be written"),
         folder_beside(Path("/proc/net.keras")),

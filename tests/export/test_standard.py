@@ -1,4 +1,4 @@
-"""Every architecture in Keras's own layers: the same answers, read where there is no labkit."""
+"""Every architecture rebuilt from Keras's own layers gives the same outputs without labkit."""
 
 import dataclasses
 import importlib.util
@@ -19,7 +19,7 @@ from labkit.export.check import TOLERANCE
 from labkit.export.formats import FORMATS
 from labkit.export.standard import (
     PROBE_TOLERANCE,
-    StandardToolbox,
+    KerasLayerFactory,
     copy_weights,
     foreign_objects,
     standard_model,
@@ -28,7 +28,7 @@ from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-# The smallest of each kind.
+# The smallest network of each kind.
 CASES = [
     "resnet8",
     "resnet8-v2",
@@ -74,7 +74,7 @@ def config_of(name: str, **fields) -> ModelConfig:
 
 
 def trained(config: ModelConfig, manifest) -> keras.Model:
-    """labkit's network with weights and statistics that all matter."""
+    """Return labkit's network with random weights and statistics, so that each of them has an effect."""
     model = build_model(config, num_classes=manifest.num_classes, image_shape=manifest.image_shape)
     random = np.random.default_rng(1)
     for layer in model.layers:
@@ -87,7 +87,7 @@ def trained(config: ModelConfig, manifest) -> keras.Model:
 
 
 def exported(name: str, manifest, **fields) -> keras.Model:
-    """Return the network with random weights; ``fields``: of the run, whose weights come in float32."""
+    """Return the exported network with random weights; ``fields``: further fields of the configuration."""
     return standard_model(config_of(name, **fields), trained(config_of(name), manifest), manifest)
 
 
@@ -97,7 +97,11 @@ def relative_error(found, expected) -> float:
 
 @dataclasses.dataclass
 class Written:
-    """labkit's logits by case; files by case and format; why a path couldn't be read; a file of labkit's."""
+    """Exported files.
+
+    ``expected``: labkit's logits by case; ``files``: paths by case and format; ``failures``: error messages
+    by path; ``by_labkit``: a file that labkit itself saved.
+    """
 
     expected: dict[str, np.ndarray]
     files: dict[tuple[str, str], Path]
@@ -149,7 +153,7 @@ def test_files_give_the_networks_logits_without_labkit(written, name, format):
 
 
 @pytest.mark.slow
-def test_what_labkit_itself_saves_needs_labkit(written):
+def test_a_file_that_labkit_itself_saved_needs_labkit(written):
     assert "import" not in written.failures
     assert "BatchNormalization" in written.failures[str(written.by_labkit)]
 
@@ -167,7 +171,7 @@ def test_standardized_images_and_probabilities(shapes):
     np.testing.assert_allclose(each, 1 / (1 + np.exp(-logits)), atol=1e-6)
 
 
-def test_the_first_layer_standardizes_as_the_input_pipeline_does(shapes):
+def test_the_first_layer_standardizes_like_the_input_pipeline(shapes):
     model = exported("resnet8", shapes)
     expected = standardize(PIXELS, shapes).numpy()
     for pixels in (PIXELS, PIXELS.astype(np.float32)):
@@ -175,42 +179,42 @@ def test_the_first_layer_standardizes_as_the_input_pipeline_does(shapes):
 
 
 @pytest.mark.parametrize("fields", [{"precision": "float64"}, {"precision": "mixed_bfloat16"}])
-def test_the_exported_network_is_float32_whatever_the_run_was(fields, shapes):
+def test_the_exported_network_is_float32_for_any_precision_of_the_run(fields, shapes):
     found = exported("fast_0.25", shapes, **fields)
     assert {layer.compute_dtype for layer in found.layers} == {"float32"}
     assert {str(weight.dtype) for weight in found.weights} == {"float32"}
 
 
 def test_a_layer_that_keras_does_not_know_is_refused(monkeypatch, shapes):
-    monkeypatch.setattr(StandardToolbox, "norm_layer", LayerFactory.norm_layer)
-    with pytest.raises(RuntimeError, match="plain Keras knows no .*BatchNormalization"):
+    monkeypatch.setattr(KerasLayerFactory, "norm_layer", LayerFactory.norm_layer)
+    with pytest.raises(RuntimeError, match="plain Keras has no .*BatchNormalization"):
         exported("resnet8", shapes)
 
 
-def test_an_initializer_that_keras_does_not_know_is_seen(shapes):
+def test_objects_that_keras_does_not_know_are_found(shapes):
     serialized = keras.saving.serialize_keras_object(trained(config_of("fast_0.25"), shapes))
     found = " ".join(set(foreign_objects(serialized)))
     assert all(name in found for name in ("Dirac", "Whitening", "BatchNormalization"))
 
 
 @pytest.mark.parametrize("name", ["resnet8-v2", "fast_0.25", "tutorial_cnn"])
-def test_where_float32_leaves_a_doubt_float64_decides(name, monkeypatch, shapes):
+def test_differences_in_float32_are_checked_in_float64(name, monkeypatch, shapes):
     monkeypatch.setitem(PROBE_TOLERANCE, "float32", 0.0)
     config, model = config_of(name), trained(config_of(name), shapes)
     with_pixels = standard_model(config, model, shapes, probabilities=True)
     assert with_pixels.dtype == "float32"
     standard_model(config, model, shapes, standardized_input=True)
     monkeypatch.setitem(PROBE_TOLERANCE, "float64", -1.0)
-    with pytest.raises(RuntimeError, match="answers otherwise"):
+    with pytest.raises(RuntimeError, match="gives other outputs"):
         standard_model(config, model, shapes)
 
 
-def test_a_network_that_answers_otherwise_is_refused(monkeypatch, shapes):
+def test_a_network_with_other_outputs_is_refused(monkeypatch, shapes):
     def other_pool(self, x, size):
         return keras.layers.MaxPooling2D(size, padding="same")(x)
 
-    monkeypatch.setattr(StandardToolbox, "average_pool", other_pool)
-    with pytest.raises(RuntimeError, match="answers otherwise"):
+    monkeypatch.setattr(KerasLayerFactory, "average_pool", other_pool)
+    with pytest.raises(RuntimeError, match="gives other outputs"):
         exported("resnet8", shapes)
 
 
@@ -221,20 +225,28 @@ def _network(*layers) -> keras.Model:
 @pytest.mark.parametrize(
     ("ours", "theirs", "message"),
     [
-        ([keras.layers.Dense(3), keras.layers.Dense(3)], [keras.layers.Dense(3)], "2 layers with weights, 1"),
-        ([keras.layers.Dense(3)], [keras.layers.Dense(2)], "no weights for .*kernel"),
-        ([keras.layers.Dense(3, use_bias=False)], [keras.layers.Dense(3)], "no weights for .*bias"),
-        ([keras.layers.Dense(3)], [keras.layers.Dense(3, use_bias=False)], "no place for bias"),
+        (
+            [keras.layers.Dense(3), keras.layers.Dense(3)],
+            [keras.layers.Dense(3)],
+            "2 layers with weights, but 1",
+        ),
+        ([keras.layers.Dense(3)], [keras.layers.Dense(2)], "no weights of shape .* for .*kernel"),
+        (
+            [keras.layers.Dense(3, use_bias=False)],
+            [keras.layers.Dense(3)],
+            "no weights of shape .* for .*bias",
+        ),
+        ([keras.layers.Dense(3)], [keras.layers.Dense(3, use_bias=False)], "no variable for bias"),
     ],
 )
-def test_weights_that_find_no_counterpart_are_refused(ours, theirs, message):
+def test_weights_without_a_counterpart_are_refused(ours, theirs, message):
     with pytest.raises(RuntimeError, match=message):
         copy_weights(_network(*ours), _network(*theirs))
 
 
-def test_a_factor_is_left_out_only_where_it_is_one():
+def test_gamma_is_left_out_only_if_it_is_one():
     source = _network(keras.layers.BatchNormalization())
     copy_weights(source, _network(keras.layers.BatchNormalization(scale=False)))
     source.layers[0].gamma.assign([1, 1, 1, 2])
-    with pytest.raises(RuntimeError, match="no place for gamma"):
+    with pytest.raises(RuntimeError, match="no variable for gamma"):
         copy_weights(source, _network(keras.layers.BatchNormalization(scale=False)))

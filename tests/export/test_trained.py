@@ -1,4 +1,4 @@
-"""The weights of a checkpoint, whatever layout and precision it was saved in."""
+"""The weights of a checkpoint are loaded from any layout and precision."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ CONFIG = Config.from_flat({"model": "fast", "width_factor": 0.125, "train_steps"
 
 
 def saved(folder, shapes, config=CONFIG, data_format="channels_last", seed=1):
-    """Save a network with step 3 and return the store and its weights."""
+    """Save a network at step 3 and return the store and the network's weights."""
     model = build_model(
         config.model,
         num_classes=shapes.num_classes,

@@ -1,4 +1,4 @@
-"""Networks with batch normalization folded into their convolutions predict as they do without."""
+"""Folding batch normalization into the convolutions does not change predictions."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from labkit.training.step import make_predict_step
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32)
 NETWORKS = {
-    # What normalizes before the convolution, or behind a pool or a sum, stays as it is.
+    # (fields, folded normalizations, all normalizations). Those after a pool or a sum can't be folded.
     "v1": ({"num_layers": 8}, 7, 7),
     "float64": ({"num_layers": 8, "precision": "float64"}, 7, 7),
     "v2": ({"num_layers": 8, "resnet_version": 2}, 3, 7),
@@ -21,12 +21,12 @@ NETWORKS = {
     "vgg11": ({"model": "vgg", "num_layers": 11}, 8, 8),
     "fast": ({"model": "fast", "width_factor": 0.25}, 3, 6),
     "tutorial_cnn": ({"model": "tutorial_cnn"}, 0, 0),
-    "mobilenetv2": ({"model": "keras_application"}, 35, 52),  # not what follows its 17 depthwise ones
+    "mobilenetv2": ({"model": "keras_application"}, 35, 52),  # not those after its 17 depthwise convolutions
 }
 
 
 def build(config: ModelConfig) -> keras.Model:
-    """Return the network with statistics, gamma and beta as if trained."""
+    """Return the network with random statistics, gamma and beta, as after training."""
     model = build_model(config, num_classes=10, image_shape=(32, 32, 3))
     random = np.random.default_rng(1)
     for layer in model.layers:
@@ -40,7 +40,7 @@ def build(config: ModelConfig) -> keras.Model:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_logits_are_the_same(name):
+def test_folding_does_not_change_the_logits(name):
     fields, folded, norms = NETWORKS[name]
     model = build(ModelConfig(**fields))
     assert len(foldable(model)) == folded
@@ -55,7 +55,7 @@ def test_logits_are_the_same(name):
     np.testing.assert_array_equal(model(IMAGES, training=False), plain)
 
 
-def test_the_graph_has_no_normalization_left_and_follows_the_weights():
+def test_the_graph_contains_no_normalization_and_uses_the_current_weights():
     model = build(ModelConfig(num_layers=8, precision="mixed_bfloat16"))
 
     @tf.function
@@ -76,7 +76,7 @@ def test_the_graph_has_no_normalization_left_and_follows_the_weights():
     assert np.abs(second - first).max() > 0.05 * np.abs(first).max()
 
 
-def test_what_is_not_a_plain_convolution_used_once_is_not_folded():
+def test_only_plain_convolutions_that_are_used_once_are_folded():
     images = keras.Input((8, 8, 3))
     shared = keras.layers.Conv2D(4, 3, use_bias=False, name="shared")(images)
     seen = keras.layers.Conv2D(4, 3, use_bias=False, name="an_output")(images)
@@ -94,7 +94,7 @@ def test_what_is_not_a_plain_convolution_used_once_is_not_folded():
         assert [convolution.name for convolution, _ in foldable(keras.Model(images, outputs))] == ["alone"]
 
 
-def test_a_network_within_a_network_is_not_folded():
+def test_nested_networks_are_not_folded():
     images = keras.Input((8, 8, 3))
     convolution = keras.layers.Conv2D(4, 3, use_bias=False)
     inner = keras.Model(images, convolution(images))
@@ -103,7 +103,7 @@ def test_a_network_within_a_network_is_not_folded():
     assert foldable(keras.Sequential([images, convolution, BatchNormalization()])) == []
 
 
-def test_the_step_that_predicts_folds():
+def test_the_predict_step_folds():
     model = build(ModelConfig(num_layers=8))
     predict_step = make_predict_step(tf.distribute.get_strategy(), model)
     np.testing.assert_allclose(predict_step(IMAGES), model(IMAGES, training=False), rtol=1e-4, atol=1e-3)

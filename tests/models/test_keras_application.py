@@ -1,4 +1,4 @@
-"""Networks of keras.applications in labkit's layers; that they are Keras's is shown with their weights."""
+"""Networks of keras.applications with labkit's layers; tests of the weights compare them with Keras's."""
 
 import numpy as np
 import pytest
@@ -20,17 +20,17 @@ def build(seed: int = 0, shape=SHAPE, data_format="channels_last", **fields):
 
 @pytest.fixture(scope="module")
 def plain():
-    """MobileNetV2, to be read only."""
+    """Return MobileNetV2; tests must not change it."""
     return build()
 
 
-def test_layers_are_named_by_stage_and_normalization_is_labkits(plain):
+def test_layers_are_named_by_stage_and_use_labkits_normalization(plain):
     found = stages(plain)
     assert list(found) == ["stage1", "stage2", "stage3", "stage4", "stage5", "logits"]
     assert "stage1_Conv1" in [layer.name for layer in found["stage1"]]
     norms = [layer for layer in plain.layers if "batchnorm" in type(layer).__name__.lower()]
     assert len(norms) == 52 and all(isinstance(layer, BatchNormalization) for layer in norms)
-    # Keras's own epsilon, which belongs to the published weights, and labkit's decay.
+    # The epsilon is Keras's, because the published weights were trained with it; the decay is labkit's.
     assert {(layer.epsilon, layer.decay) for layer in norms} == {(1e-3, ModelConfig().batch_norm_decay)}
 
 
@@ -52,7 +52,7 @@ def test_the_seed_decides_the_weights(plain):
     ],
     ids=str,
 )
-def test_layouts_and_precisions_are_one_network(plain, fields, tolerance):
+def test_layouts_and_precisions_give_the_same_logits(plain, fields, tolerance):
     model = build(**fields)
     model.set_weights(plain.get_weights())
     expected = plain(IMAGES).numpy()
@@ -60,12 +60,12 @@ def test_layouts_and_precisions_are_one_network(plain, fields, tolerance):
 
 
 @pytest.mark.parametrize("shape", [(28, 28, 3), (32, 32, 1)])
-def test_images_that_keras_would_not_take_are_refused_in_one_line(shape):
+def test_unsuitable_images_are_refused_in_one_line(shape):
     with pytest.raises(InputError, match="32x32 pixels or more and 3 channels") as refusal:
         build(shape=shape)
     assert "\n" not in str(refusal.value)
 
 
-def test_another_architecture_has_no_application():
+def test_the_application_option_is_refused_for_other_architectures():
     with pytest.raises(InputError, match="--application is 'DenseNet121'; allowed for resnet"):
         ModelConfig(application="DenseNet121")

@@ -1,4 +1,4 @@
-"""Batch normalization against Keras's layer and NumPy, local response normalization against TensorFlow's."""
+"""Batch normalization compared with Keras and NumPy, local response normalization with TensorFlow."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ def test_outputs_and_gradients_equal_those_of_keras(data_format, training):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_statistics_of_the_batch_are_recorded_and_nothing_is_moved():
+def test_batch_statistics_are_recorded_and_moving_averages_unchanged():
     layer, _ = both("channels_last")
     with recorded_batch_statistics() as recorded:
         layer(IMAGES, training=True)
@@ -57,7 +57,7 @@ def test_statistics_of_the_batch_are_recorded_and_nothing_is_moved():
 
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
-def test_a_layer_told_to_shift_only_adds_its_offsets_to_channels(data_format):
+def test_shifting_only_adds_the_offsets_to_the_channels(data_format):
     layer, other = (both(data_format)[0] for _ in range(2))
     channels = IMAGES.shape[-1 if data_format == "channels_last" else 1]
     offsets = np.arange(channels, dtype=np.float32)
@@ -68,7 +68,7 @@ def test_a_layer_told_to_shift_only_adds_its_offsets_to_channels(data_format):
     np.testing.assert_array_equal(layer(IMAGES, training=False), other(IMAGES, training=False))
 
 
-def test_layer_survives_saving():
+def test_batch_normalization_can_be_saved():
     layer = BatchNormalization(data_format="channels_first", decay=0.5, epsilon=0.01, synchronized=True)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert again.get_config() == layer.get_config()
@@ -99,7 +99,7 @@ def local_response(data_format: str, dtype: str, values: dict):
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
 @pytest.mark.parametrize("values", [TUTORIAL, STRONG, OTHER_POWER], ids=["tutorial", "strong", "power"])
-def test_local_response_normalization_is_tensorflows(data_format, values):
+def test_local_response_normalization_equals_tensorflows(data_format, values):
     images = tf.constant(CHANNELS, "float32")
     with tf.GradientTape() as tape:
         tape.watch(images)
@@ -123,7 +123,7 @@ def test_local_response_normalization_in_other_precisions(data_format, dtype, to
     assert np.abs(gradients - exact).max() < max(tolerance, 1e-5) * np.abs(exact).max()
 
 
-def test_local_response_normalization_survives_saving():
+def test_local_response_normalization_can_be_saved():
     layer = LocalResponseNormalization(**TUTORIAL, data_format="channels_first", dtype="float64")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert again.get_config() == layer.get_config()

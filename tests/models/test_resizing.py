@@ -1,4 +1,4 @@
-"""Smaller images at the beginning: when, how, and through the same weights."""
+"""Progressive resizing: the sizes by step, resizing the images, and models that share weights."""
 
 import re
 
@@ -12,7 +12,7 @@ from labkit.models.registry import build_model
 from labkit.models.resizing import check_image_sizes, shrunk, with_image_size
 
 
-def test_sizes_follow_the_share_of_the_run():
+def test_sizes_change_at_the_given_fractions_of_the_run():
     data = DataConfig(progressive_resizing="16:0.25,24:0.5")
     found = [data.image_size_at(step, total_steps=8) for step in range(8)]
     assert found == [16, 16, 24, 24, None, None, None, None]
@@ -25,7 +25,7 @@ def test_sizes_follow_the_share_of_the_run():
     ("stages", "total_steps"),
     [("16:0.3,24:0.7", 7), ("24:0.1,24:0.5", 10), ("16:0.01,24:0.02,28:1", 30), ("16:0.5", 1), ("8:1", 4)],
 )
-def test_steps_that_resize_are_those_at_which_the_size_changes(stages, total_steps):
+def test_resizing_steps_are_the_steps_at_which_the_size_changes(stages, total_steps):
     data = DataConfig(progressive_resizing=stages)
     sizes = [data.image_size_at(step, total_steps) for step in range(total_steps)]
     changes = [step for step in range(1, total_steps) if sizes[step] != sizes[step - 1]]
@@ -33,7 +33,7 @@ def test_steps_that_resize_are_those_at_which_the_size_changes(stages, total_ste
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 31])
-def test_images_are_shrunk_as_tensorflow_shrinks_them(size):
+def test_shrunk_images_equal_tensorflows(size):
     images = tf.constant(np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype(np.float32))
     expected = tf.image.resize(images, [size, size], antialias=True)
     np.testing.assert_allclose(tf.function(shrunk)(images, size), expected, atol=1e-5)
@@ -46,7 +46,7 @@ def make(**flags):
 
 
 @pytest.mark.parametrize("flags", [{"model": "fast", "width_factor": 0.25}, {"num_layers": 8}])
-def test_a_smaller_model_has_the_very_weights(flags):
+def test_a_model_of_another_size_shares_the_weights(flags):
     model = make(**flags)
     smaller = with_image_size(model, 24)
     assert {id(weight) for weight in smaller.weights} == {id(weight) for weight in model.weights}
@@ -55,12 +55,12 @@ def test_a_smaller_model_has_the_very_weights(flags):
     np.testing.assert_array_equal(with_image_size(model, 32)(images), model(images))
 
 
-def test_sizes_that_cannot_be_are_refused_before_work_starts():
+def test_unsuitable_sizes_are_refused():
     model = make(model="tutorial_cnn")
     with pytest.raises(InputError, match="images of 24 pixels, which tutorial_cnn can't take") as refusal:
         check_image_sizes(((24, 0.5),), model)
     with pytest.raises(ValueError) as whole:
         with_image_size(model, 24)
-    reason = re.search(r"\((.*) …\); name larger ones", str(refusal.value))[1]
+    reason = re.search(r"\((.*) …\); give larger sizes", str(refusal.value))[1]
     words = str(whole.value).split()
     assert reason.split() == words[: len(reason.split())] and 60 < len(reason) < 120, "cut between two words"

@@ -16,7 +16,7 @@ def build(seed: int = 0, **fields):
 @pytest.mark.parametrize(
     ("num_layers", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)]
 )
-def test_parameters_are_those_of_he_et_al_2015_table_6(num_layers, millions):
+def test_parameter_counts_equal_he_et_al_2015_table_6(num_layers, millions):
     trainable = sum(int(np.prod(weight.shape)) for weight in build(num_layers=num_layers).trainable_variables)
     assert trainable / 1e6 == pytest.approx(millions, abs=0.005 if millions < 1 else 0.05)
 
@@ -28,13 +28,13 @@ def test_depth_is_the_number_of_layers_with_weights_on_the_longest_path(version,
     num_layers = 20 if block == "basic" else 29
     model = build(num_layers=num_layers, resnet_version=version, block=block)
     kernels = [layer for layer in model.layers if layer.__class__.__name__ in ("Conv2D", "Dense")]
-    # A bottleneck ResNet projects once in each of its three stages; these stand beside the path.
+    # A bottleneck ResNet has a projection in each of its three stages; these are not on the path.
     projections = 0 if block == "basic" else 3
     assert len(kernels) - projections == num_layers
     assert model(IMAGES).shape == (2, 10)
 
 
-def test_no_two_convolutions_of_one_shape_begin_equal():
+def test_convolutions_of_the_same_shape_have_different_initial_weights():
     kernels = [np.asarray(weight) for weight in build(num_layers=8).weights if weight.shape == (3, 3, 16, 16)]
     assert len(kernels) == 2
     assert np.abs(kernels[0] - kernels[1]).max() > 0

@@ -1,4 +1,4 @@
-"""SE-ResNets: what squeeze and excitation adds to a ResNet, and what it does."""
+"""SE-ResNets: the parameters and the effect of squeeze and excitation."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ def parameters(**fields) -> int:
 
 
 @pytest.mark.parametrize("num_layers", [8, 20])
-def test_parameters_are_those_of_a_resnet_and_two_dense_layers_for_each_block(num_layers):
-    # Hu et al. (2017), section 4: 2/r times the square of the channels, for each block; and biases.
+def test_the_added_parameters_are_two_dense_layers_per_block(num_layers):
+    # Hu et al. (2017), section 4: 2/r times the square of the channels for each block, plus biases.
     blocks = (num_layers - 2) // 6
     added = sum(2 * c * (c // 16) + c // 16 + c for c in (16, 32, 64)) * blocks
     found = parameters(model="se_resnet", num_layers=num_layers) - parameters(num_layers=num_layers)
@@ -26,7 +26,7 @@ def test_parameters_are_those_of_a_resnet_and_two_dense_layers_for_each_block(nu
         assert added == 274_847 - 272_474  # PyTorchCV's SE-ResNet-20 and ResNet-20
 
 
-def test_channels_that_are_closed_leave_the_shortcuts_alone():
+def test_factors_of_zero_leave_only_the_shortcuts():
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
     model = build(model="se_resnet", num_layers=8, resnet_version=2)
     plain = build(num_layers=8, resnet_version=2)

@@ -1,4 +1,4 @@
-"""VGG networks: the paper's configurations, sizes of public implementations."""
+"""VGG networks have the paper's configurations and the sizes of public implementations."""
 
 import pytest
 
@@ -13,13 +13,13 @@ COLUMNS = {
     16: "64 64 | 128 128 | 256 256 256 | 512 512 512 | 512 512 512",
     19: "64 64 | 128 128 | 256 256 256 256 | 512 512 512 512 | 512 512 512 512",
 }
-# Parameters and multiply-adds in millions of chenyaofo/pytorch-cifar-models, whose networks have two more
-# dense layers, of 512 units, and biases in the convolutions.
+# Millions of parameters and of multiply-adds in chenyaofo/pytorch-cifar-models, whose networks also have two
+# dense layers of 512 units and biases in the convolutions.
 PUBLISHED = {11: (9.76, 153.29), 13: (9.94, 228.79), 16: (15.25, 313.73), 19: (20.57, 398.66)}
 
 
 @pytest.mark.parametrize("num_layers", COLUMNS)
-def test_convolutions_and_sizes_are_those_of_the_paper(num_layers):
+def test_convolutions_and_sizes_equal_the_published_ones(num_layers):
     model = build_model(
         ModelConfig(model="vgg", num_layers=num_layers), num_classes=10, image_shape=(32, 32, 3)
     )

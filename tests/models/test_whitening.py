@@ -1,4 +1,4 @@
-"""The whitening convolution and the identity as initial weights."""
+"""The whitening convolution, and initialization to the identity."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ import tensorflow as tf
 from labkit.models.layers import Dirac
 from labkit.models.whitening import Whitening, whitening_kernel
 
-# Neighbouring pixels and channels that have much in common, as in photographs.
+# Neighbouring pixels and channels are correlated, as in photographs.
 NOISE = np.random.default_rng(0).normal(size=(200, 12, 12, 3))
 IMAGES = (NOISE.cumsum(axis=1) + NOISE[:, :, ::-1].cumsum(axis=2) + NOISE.sum(axis=3, keepdims=True)).astype(
     np.float32
@@ -19,7 +19,7 @@ def responses(kernel: np.ndarray) -> np.ndarray:
     return tf.nn.conv2d(IMAGES, kernel, 1, "VALID").numpy().reshape(-1, kernel.shape[-1])
 
 
-def test_responses_are_uncorrelated_and_of_variance_1_and_come_with_both_signs():
+def test_responses_are_uncorrelated_with_variance_1_and_have_both_signs():
     kernel = whitening_kernel(IMAGES, 2, epsilon=0.0)
     assert kernel.shape == (2, 2, 3, 24) and kernel.dtype == np.float32
     found = responses(kernel).astype(np.float64)
@@ -27,18 +27,18 @@ def test_responses_are_uncorrelated_and_of_variance_1_and_come_with_both_signs()
     np.testing.assert_array_equal(found[:, 12:], -found[:, :12])
 
 
-def test_the_first_filter_sees_the_largest_variance_and_epsilon_damps_the_smallest():
+def test_filters_are_ordered_by_variance_and_epsilon_damps_the_smallest():
     damped = responses(whitening_kernel(IMAGES, 2, epsilon=1.0)).var(axis=0)[:12]
     assert (np.diff(damped) < 0).all() and damped[0] > 0.9 > damped[-1]
 
 
-def test_the_signs_follow_a_rule():
+def test_the_largest_weight_of_each_filter_is_positive():
     kernel = whitening_kernel(IMAGES, 2, epsilon=5e-4)[..., :12].reshape(12, 12)
     assert (kernel[np.abs(kernel).argmax(axis=0), range(12)] > 0).all()
 
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
-def test_the_layer_trains_its_bias_alone_and_survives_a_file(data_format, tmp_path):
+def test_only_the_bias_is_trained_also_after_loading(data_format, tmp_path):
     images = IMAGES if data_format == "channels_last" else IMAGES.transpose(0, 3, 1, 2)
     inputs = keras.Input(images.shape[1:])
     model = keras.Model(inputs, Whitening(24, data_format=data_format)(inputs))
@@ -53,12 +53,12 @@ def test_the_layer_trains_its_bias_alone_and_survives_a_file(data_format, tmp_pa
 
 
 @pytest.mark.parametrize(("channels", "filters"), [(4, 9), (4, 4), (9, 4)])
-def test_dirac_filters_pass_their_channels_on(channels, filters):
+def test_dirac_filters_copy_their_channels(channels, filters):
     other = keras.initializers.RandomNormal(seed=1)
     kernel = np.asarray(Dirac(other)((3, 3, channels, filters), dtype="float32"))
     images = np.random.default_rng(0).normal(size=(2, 5, 5, channels)).astype(np.float32)
-    passed = min(channels, filters)
+    copied = min(channels, filters)
     outputs = tf.nn.conv2d(images, kernel, 1, "SAME").numpy()
-    np.testing.assert_allclose(outputs[..., :passed], images[..., :passed], rtol=1e-6)
+    np.testing.assert_allclose(outputs[..., :copied], images[..., :copied], rtol=1e-6)
     expected = keras.initializers.RandomNormal(seed=1)((3, 3, channels, filters))
-    np.testing.assert_array_equal(kernel[..., passed:], np.asarray(expected)[..., passed:])
+    np.testing.assert_array_equal(kernel[..., copied:], np.asarray(expected)[..., copied:])

@@ -1,4 +1,4 @@
-"""Wide ResNets: sizes from the paper, and depth."""
+"""Wide ResNets have the sizes and depths of the paper."""
 
 import pytest
 
@@ -20,12 +20,12 @@ def build(depth: int, width: float):
         (28, 10, 36_479_194 / 1e6),
     ],
 )
-def test_parameters_are_those_of_the_paper(depth, width, parameters):
+def test_parameter_counts_equal_the_papers(depth, width, parameters):
     trainable = sum(weight.numpy().size for weight in build(depth, width).trainable_variables)
     assert trainable / 1e6 == pytest.approx(parameters, abs=0.05 if parameters < 3 else 1e-9)
 
 
-def test_depth_counts_three_projections_and_the_first_convolution():
+def test_the_depth_includes_three_projections_and_the_first_convolution():
     model = build(16, 2)
     convolutions = [layer for layer in model.layers if layer.__class__.__name__ == "Conv2D"]
     assert len(convolutions) == 16

@@ -1,4 +1,4 @@
-"""Muon: its directions, its length, and what it leaves alone."""
+"""Muon: orthogonalization, one update by its formula, and which kernels it trains."""
 
 import keras
 import numpy as np
@@ -8,11 +8,11 @@ import tensorflow as tf
 from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.registry import build_model
-from labkit.optim.muon import check_muon, kernels_of_muon, move, orthogonalized
+from labkit.optim.muon import check_muon, muon_kernels, orthogonalized, update_kernel
 
 
 def by_singular_values(matrix: np.ndarray) -> np.ndarray:
-    """Each singular value s through 3 rounds of 3.4445 s - 4.7750 s^3 + 2.0315 s^5, from s / |matrix|."""
+    """Apply 3.4445 s - 4.7750 s^3 + 2.0315 s^5 three times to the singular values of matrix / |matrix|."""
     u, s, v = np.linalg.svd(matrix, full_matrices=False)
     s = s / np.sqrt((matrix**2).sum())
     for _ in range(3):
@@ -21,7 +21,7 @@ def by_singular_values(matrix: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", [(5, 12), (12, 5), (7, 7)])
-def test_singular_values_go_towards_one_and_directions_stay(shape):
+def test_orthogonalization_changes_only_the_singular_values(shape):
     matrix = np.random.default_rng(0).normal(size=shape)
     found = orthogonalized(tf.constant(matrix)).numpy()
     np.testing.assert_allclose(found, by_singular_values(matrix), rtol=1e-5, atol=1e-6)
@@ -30,11 +30,11 @@ def test_singular_values_go_towards_one_and_directions_stay(shape):
     assert values.max() < 1.3
 
 
-def test_one_update_is_that_of_the_formula():
+def test_an_update_follows_the_formula():
     generator = np.random.default_rng(1)
     weight, velocity, gradient = generator.normal(size=(3, 3, 3, 4, 6))
     variable, moving = tf.Variable(weight), tf.Variable(velocity)
-    move(variable, moving, tf.constant(gradient), tf.constant(0.24, tf.float64), 0.6)
+    update_kernel(variable, moving, tf.constant(gradient), tf.constant(0.24, tf.float64), 0.6)
     expected_velocity = 0.6 * velocity + gradient
     np.testing.assert_allclose(moving.numpy(), expected_velocity)
     direction = by_singular_values((gradient + 0.6 * expected_velocity).reshape(-1, 6)).reshape(weight.shape)
@@ -42,17 +42,17 @@ def test_one_update_is_that_of_the_formula():
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_size_of_a_gradient_does_not_matter():
+def test_the_norm_of_the_gradient_has_no_effect():
     weight, gradient = np.random.default_rng(2).normal(size=(2, 3, 3, 4, 6))
     moved = []
     for factor in (1.0, 1000.0):
         variable, velocity = tf.Variable(weight), tf.Variable(tf.zeros_like(weight))
-        move(variable, velocity, tf.constant(factor * gradient), tf.constant(0.1, tf.float64), 0.6)
+        update_kernel(variable, velocity, tf.constant(factor * gradient), tf.constant(0.1, tf.float64), 0.6)
         moved.append(variable.numpy())
     np.testing.assert_allclose(*moved, rtol=1e-4, atol=1e-6)
 
 
-def test_depthwise_kernels_and_those_before_no_norm_are_left_to_sgd():
+def test_depthwise_kernels_and_convolutions_with_a_bias_are_left_to_sgd():
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -64,7 +64,7 @@ def test_depthwise_kernels_and_those_before_no_norm_are_left_to_sgd():
             layers.Conv2D(5, 1, name="with_a_bias"),
         ]
     )
-    (kernel,) = kernels_of_muon(model)
+    (kernel,) = muon_kernels(model)
     assert kernel is model.get_layer("before_a_norm").kernel
 
 
@@ -73,20 +73,20 @@ def small(model: str, **fields):
     return build_model(config, num_classes=3, image_shape=(32, 32, 3), data_format="channels_last", seed=0)
 
 
-def test_networks_and_freezing_that_muon_would_spoil_are_refused():
-    with pytest.raises(InputError, match="tutorial_cnn has none; take sgd"):
+def test_unsuitable_networks_and_freezing_are_refused():
+    with pytest.raises(InputError, match="tutorial_cnn has none; choose --optimizer sgd"):
         check_muon(small("tutorial_cnn"), frozenset())
     fast = small("fast", width_factor=0.25)
     check_muon(fast, frozenset())
     stage = {layer.name for layer in fast.layers if layer.name.startswith("stage1")}
     check_muon(fast, stage)
     norms = {name for name in stage if "norm" in name}
-    with pytest.raises(InputError, match="normalization of stage1 and not its convolutions"):
+    with pytest.raises(InputError, match="normalization of stage1 but not its convolutions"):
         check_muon(fast, norms)
 
 
-def test_a_kernel_of_zeros_moves_and_stays_finite():
+def test_a_kernel_of_zeros_is_updated_and_stays_finite():
     variable, velocity = tf.Variable(tf.zeros([3, 3, 4, 6])), tf.Variable(tf.zeros([3, 3, 4, 6]))
-    move(variable, velocity, tf.ones([3, 3, 4, 6]), tf.constant(0.1), 0.6)
+    update_kernel(variable, velocity, tf.ones([3, 3, 4, 6]), tf.constant(0.1), 0.6)
     assert np.isfinite(variable.numpy()).all()
     assert variable.numpy().any()

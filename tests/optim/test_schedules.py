@@ -1,4 +1,4 @@
-"""Schedule values worked out by hand."""
+"""Schedules compared with values computed by hand."""
 
 import math
 
@@ -21,8 +21,8 @@ def test_steps_of_the_2017_estimator():
     assert found == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0002, 0.0002])
 
 
-def test_steps_with_part_of_a_step_an_epoch():
-    # 45,000 examples in batches of 128: epoch 82 begins within step 28828; 28829 is the first wholly in it.
+def test_steps_with_a_fractional_number_of_steps_per_epoch():
+    # 45,000 examples, batch size 128: epoch 82 begins within step 28828; step 28829 is the first within it.
     assert rates([28828, 28829], total_steps=80000, steps_per_epoch=45000 / 128) == pytest.approx([0.1, 0.01])
 
 
@@ -31,12 +31,12 @@ def test_cosine():
     assert found == pytest.approx([1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2])
 
 
-def test_cosine_starts_after_its_warm_up():
+def test_cosine_starts_after_the_warm_up():
     found = rates([0, 99, 100, 550], learning_rate_schedule="cosine", learning_rate=1.0, warmup_steps=100)
     assert found == pytest.approx([0.01, 1.0, 1.0, 0.5])
 
 
-def test_one_cycle_goes_up_and_down_in_straight_lines():
+def test_one_cycle_rises_and_falls_linearly():
     found = rates(
         [0, 124, 249, 250, 625, 999],
         learning_rate_schedule="one_cycle",
@@ -46,7 +46,7 @@ def test_one_cycle_goes_up_and_down_in_straight_lines():
     assert found == pytest.approx([0.4 / 250, 0.2, 0.4, 0.4, 0.2, 0.4 / 750])
 
 
-def test_one_cycle_between_other_ends():
+def test_one_cycle_with_other_start_and_end_values():
     found = rates(
         [0, 99, 199, 999],
         learning_rate_schedule="one_cycle",
@@ -59,7 +59,7 @@ def test_one_cycle_between_other_ends():
 
 
 @pytest.mark.parametrize("total_steps", [1, 2, 3, 10, 50, 999, 1000])
-def test_one_cycle_never_passes_its_peak_and_never_reaches_zero(total_steps):
+def test_one_cycle_stays_between_zero_and_its_peak(total_steps):
     found = rates(
         range(total_steps), total_steps=total_steps, learning_rate_schedule="one_cycle", learning_rate=0.4
     )

@@ -1,4 +1,4 @@
-"""SGD against the formulas, written out in NumPy."""
+"""SGD compared with its formulas in NumPy."""
 
 import keras
 import numpy as np
@@ -92,35 +92,35 @@ def test_updates_follow_the_formulas(fields):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_head_has_a_learning_rate_of_its_own_and_what_is_left_out_stays():
+def test_the_head_has_its_own_learning_rate_and_only_the_given_indices_change():
     layers = [keras.layers.Dense(2, name="dense"), keras.layers.Dense(2, name="logits")]
     model = keras.Sequential([keras.Input((3,)), *layers])
     config = OptimizerConfig(weight_decay=0.25, momentum=0.5)
     optimizer = SGD(model, config, head_factor=4.0)
     before = [weight.numpy() for weight in model.trainable_variables]
-    places = [1, 2, 3]  # all but the first kernel
+    indices = [1, 2, 3]  # all except the first kernel
 
     @tf.function
     def step():
         def update(strategy):
-            ones = [tf.ones(model.trainable_variables[place].shape) for place in places]
-            optimizer.apply(strategy, ones, tf.constant(0.5), places)
+            ones = [tf.ones(model.trainable_variables[index].shape) for index in indices]
+            optimizer.apply(strategy, ones, tf.constant(0.5), indices)
 
         tf.distribute.get_replica_context().merge_call(update)
 
     step()
     step()
-    for place, (weight, old) in enumerate(zip(model.trainable_variables, before, strict=True)):
+    for index, (weight, old) in enumerate(zip(model.trainable_variables, before, strict=True)):
         velocity, rate = 0.0, 0.5 * (4.0 if "logits" in weight.path else 1.0)
         expected = old.astype(np.float64)
-        for _ in range(2 if place in places else 0):
+        for _ in range(2 if index in indices else 0):
             velocity = 0.5 * velocity + 1.0 + 0.25 * expected
             expected = expected - rate * velocity
         np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)
     assert not optimizer.velocities[0].numpy().any()
 
 
-def test_offsets_of_normalization_have_a_learning_rate_of_their_own_and_the_common_decay():
+def test_normalization_offsets_have_their_own_learning_rate_but_the_common_decay():
     layers = [keras.layers.Conv2D(2, 1), BatchNormalization()]
     model = keras.Sequential([keras.Input((4, 4, 3)), *layers])
     for weight in model.trainable_variables:
@@ -140,5 +140,5 @@ def test_offsets_of_normalization_have_a_learning_rate_of_their_own_and_the_comm
     assert len(model.trainable_variables) == 4
     for weight in model.trainable_variables:
         rate = 4.0 if weight.path == layers[1].beta.path else 0.5
-        # Of the gradient by its own rate, of the decay by the common one.
+        # The gradient is multiplied by the variable's own rate, the decay by the common rate.
         np.testing.assert_allclose(weight, 2.0 - rate * 1.0 - 0.5 * 0.25 * 2.0, rtol=1e-6)

@@ -26,7 +26,7 @@ def check(model: str = "resnet", **values):
             {"model": "tutorial_cnn", "progressive_resizing": "16:0.5"},
             "--progressive-resizing has images of 16",
         ),
-        ({"model": "tutorial_cnn", "optimizer": "muon"}, "tutorial_cnn has none; take sgd"),
+        ({"model": "tutorial_cnn", "optimizer": "muon"}, "tutorial_cnn has none; choose --optimizer sgd"),
         ({"freeze": "stage9"}, "--freeze 'stage9' fits no stage"),
         ({"freeze": "logits", "head_learning_rate_factor": 5.0}, "--head-learning-rate-factor is 5.0 with"),
     ],

@@ -1,4 +1,4 @@
-"""From a checkpoint to a checked file in its place."""
+"""Write an exported file from a checkpoint, check it, and move it to its final path."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,43 +18,44 @@ from labkit.training.checkpoint_evaluator import check_same_data
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.losses import LOSSES
 
-__all__ = ["make"]
+__all__ = ["write_export"]
 
 
-def make(request: ExportRequest, announce: Callable[[str], None]) -> ExportResult:
-    """Write the file and its description; neither where the comparison that was asked for fails.
+def write_export(request: ExportRequest, announce: Callable[[str], None]) -> ExportResult:
+    """Write the file and its description, or neither if the requested check fails.
 
-    Raises InputError where the checkpoint isn't there or belongs to other data.
+    Raises:
+        InputError: the checkpoint does not exist, is damaged, or belongs to another data set.
     """
     store = CheckpointStore(request.run.checkpoints_path)
     step = store.step_of(request.checkpoint)
     state = store.state(step)
     check_same_data(request.run, state, request.manifest)
-    ends = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}
+    options = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}
     loss = LOSSES[request.config.optimizer.loss]
     trained = trained_model(request.config, request.manifest, store, step)
-    model = standard_model(request.config.model, trained, request.manifest, **ends, loss=loss.name)
+    model = standard_model(request.config.model, trained, request.manifest, **options, loss=loss.name)
     description = _describe(request, state)
     comparison = None
     with folder_beside(request.path) as folder:
-        made = folder / request.path.name
+        written = folder / request.path.name
         announce(f"writing {request.path}")
-        request.format.write(model, request.output_name, made)
+        request.format.write(model, request.output_name, written)
         if request.check:
             images = request.manifest.count("test")
             announce(f"comparing it with the run's network on {images:,} test images")
-            comparison = compare(request.format, made, trained, request.manifest, **ends, loss=loss)
+            comparison = compare(request.format, written, trained, request.manifest, **options, loss=loss)
             description["check"] = comparison.to_json()
         result = ExportResult(request.path, step, description, comparison)
         if result.written:
-            publish(made, request.path, description)
+            publish(written, request.path, description)
     return result
 
 
 def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
-    """Return what an exported file has no place for: classes, what goes in and comes out, its origin."""
+    """Return the description of an exported file: input, output, classes, and where it comes from."""
     manifest = request.manifest
-    taken = "(pixel / 255 - mean) / std" if request.standardized_input else "pixels from 0 to 255"
+    values = "(pixel / 255 - mean) / std" if request.standardized_input else "pixels from 0 to 255"
     return {
         "file": request.path.name,
         "format": request.format.name,
@@ -63,7 +64,7 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
             "name": "images",
             "shape": [None, *manifest.image_shape],
             "dtype": "float32",
-            "values": taken,
+            "values": values,
             "channel_mean": list(manifest.channel_mean),
             "channel_std": list(manifest.channel_std),
         },
@@ -84,7 +85,7 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
 
 
 def _test_accuracy(request: ExportRequest, step: int) -> float | None:
-    """Return what the run measured with the weights of ``step``, None where it measured nothing."""
+    """Return the run's test accuracy with the weights of ``step``, or None if it was not evaluated."""
     reader = MetricsReader(request.run.metrics_path)
     reader.poll()
     tests = (row for row in with_evaluations(reader) if row.get("split") == "test")
