@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from labkit.distributed.tf_compat import remote_step_error, wait_for_remote_value, worker_of
 from labkit.training.engines import StepResult
 from labkit.training.session import Session
 
@@ -102,7 +103,7 @@ class AsynchronousEngine:
             try:
                 figures, seconds = item.result.fetch()
             except WORKER_GONE:
-                if item.result._error is not None:  # the step's own; else it is of the way here
+                if remote_step_error(item.result) is not None:  # the step itself failed; else the copying did
                     raise
                 # The worker died between its report and the copying of its figures: the coordinator counts
                 # the step as done and gives it to nobody. ``settle`` sees that its update was made twice.
@@ -126,10 +127,10 @@ class AsynchronousEngine:
         waiting_since = time.monotonic()
         while True:
             for item in self._under_way:
-                if _is_ready(item.result, 0.0):
+                if wait_for_remote_value(item.result, 0.0):
                     self._under_way.remove(item)
                     return item
-            _is_ready(self._under_way[0].result, LOOK_SECONDS)
+            wait_for_remote_value(self._under_way[0].result, LOOK_SECONDS)
             if time.monotonic() - waiting_since > self._patience:
                 stuck = self._stuck()
                 if stuck:
@@ -148,7 +149,7 @@ class AsynchronousEngine:
         self._completed += 1
         return StepResult(
             self._completed, self._session.loss.named(values), item.learning_rate, max(since, 1e-9),
-            min(item.waited, since), exchanged, _worker_of(item.result), worked,
+            min(item.waited, since), exchanged, worker_of(item.result), worked,
         )  # fmt: skip
 
     def settle(self) -> int:
@@ -169,17 +170,3 @@ class AsynchronousEngine:
 
     def agree(self, value: int, what: str) -> None:
         """Do nothing: the coordinator alone has values to agree on."""
-
-
-def _is_ready(result: Any, seconds: float) -> bool:
-    """Return whether a RemoteValue can be fetched without waiting, after ``seconds`` at most.
-
-    TensorFlow 2.21 has no public way to ask (``distribute/coordinator/values.py``).
-    """
-    return bool(result._status_available_event.wait(seconds))
-
-
-def _worker_of(result: Any) -> str:
-    """Return ``worker:1`` for a RemoteValue that worker 1 computed; ``fetch`` keeps the remote tensors."""
-    spec = tf.DeviceSpec.from_string(result._values[0].backing_device)
-    return f"{spec.job}:{spec.task}"

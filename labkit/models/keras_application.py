@@ -54,13 +54,21 @@ def keras_application(
             dtype=layers.dtype,
         )(x)
     network = bare_application(application, image_shape)
-    # What Keras's clone_model does, but for the layers being ours, side by side with the rest.
-    x = network._run_through_graph(
-        [x],
-        operation_fn=lambda layer: _remade(layers, layer, image_shape),
-        call_fn=lambda layer, *tensors, mask=None: layer(*tensors),
+    outputs = []
+
+    def call(layer: keras.Layer, *tensors: keras.KerasTensor, mask: Any = None) -> keras.KerasTensor:
+        outputs.append(layer(*tensors))
+        return outputs[-1]
+
+    # The clone itself is not used: as a model within a model it would hide its layers. The tensors made on
+    # the way belong to the network around it, and the last one is the clone's output.
+    keras.models.clone_model(
+        network,
+        input_tensors=x,
+        clone_function=lambda layer: _remade(layers, layer, image_shape),
+        call_function=call,
     )
-    x = keras.tree.flatten(x)[0]
+    x = outputs[-1]
     x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=layers.dtype)(x)
     return layers.logits(x, num_classes)
 
