@@ -73,10 +73,18 @@ def keras_application(
     return layers.logits(x, num_classes)
 
 
-def bare_application(application: str, image_shape: tuple[int, int, int]) -> keras.Model:
-    """Return Keras's own network without its head, with random weights."""
+def bare_application(
+    application: str, image_shape: tuple[int, int, int], weights: str | None = None
+) -> keras.Model:
+    """Return Keras's own network without its head.
+
+    Args:
+        application: its name in ``keras.applications``.
+        image_shape: height, width and channels.
+        weights: ``imagenet``, which Keras downloads into its cache; None for random weights.
+    """
     make = getattr(keras.applications, application)
-    return make(include_top=False, weights=None, input_shape=image_shape)
+    return make(include_top=False, weights=weights, input_shape=image_shape)
 
 
 def stage_name(layer: keras.Layer, image_shape: tuple[int, int, int]) -> str:

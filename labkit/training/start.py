@@ -19,10 +19,11 @@ from labkit.training.admission import check_disk_space, discard
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
 from labkit.training.environment import describe_environment
+from labkit.training.initial_weights import prepare_transfer
 from labkit.training.loop import TrainLoop
 from labkit.training.result import TrainResult
 from labkit.training.session import Session, make_session
-from labkit.transfer.load import Transfer, prepare_transfer
+from labkit.transfer.load import Transfer
 
 __all__ = ["train_in_cluster", "train_run"]
 

@@ -31,7 +31,7 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
     from labkit.models.registry import build_model
     from labkit.training.network import check_network
     from labkit.training.session import prepare_devices
-    from labkit.transfer.load import prepare_transfer
+    from labkit.training.initial_weights import prepare_transfer
 
     plan = prepare_devices(next(iter(configs.values())))
     for name, config in configs.items():
