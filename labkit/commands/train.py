@@ -59,11 +59,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _train_as(task: Any, config: Config, overwrite: bool) -> int:
     """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code."""
-    from labkit.distributed.servers import is_server, serve
+    from labkit.distributed.servers import is_server
     from labkit.training.api import train
 
     if task is not None and is_server(task, config):
-        return serve(task, config)
+        return _serve(task, config)
     result = train(config, overwrite=overwrite, task=task)
     if not result.did_work:
         print(result.message)
@@ -74,6 +74,20 @@ def _train_as(task: Any, config: Config, overwrite: bool) -> int:
         # A worker that was not asked itself stopped because another one was, by a scheduler.
         return 128 + (result.signal_number or (signal.SIGTERM if task else signal.SIGINT))
     return 0 if result.state == "finished" else 1
+
+
+def _serve(task: Any, config: Config) -> int:
+    """Serve the coordinator of a cluster with parameter servers. Returns the exit code."""
+    from labkit.distributed.servers import serve
+    from labkit.training.admission import check_cluster
+    from labkit.training.resolution import admit_to_cluster
+
+    check_cluster(config, task, overwrite=False)
+    config, _, _, admission = admit_to_cluster(config)
+    if admission.found == "finished":
+        print(f"nothing left to do: {admission.run.path} is finished", flush=True)
+        return 0
+    return serve(task, config, admission.run)
 
 
 COMMAND = Command("train", "Train a run, or go on with it.", _add_arguments, _run, computes=True)

@@ -10,8 +10,6 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
-from labkit.training.admission import check_cluster
-from labkit.training.resolution import admit_to_cluster
 
 __all__ = ["is_server", "serve"]
 
@@ -26,26 +24,21 @@ def is_server(task: ClusterTask, config: Config) -> bool:
     return asynchronous and task.job_name in ("worker", "ps")
 
 
-def serve(task: ClusterTask, config: Config) -> int:
+def serve(task: ClusterTask, config: Config, run: RunDirectory) -> int:
     """Serve until the coordinator says goodbye.
 
     Returns 0 then, 128 + signal where this task was asked to stop. Ends the process with ``EXIT_LOST_PEER``
     when the coordinator is lost. Raises InputError for what can't be run, PeerLost where no coordinator
     appears.
     """
-    check_cluster(config, task, overwrite=False)
-    config, _, _, admission = admit_to_cluster(config)
-    if admission.found == "finished":
-        print(f"nothing left to do: {admission.run.path} is finished", flush=True)
-        return 0
-    admission.run.create()
+    run.create()
     with stop_on_signals() as stop:
-        return _serve(task, config, admission.run, stop)
+        return _serve(task, config, run, stop)
 
 
 def _serve(task: ClusterTask, config: Config, run: RunDirectory, stop: StopRequest) -> int:
     import_tensorflow()
-    from labkit.distributed.bind_address.redirect import listen_on
+    from labkit.distributed.bind_address import listen_on
     from labkit.distributed.devices import threads_for_peers
 
     listen_on(config.distribution.bind)

@@ -10,7 +10,6 @@ from labkit.distributed.devices import DevicePlan
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_compat import (
-    check_versions,
     local_cpu_replicas,
     without_coordination_service,
 )
@@ -57,7 +56,6 @@ def make_parameter_server_strategy(task: ClusterTask) -> tf.distribute.Strategy:
 
     Blocks until they are there.
     """
-    check_versions()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({job: list(task.jobs[job]) for job in ("chief", "worker", "ps")}),
         task_type="chief",

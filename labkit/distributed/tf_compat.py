@@ -1,8 +1,8 @@
 """Everything that labkit uses of TensorFlow beyond its public interface: patches and private fields.
 
-Checked with TensorFlow 2.21 and Keras 3.15. Each function says why the public interface is not enough, and
-raises InputError with another version of TensorFlow, where the private names may be gone or mean something
-else. Training on one machine uses nothing of this module.
+Checked with TensorFlow 2.21 and Keras 3.15. In another version the private names may be gone or mean
+something else, so a task of a cluster calls ``check_versions`` before it joins. Training with one process
+uses nothing of this module.
 """
 
 from collections.abc import Iterator
