@@ -1,4 +1,4 @@
-"""Files in which a task records how it ended, for launchers that only see the highest exit code of all tasks."""
+"""Files in which a task records how it ended, for launchers that see only the highest code of all tasks."""
 
 import os
 import sys

@@ -65,7 +65,7 @@ def task_from_slurm(
         return ClusterTask({"worker": addresses}, "worker", rank)
     if tasks < ps + 2:
         raise InputError(
-            f"--ps is {ps} of {tasks} tasks; allowed: at most {max(0, tasks - 2)}, which leaves a chief and a worker"
+            f"--ps is {ps} of {tasks} tasks; allowed: at most {max(0, tasks - 2)}, for a chief and a worker"
         )
     jobs = {"chief": addresses[:1], "worker": addresses[1:-ps], "ps": addresses[-ps:]}
     name, first = ("chief", 0) if rank == 0 else ("ps", tasks - ps) if rank >= tasks - ps else ("worker", 1)

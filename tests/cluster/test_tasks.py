@@ -60,7 +60,8 @@ def test_a_slurm_task_gets_its_tf_config_and_listens_on_the_way_to_the_others(gi
 import sys
 from labkit.cluster import tasks
 tasks._labkit = lambda arguments: ["/usr/bin/env", "-u", "none", sys.executable, "-c",
-    "import os, sys; print(sys.argv[1:], os.environ['TF_CONFIG'], os.environ['LABKIT_EXIT_STATUS'])", *arguments]
+    "import os, sys; print(sys.argv[1:]); print(os.environ['TF_CONFIG'])"
+    "; print(os.environ['LABKIT_EXIT_STATUS'])", *arguments]
 tasks.become_slurm_task(sys.argv[1:], exit_status='job.0')
 """
     step = {
@@ -83,7 +84,7 @@ tasks.become_slurm_task(sys.argv[1:], exit_status='job.0')
     assert result.stdout.startswith(str(["train", *bind]))
     assert '"worker": ["127.0.0.1:23940", "127.0.0.1:23941"]' in result.stdout
     assert '"index": 1' in result.stdout
-    assert result.stdout.endswith(f" {tmp_path / 'job.0'}\n")
+    assert result.stdout.endswith(f"\n{tmp_path / 'job.0'}\n")
 
 
 RECORDING = """

@@ -29,9 +29,9 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
     import_tensorflow()
     from labkit.distributed.devices import choose_data_format
     from labkit.models.registry import build_model
+    from labkit.training.initial_weights import prepare_transfer
     from labkit.training.network import check_network
     from labkit.training.session import prepare_devices
-    from labkit.training.initial_weights import prepare_transfer
 
     plan = prepare_devices(next(iter(configs.values())))
     for name, config in configs.items():

@@ -53,7 +53,7 @@ def kubernetes(packages: Path) -> dict[str, Any]:
 
 def main() -> None:
     packages = Path(sys.argv[1])
-    comment = f"Kubernetes {KUBERNETES} (kubernetes-validate), Apache License 2.0; made by renew.py beside this file"
+    comment = f"Kubernetes {KUBERNETES} (kubernetes-validate), Apache License 2.0; made by renew.py"
     document = {"$comment": comment, "$defs": kubernetes(packages)}
     target = Path(__file__).with_name("manifests.json")
     target.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
