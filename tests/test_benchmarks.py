@@ -22,7 +22,6 @@ from benchmarks import (
     fast_net,
     follow,
     forms,
-    gate,
     inference,
     input_pipeline,
     machine_ceiling,
@@ -36,16 +35,6 @@ from benchmarks import (
 from benchmarks.allocators import ALLOCATORS, environment_with
 from benchmarks.common import ROOT, prepared_data, torch_is_installed
 from benchmarks.forms import Form, take_turns
-from benchmarks.network_model import (
-    DEVICES,
-    NETWORKS,
-    NVLINK,
-    Network,
-    hierarchical_seconds,
-    predict,
-    ring_seconds,
-    step_seconds,
-)
 from benchmarks.processes import Training, Turns, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
@@ -668,78 +657,6 @@ def test_a_pinned_process_has_one_core_and_the_parent_keeps_its_own():
     assert os.sched_getaffinity(0) == before
 
 
-# ---- the model of many devices -------------------------------------------------------------------------
-
-SLOW = Network("slow", bandwidth=1e9, latency=1e-3)
-
-
-def test_a_ring_by_hand():
-    # 1 MB over 4 devices: six messages of 250 kB, each 1 ms on its way and 0.25 ms on the wire.
-    assert ring_seconds(4, 1e6, SLOW) == pytest.approx(6 * (1e-3 + 0.25e-3))
-    assert ring_seconds(1, 1e6, SLOW) == 0.0
-    # With many devices the wire's share comes near twice the bytes, whatever their number.
-    free = Network("free", bandwidth=1e9, latency=0.0)
-    assert ring_seconds(1000, 1e6, free) == pytest.approx(2e-3, rel=2e-3)
-
-
-def test_nodes_by_hand():
-    # Two nodes of two: halves are summed inside (and shared at the end), one ring of two between.
-    inside = Network("inside", bandwidth=1e10, latency=1e-5)
-    expected = 2 * (1e-5 + 0.5e6 / 1e10) + 2 * (1e-3 + 0.5e6 / 1e9)
-    assert hierarchical_seconds(4, 1e6, inside, SLOW, per_node=2) == pytest.approx(expected)
-    assert hierarchical_seconds(2, 1e6, inside, SLOW, per_node=2) == ring_seconds(2, 1e6, inside)
-    assert hierarchical_seconds(4, 1e6, inside, SLOW, per_node=1) == pytest.approx(ring_seconds(4, 1e6, SLOW))
-    with pytest.raises(ValueError, match="don't fill nodes of 8"):
-        hierarchical_seconds(12, 1e6, inside, SLOW)
-
-
-def test_overlap_hides_what_fits_behind_the_backward_pass_and_no_more():
-    assert step_seconds(0.3, 0.1, overlap=False) == pytest.approx(0.4)
-    assert step_seconds(0.3, 0.1, overlap=True) == pytest.approx(0.3)
-    assert step_seconds(0.3, 0.5, overlap=True) == pytest.approx(0.1 + 0.5)
-
-
-def test_predictions_fall_with_the_number_of_devices_and_never_exceed_the_ideal():
-    predictions = predict(0.012, 1.08e6)
-    assert len(predictions) == 2 * len(NETWORKS) * len(DEVICES)
-    for name in {row.network for row in predictions}:
-        rows = [row for row in predictions if row.network == name]
-        assert [row.devices for row in rows] == list(DEVICES)
-        efficiencies = [row.efficiency for row in rows]
-        assert efficiencies == sorted(efficiencies, reverse=True)
-        assert all(0 < row.efficiency <= row.efficiency_with_overlap <= 1 for row in rows)
-        assert rows[-1].examples_per_second(100.0) == pytest.approx(256 * 100 * rows[-1].efficiency)
-    inside = [row for row in predictions if "nodes" in row.network and row.devices == 8]
-    assert {row.reduction for row in inside} == {ring_seconds(8, 1.08e6, NVLINK)}
-
-
-def test_a_network_is_given_by_name_gigabits_and_microseconds():
-    network = Network.parse("RoCE: two ports:200:3.5")
-    assert (network.name, network.bandwidth) == ("RoCE: two ports", 25e9)
-    assert network.latency == pytest.approx(3.5e-6)
-    for text in ("fast", "fast:0:1", "fast:10:-1", "fast:x:1"):
-        with pytest.raises(ValueError):
-            Network.parse(text)
-
-
-def test_the_model_says_that_it_is_one_and_writes_nothing(tmp_path, capsys):
-    flags = ["--modes", "--step-milliseconds", "12", "--gradient-megabytes", "1.08"]
-    scaling.main([*flags, "--network", "mine:40:20", "--output", str(tmp_path)])
-    shown = capsys.readouterr().out
-    assert "A model, not a measurement" in shown
-    assert "12 ms a step" in shown and "1.08 MB" in shown
-    assert "mine: 5 GB/s, 20 µs" in shown
-    assert "nothing was measured" in shown
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(SystemExit):
-        scaling.main(["--modes", "--step-milliseconds", "0", "--gradient-megabytes", "1"])
-
-
-def test_what_resnet20_reduces_is_its_published_size():
-    # He et al. 2016, table 6: 0.27 million parameters.
-    assert scaling.reduced_bytes(20) / 4 == pytest.approx(0.27e6, rel=0.02)
-
-
 def test_clusters_are_compared_with_one_process_of_the_same_repeat():
     runs = {
         "one process": [scaling.Started(10.0, 400.0), scaling.Started(8.0, 300.0)],
@@ -778,67 +695,6 @@ def test_scaling_measures_a_real_cluster(tmp_path, shapes):
     figures = read_figures(tmp_path / "scaling.json")
     assert [figure.goal is not None for figure in figures] == [True, True, False, False, False, False]
     assert all(figure.median > 0 for figure in figures)
-    model = json.loads((tmp_path / "scaling.json").read_text())["configuration"]["model"]
-    assert len(model["rows"]) == 2 * len(NETWORKS) * len(DEVICES)
-
-
-def write_results(folder, **repeats):
-    """Write a result of one benchmark, with a ratio that is to be high and one that is to be low."""
-    folder.mkdir()
-    bounds = {"speed": "at least", "cost": "at most"}
-    rows = [
-        Figure(f"ours ({folder.name}) over {name}", "x", values, Goal(bounds[name], 1.0))
-        for name, values in repeats.items()
-    ]
-    told = Figure("seconds", "s", (100.0 if folder.name == "after" else 1.0,), Goal("at most", 2.0))
-    content = {"figures": [figure.to_json() for figure in [*rows, told]]}
-    (folder / "some.json").write_text(json.dumps(content))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("speed", "cost", "code"),
-    [
-        ((1.5, 1.6, 1.4), (1.0, 1.1, 0.9), 0),
-        ((1.36, 1.4, 1.3), (1.1, 1.1, 1.1), 0),  # within the tolerance
-        ((1.2, 1.3, 1.1), (1.0, 1.1, 0.9), 1),
-        ((1.5, 1.6, 1.4), (1.3, 1.3, 1.3), 1),
-    ],
-)
-def test_the_gate_looks_at_ratios_alone(speed, cost, code, tmp_path, capsys):
-    before = write_results(tmp_path / "before", speed=(1.5, 1.6, 1.4), cost=(1.0, 1.1, 0.9))
-    after = write_results(tmp_path / "after", speed=speed, cost=cost)
-    assert gate.main([str(before), str(after)]) == code
-    assert f"{code} of 2 ratios became worse" in capsys.readouterr().out
-
-
-def test_the_gate_allows_what_the_repeats_before_covered(tmp_path):
-    before = write_results(tmp_path / "before", speed=(1.5, 1.6, 1.0))
-    assert gate.main([str(before), str(write_results(tmp_path / "after", speed=(1.1, 1.1, 1.2)))]) == 0
-
-
-def test_the_gate_sees_a_ratio_of_other_forms_and_one_that_is_gone(tmp_path, capsys):
-    def write(name: str, combination: fast_net.Combination, share: float, *more: Figure) -> Path:
-        turns = [{"step_gflops": 100 * share, "ceiling_gflops": 100.0, "images_per_second": 1.0}]
-        report = Report("fast_net", fast_net.QUESTION, {})
-        report.finish([*fast_net.figures({combination: turns}), *more], tmp_path / name)
-        return tmp_path / name
-
-    other = Figure("speed over a peer", "x", (1.5,), Goal("at least", 1.3))
-    before = write("before", ("float32", 512, "relu"), 0.8, other)
-    after = write("after", ("float32", 2000, "gelu"), 0.45, other)
-    assert gate.main([str(before), str(after)]) == 1
-    assert "1 of 2 ratios became worse" in capsys.readouterr().out
-    assert gate.main([str(before), str(write("alone", ("float32", 512, "relu"), 0.8))]) == 1
-    assert "gone" in capsys.readouterr().out
-
-
-def test_the_gate_refuses_folders_that_have_nothing_in_common(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit) as ended:
-        gate.main([str(tmp_path / "empty"), str(tmp_path / "empty")])
-    assert ended.value.code == 2
-    assert "no ratio in common" in capsys.readouterr().err
 
 
 def test_seconds_of_training_leave_validations_out(tmp_path):

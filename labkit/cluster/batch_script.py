@@ -1,4 +1,4 @@
-"""The Slurm batch script of a run: it trains, saves before the time limit, and requeues itself."""
+"""Write the Slurm batch script of a run, which saves before the time limit and requeues itself."""
 
 import re
 import shlex
@@ -10,19 +10,19 @@ from labkit.errors import InputError
 
 __all__ = ["BatchOptions", "render_batch_script"]
 
-# Slurm looks at time limits now and then and may send the signal this much earlier (man sbatch, --signal).
+# Slurm may send the signal this much earlier than asked for (man sbatch, --signal).
 SIGNAL_EARLY_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What to ask Slurm for. Names as the flags of sbatch; None leaves the choice to Slurm.
+    """What to request from Slurm. The names are those of sbatch's flags; None leaves the choice to Slurm.
 
-    ``time_limit`` in one of Slurm's forms (minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS);
-    ``signal_seconds`` before it the tasks are asked to save and stop. ``ps``: how many of the tasks are
-    parameter servers (0: synchronous training). ``max_restarts``: starts after the loss of a task, or
-    after a stop without a new step; those at the time limit don't count. ``labkit``: the command, as all
-    nodes find it.
+    ``time_limit`` has one of Slurm's forms: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.
+    ``signal_seconds`` before it, the tasks are asked to save and stop. ``ps`` of the tasks are parameter
+    servers (0: synchronous training). ``max_restarts`` limits restarts after the loss of a task and after a
+    stop without a new step; restarts at the time limit are not counted. ``labkit`` is the path of the
+    command on all nodes.
 
     Raises InputError, on construction, for values that Slurm would refuse or misread.
     """
@@ -66,7 +66,7 @@ class BatchOptions:
 
 
 def _seconds(text: str) -> int:
-    """Return the seconds of one of Slurm's time limits."""
+    """Return a Slurm time limit in seconds."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if not found:
         forms = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS"
@@ -81,46 +81,46 @@ def _seconds(text: str) -> int:
 
 SCRIPT = """\
 #!/bin/bash
-# Made by `labkit cluster slurm`. Submit it from a folder that every node sees: sbatch FILE
+# Written by `labkit cluster slurm`. Submit it from a folder that all nodes share: sbatch FILE
 {directives}
-# The signal goes to the tasks, not to this script: they save a checkpoint and end with 143.
+# The signal goes to the tasks, not to this script: they save a checkpoint and exit with 143.
 #SBATCH --signal=TERM@{signal_seconds}
 
-notes=labkit-$SLURM_JOB_ID
-ending=$notes.${{SLURM_RESTART_COUNT:-0}}
+job=labkit-$SLURM_JOB_ID
+exit_status=$job.${{SLURM_RESTART_COUNT:-0}}
 echo "labkit: job $SLURM_JOB_ID, start $((${{SLURM_RESTART_COUNT:-0}} + 1)), on $SLURM_JOB_NODELIST"
 
-# In blocks: TF_CONFIG is made from the ranks. A task that dies doesn't end the others: they notice, say
-# whom they lost, and end with 75.
+# block: TF_CONFIG is derived from the ranks. srun does not kill the other tasks when one is lost: they
+# notice it, print which one, and exit with 75.
 srun --distribution=block --kill-on-bad-exit=0{srun} \\
     {command}
 code=$?
 
-# srun ends with the highest code of all tasks. Where one failed (1, 2) the others lost it (75), so a task
-# that fails also writes its code down, and one that stops its step.
-if [[ -s $ending.failed ]]; then code=$(<"$ending.failed"); fi
+# srun exits with the highest code of all tasks. If one task failed (1, 2), the others lost it (75). A task
+# therefore records its failure, or the step at which it stopped, in a file.
+if [[ -s $exit_status.failed ]]; then code=$(<"$exit_status.failed"); fi
 step=0 reached=0
-if [[ -s $ending.step ]]; then step=$(<"$ending.step"); fi
-if [[ -s $notes.step ]]; then reached=$(<"$notes.step"); fi
-rm -f "$ending.failed" "$ending.step"
+if [[ -s $exit_status.step ]]; then step=$(<"$exit_status.step"); fi
+if [[ -s $job.step ]]; then reached=$(<"$job.step"); fi
+rm -f "$exit_status.failed" "$exit_status.step"
 
 case $code in
-0) rm -f "$notes.losses" "$notes.step" ;;
-1 | 2 | 126 | 127 | 130) echo "labkit: ended with $code; starting again would not help" ;;
+0) rm -f "$job.losses" "$job.step" ;;
+1 | 2 | 126 | 127 | 130) echo "labkit: exit code $code; not restarted, because it would fail again" ;;
 *)
     if ((code == 143 && step > reached)); then
-        echo "$step" >"$notes.step"
-        echo "labkit: stopped with a checkpoint; back into the queue"
+        echo "$step" >"$job.step"
+        echo "labkit: stopped after a checkpoint; requeued"
         scontrol requeue "$SLURM_JOB_ID"
         exit $code
     fi
     why="lost a task (exit code $code)"
     if ((code == 143)); then why="stopped without a new step"; fi
-    echo "$code" >>"$notes.losses"
-    if (($(wc -l <"$notes.losses") > {max_restarts})); then
-        echo "labkit: $why more than {max_restarts} times; giving up"
+    echo "$code" >>"$job.losses"
+    if (($(wc -l <"$job.losses") > {max_restarts})); then
+        echo "labkit: $why; gave up, --max-restarts is {max_restarts}"
     else
-        echo "labkit: $why; back into the queue"
+        echo "labkit: $why; requeued"
         scontrol requeue "$SLURM_JOB_ID"
     fi
     ;;
@@ -132,9 +132,9 @@ exit $code
 def render_batch_script(config: Config, options: BatchOptions) -> str:
     """Return a script for ``sbatch`` that trains ``config`` and requeues itself until the run is finished.
 
-    Before the time limit the tasks save and stop; when a task was lost they stop; either way the same job
-    goes back into the queue and goes on from the last checkpoint. A failed training or a wrong command, of
-    any task, ends the job. Raises InputError where the tasks can't train this configuration together.
+    The tasks save and stop before the time limit, and stop when one of them is lost. In both cases the job
+    is requeued and continues from the last checkpoint. A failed training or bad input in any task ends the
+    job. Raises InputError if the tasks can't train ``config`` together.
     """
     check_replicas(config, options.tasks, options.gpus_per_task, options.ps)
     wanted = {
@@ -157,14 +157,14 @@ def render_batch_script(config: Config, options: BatchOptions) -> str:
         directives="\n".join(directives),
         signal_seconds=options.signal_seconds,
         max_restarts=options.max_restarts,
-        # srun doesn't take this over from sbatch (since Slurm 22.05).
+        # Since Slurm 22.05 srun does not inherit this from sbatch.
         srun=f" --cpus-per-task={options.cpus_per_task}" if options.cpus_per_task else "",
-        command=f'{shlex.join(command)} --ending "$ending" -- ' + _wrapped(train_arguments(config)),
+        command=f'{shlex.join(command)} --exit-status "$exit_status" -- ' + _wrapped(train_arguments(config)),
     )
 
 
 def _wrapped(arguments: list[str]) -> str:
-    """Return the training for a shell, with each flag and its value on a line of its own."""
+    """Return the training's command for a shell, one flag a line."""
     lines = [shlex.quote(arguments[0])]
     for argument in arguments[1:]:
         if argument.startswith("--"):

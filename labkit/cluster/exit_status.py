@@ -1,35 +1,35 @@
-"""What a task of a job leaves behind about its end, where the launcher only sees the highest exit code."""
+"""Files in which a task records how it ended, for launchers that see only the highest code of all tasks."""
 
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["VARIABLE", "note_failure", "note_step"]
+__all__ = ["VARIABLE", "record_failure", "record_stop"]
 
-VARIABLE = "LABKIT_ENDING"  # a path; ``.failed`` and ``.step`` are added to it
-FINAL_CODES = (1, 2)  # of a failed training, of bad input: a new start would end like this one
+VARIABLE = "LABKIT_EXIT_STATUS"  # a path, to which ``.failed`` or ``.step`` is added
+FINAL_CODES = (1, 2)  # failed training, bad input: a new start would end the same way
 
 
-def note_failure(code: object, environment: Mapping[str, str] | None = None) -> None:
-    """Write an exit code down that ends the job, whatever the other tasks end with. The first one stays."""
+def record_failure(code: object, environment: Mapping[str, str] | None = None) -> None:
+    """Record an exit code that ends the whole job, if it is one. The first task's code is kept."""
     if code in FINAL_CODES:
         _write_once(".failed", code, environment)
 
 
-def note_step(step: int, environment: Mapping[str, str] | None = None) -> None:
-    """Write down at which step a training stopped on request. Tasks in step all say the same."""
+def record_stop(step: int, environment: Mapping[str, str] | None = None) -> None:
+    """Record the step at which training stopped on request. Synchronous workers all stop at the same one."""
     _write_once(".step", step, environment)
 
 
 def _write_once(suffix: str, value: object, environment: Mapping[str, str] | None) -> None:
-    place = (os.environ if environment is None else environment).get(VARIABLE, "")
-    if not place:
+    path = (os.environ if environment is None else environment).get(VARIABLE, "")
+    if not path:
         return
     try:
-        with open(Path(place + suffix), "x") as file:
+        with open(Path(path + suffix), "x") as file:
             file.write(f"{value}\n")
     except FileExistsError:
         pass
-    except OSError as error:  # the exit code still says it, if less reliably
-        print(f"labkit: {place}{suffix} can't be written: {error.strerror}", file=sys.stderr)
+    except OSError as error:  # the exit code alone has to do
+        print(f"labkit: {path}{suffix} can't be written: {error.strerror}", file=sys.stderr)

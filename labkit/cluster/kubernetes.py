@@ -1,10 +1,9 @@
-"""Kubernetes: a run as an Indexed Job or as a Kubeflow TFJob, with what keeps others away from it.
+"""Kubernetes: a run as an Indexed Job, reachable by its own pods only.
 
-TensorFlow's servers run whatever they are sent by whoever reaches them, so every manifest comes with a
-NetworkPolicy that lets in the run's own pods alone.
+TensorFlow's servers execute whatever a client sends, so every manifest has a NetworkPolicy that admits the
+run's own pods and nobody else.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,60 +13,79 @@ from labkit.cluster.flags import check_replicas, train_arguments
 from labkit.cluster.pods import (
     PORT,
     PodOptions,
-    deadline,
-    field_variable,
-    labels,
     metadata,
     network_policy,
     pod_template,
+    service,
 )
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 
-__all__ = ["PodOptions", "render_indexed_job", "render_tfjob", "task_from_kubernetes", "to_yaml"]
+__all__ = ["PodOptions", "render_indexed_job", "task_from_kubernetes", "to_yaml"]
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 1, 2, 143
-# Nothing starts all pods of a Job at once: the first ones have to wait until the last has found a node.
+# The pods of a Job do not start at the same time: the first ones wait until the last one is scheduled.
 RENDEZVOUS_SECONDS = 900.0
 
 
-def task_from_kubernetes(environment: Mapping[str, str], *, name: str, workers: int) -> ClusterTask:
-    """Return the place of a pod of an Indexed Job ``name`` with a headless Service of the same name.
+def task_from_kubernetes(
+    environment: Mapping[str, str], *, name: str, workers: int, ps: int = 0
+) -> ClusterTask:
+    """Return the task of a pod by its completion index.
 
-    Raises InputError where the pod has no index (``JOB_COMPLETION_INDEX``).
+    Without parameter servers every index is a worker. With them index 0 is the chief, the next ``workers``
+    indices are the workers, and the last ``ps`` are the parameter servers. The Job controller names the host
+    of a pod ``<job>-<index>``; the headless Service makes that name resolve.
+
+    Args:
+        environment: of a container in a pod of an Indexed Job.
+        name: of the Job and of its Service.
+        workers: pods that train. ps: parameter servers.
+
+    Raises InputError outside of such a pod, and for an index beyond the cluster.
     """
     index = environment.get("JOB_COMPLETION_INDEX", "")
     if not index.isdecimal():
-        raise InputError("JOB_COMPLETION_INDEX is not set; start this inside of a pod of an Indexed Job")
-    return ClusterTask({"worker": _addresses(name, workers)}, "worker", int(index))
+        raise InputError("JOB_COMPLETION_INDEX is not set; run this inside of a pod of an Indexed Job")
+    counts = {"chief": 1, "worker": workers, "ps": ps} if ps else {"worker": workers}
+    roles = [(job, number) for job, count in counts.items() for number in range(count)]
+    if int(index) >= len(roles):
+        raise InputError(
+            f"JOB_COMPLETION_INDEX is {index}, but --workers {workers} --ps {ps} makes {len(roles)} pods; "
+            f"allowed: 0 to {len(roles) - 1}"
+        )
+    jobs: dict[str, tuple[str, ...]] = {}
+    for number, (job, _) in enumerate(roles):
+        jobs[job] = (*jobs.get(job, ()), f"{name}-{number}.{name}:{PORT}")
+    return ClusterTask(jobs, *roles[int(index)])
 
 
 def render_indexed_job(config: Config, options: PodOptions) -> list[dict[str, Any]]:
-    """Return Service, NetworkPolicy and Job that train ``config`` synchronously, every pod a worker.
+    """Return the Service, NetworkPolicy and Job that train ``config``.
 
-    Pods whose training failed or whose input is bad end the Job. Pods that were asked to stop or that lost
-    another one are replaced, and go on from the last checkpoint.
+    Each pod runs ``labkit cluster kubernetes-task``, which finds its task by its index. A failed training or
+    bad input in any pod ends the Job. A pod that was asked to stop, or that lost another one, is replaced,
+    and the run continues from the last checkpoint.
 
-    Raises InputError for parameter servers and for batches that the workers can't share.
+    Raises InputError if the pods can't train ``config`` together.
     """
-    if options.ps:
-        raise InputError(f"--ps is {options.ps}; an Indexed Job trains synchronously: allowed: 0, or a TFJob")
-    check_replicas(config, options.workers, options.gpus, 0)
-    arguments, environment = train_arguments(_patient(config)), _job_environment(options)
-    pod = pod_template(options, "labkit", arguments, environment, command=["labkit"])
-    pod["spec"] = {"subdomain": options.name, "restartPolicy": "Never", **pod["spec"]}
+    check_replicas(config, options.pods, options.gpus, options.ps)
+    task = ["cluster", "kubernetes-task", "--name", options.name, "--workers", str(options.workers)]
+    servers = ["--ps", str(options.ps)] if options.ps else []
+    pod = pod_template(options, [*task, *servers, "--"], train_arguments(_patient(config)))
+    deadline = options.deadline_seconds
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": metadata(options),
         "spec": {
             "completionMode": "Indexed",
-            "completions": options.workers,
-            "parallelism": options.workers,
-            # When one worker is lost all end: a restart of the run is as many failed pods as workers.
-            "backoffLimit": options.max_restarts * options.workers,
-            **deadline(options),
+            "completions": options.pods,
+            "parallelism": options.pods,
+            # In synchronous training the loss of one pod ends all: each restart counts every pod once.
+            "backoffLimit": options.max_restarts * options.pods,
+            **({} if deadline is None else {"activeDeadlineSeconds": deadline}),
             "podFailurePolicy": {
                 "rules": [
                     _on_exit_codes("FailJob", EXIT_FAILED, EXIT_BAD_INPUT),
@@ -75,49 +93,14 @@ def render_indexed_job(config: Config, options: PodOptions) -> list[dict[str, An
                         "action": "Ignore",
                         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                     },
-                    # One worker is evicted, and all of them save and stop with it.
+                    # If one pod is evicted, the others save, stop and exit with this code as well.
                     _on_exit_codes("Ignore", EXIT_STOPPED),
                 ]
             },
             "template": pod,
         },
     }
-    return [_service(options), network_policy(options), job]
-
-
-def render_tfjob(config: Config, options: PodOptions) -> list[dict[str, Any]]:
-    """Return NetworkPolicy and TFJob (kubeflow.org/v1) that train ``config``.
-
-    The operator makes TF_CONFIG and the Services. Without parameter servers all pods are workers and train
-    synchronously. The operator replaces a pod that ended with 128 or more and gives up at any other code, so
-    ``labkit cluster tfjob-task`` turns the code of a lost peer into one that it retries.
-
-    Raises InputError for a cluster that can't train this configuration.
-    """
-    chief = 1 if options.ps else 0
-    check_replicas(config, chief + options.workers + options.ps, options.gpus, options.ps)
-    arguments = train_arguments(_patient(config))
-    command = ["labkit", "cluster", "tfjob-task", "--"]
-    environment = [field_variable("POD_IP", "status.podIP")]
-
-    def replicas(count: int, gpus: bool = True) -> dict[str, Any]:
-        pod = pod_template(options, "tensorflow", arguments, environment, command=command, gpus=gpus)
-        pod["metadata"]["annotations"] = {"sidecar.istio.io/inject": "false"}
-        return {"replicas": count, "restartPolicy": "ExitCode", "template": pod}
-
-    specs = {
-        # The chief coordinates and the parameter servers hold the weights: neither needs a GPU.
-        **({"Chief": replicas(1, gpus=False)} if options.ps else {}),
-        "Worker": replicas(options.workers),
-        **({"PS": replicas(options.ps, gpus=False)} if options.ps else {}),
-    }
-    job = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "TFJob",
-        "metadata": metadata(options),
-        "spec": {"runPolicy": {"cleanPodPolicy": "Running", **deadline(options)}, "tfReplicaSpecs": specs},
-    }
-    return [network_policy(options), job]
+    return [service(options), network_policy(options), job]
 
 
 def to_yaml(documents: list[dict[str, Any]]) -> str:
@@ -128,7 +111,7 @@ def to_yaml(documents: list[dict[str, Any]]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a value that occurs twice twice: people read these files, and anchors don't read well."""
+    """Repeats equal values in place of YAML anchors, which are hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -140,41 +123,6 @@ def _patient(config: Config) -> Config:
     return config.replace({"rendezvous_seconds": RENDEZVOUS_SECONDS})
 
 
-def _addresses(name: str, workers: int) -> tuple[str, ...]:
-    """Return where the pods of an Indexed Job are found: <job>-<index> in the Service's subdomain."""
-    return tuple(f"{name}-{index}.{name}:{PORT}" for index in range(workers))
-
-
-def _job_environment(options: PodOptions) -> list[dict[str, Any]]:
-    """TF_CONFIG of each pod: Kubernetes puts in the index, a variable that has to stand before it.
-
-    The Job controller would add JOB_COMPLETION_INDEX itself, but behind the others.
-    """
-    cluster = {"worker": list(_addresses(options.name, options.workers))}
-    task = '{"type": "worker", "index": $(JOB_COMPLETION_INDEX)}'
-    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    return [
-        field_variable("JOB_COMPLETION_INDEX", index),
-        field_variable("POD_IP", "status.podIP"),
-        {"name": "TF_CONFIG", "value": f'{{"cluster": {json.dumps(cluster)}, "task": {task}}}'},
-    ]
-
-
 def _on_exit_codes(action: str, *codes: int) -> dict[str, Any]:
     match = {"containerName": "labkit", "operator": "In", "values": list(codes)}
     return {"action": action, "onExitCodes": match}
-
-
-def _service(options: PodOptions) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(options),
-        "spec": {
-            "clusterIP": "None",
-            # The workers look for each other before any of them is ready.
-            "publishNotReadyAddresses": True,
-            "selector": labels(options),
-            "ports": [{"name": "tensorflow", "port": PORT}],
-        },
-    }

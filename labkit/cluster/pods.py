@@ -1,4 +1,4 @@
-"""What the pods of a run have in common: size, rights, volumes, labels, and who may reach them."""
+"""The parts of a run's manifests: options, pod template, Service and NetworkPolicy."""
 
 import re
 from dataclasses import dataclass
@@ -7,31 +7,23 @@ from typing import Any
 
 from labkit.errors import InputError
 
-__all__ = [
-    "PORT",
-    "PodOptions",
-    "deadline",
-    "field_variable",
-    "labels",
-    "metadata",
-    "network_policy",
-    "pod_template",
-]
+__all__ = ["PORT", "PodOptions", "metadata", "network_policy", "pod_template", "service"]
 
-PORT = 2222  # TFJob's default
-DNS_LABEL = r"[a-z]([a-z0-9-]*[a-z0-9])?"  # RFC 1035, what a Service's name has to be
+PORT = 2222
+DNS_LABEL = r"[a-z]([a-z0-9-]*[a-z0-9])?"  # RFC 1035: the form of a Service's name
 QUANTITY = r"\d+(\.\d+)?(m|[kMGTP]i?|Ki)?"
 
 
 @dataclass(frozen=True)
 class PodOptions:
-    """What to ask Kubernetes for.
+    """What to request from Kubernetes.
 
-    ``workers`` train; ``ps`` parameter servers (0: synchronous training) and the chief that they need come on
-    top. ``claim`` is a PersistentVolumeClaim that all pods can write to (ReadWriteMany); it is mounted at
-    ``mount`` and holds ``data/`` and ``runs/``. ``cpus``, ``memory`` and ``gpus`` are for each pod.
-    ``max_restarts``: how often the tasks may be lost before a Job gives up. ``grace_seconds``: for saving a
-    checkpoint after SIGTERM. ``deadline_seconds``: of the whole run (None: no end).
+    ``workers`` pods train. ``ps`` pods are parameter servers; they and one chief are added to the workers
+    (0: synchronous training). ``claim`` is a PersistentVolumeClaim that all pods can write to
+    (ReadWriteMany); it is mounted at ``mount`` and holds ``data/`` and ``runs/``. ``cpus``, ``memory`` and
+    ``gpus`` are for each pod: the pods of a Job are alike. ``max_restarts``: after the loss of a task.
+    ``grace_seconds``: to save a checkpoint after SIGTERM. ``deadline_seconds``: for the whole run (None: no
+    limit).
 
     Raises InputError, on construction, for values that Kubernetes would refuse.
     """
@@ -50,7 +42,7 @@ class PodOptions:
     deadline_seconds: int | None = None
 
     def __post_init__(self) -> None:
-        # A pod's host name is the run's with the task's job and index behind it, 63 characters in all.
+        # A pod's host name is this name and the pod's index, 63 characters in all.
         if not re.fullmatch(DNS_LABEL, self.name) or len(self.name) > 50:
             raise InputError(
                 f"--name is {self.name!r}; allowed: up to 50 of a-z, 0-9 and -, with a letter first "
@@ -70,6 +62,11 @@ class PodOptions:
             if value is not None and value < minimum:
                 raise InputError(f"--{name.replace('_', '-')} is {value}; allowed: {minimum} or more")
 
+    @property
+    def pods(self) -> int:
+        """Return the number of pods: the workers, and with parameter servers these and a chief."""
+        return self.workers + self.ps + (1 if self.ps else 0)
+
 
 def labels(options: PodOptions) -> dict[str, str]:
     return {"app.kubernetes.io/name": "labkit", "app.kubernetes.io/instance": options.name}
@@ -79,17 +76,25 @@ def metadata(options: PodOptions) -> dict[str, Any]:
     return {"name": options.name, "labels": labels(options)}
 
 
-def deadline(options: PodOptions) -> dict[str, int]:
-    return {} if options.deadline_seconds is None else {"activeDeadlineSeconds": options.deadline_seconds}
-
-
-def field_variable(name: str, path: str) -> dict[str, Any]:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+def service(options: PodOptions) -> dict[str, Any]:
+    """Return the headless Service under which the pods find each other."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(options),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # the pods look for each other before they are ready
+            "selector": labels(options),
+            "ports": [{"name": "tensorflow", "port": PORT}],
+        },
+    }
 
 
 def network_policy(options: PodOptions) -> dict[str, Any]:
+    """Return the policy that admits connections from the run's own pods only."""
     own_pods: dict[str, Any] = {"from": [{"podSelector": {"matchLabels": labels(options)}}]}
-    if not options.gpus:  # NCCL connects the pods' GPUs on ports that it chooses itself
+    if not options.gpus:  # NCCL connects GPUs on ports that it chooses itself
         own_pods["ports"] = [{"protocol": "TCP", "port": PORT}]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -103,32 +108,28 @@ def network_policy(options: PodOptions) -> dict[str, Any]:
     }
 
 
-def pod_template(
-    options: PodOptions,
-    container: str,
-    arguments: list[str],
-    environment: list[dict[str, Any]],
-    *,
-    command: list[str],
-    gpus: bool = True,
-) -> dict[str, Any]:
-    """Return a pod template: one unprivileged container that can write to the claim and to /tmp alone."""
-    resources = {"cpu": options.cpus, "memory": options.memory}
-    if options.gpus and gpus:
-        resources["nvidia.com/gpu"] = str(options.gpus)
-    # Kubernetes puts variables in place of $(NAME); what the user wrote stays as it is.
-    arguments = [argument.replace("$(", "$$(") for argument in arguments]
-    bind = [] if "--bind" in arguments else ["--bind", "$(POD_IP)"]
-    home = [{"name": "LABKIT_HOME", "value": options.mount}, {"name": "HOME", "value": "/tmp"}]
+def pod_template(options: PodOptions, task: list[str], training: list[str]) -> dict[str, Any]:
+    """Return the template of all pods: one unprivileged container that can write to the claim and /tmp only.
+
+    Args:
+        options: resources, image and volumes.
+        task: arguments of labkit that make the pod a task of the cluster.
+        training: arguments of the training; unless they have ``--bind``, the pod's own address is added.
+    """
+    # Kubernetes expands $(NAME) in arguments; "$$(" keeps the user's text as it is.
+    training = [argument.replace("$(", "$$(") for argument in training]
+    bind = [] if "--bind" in training else ["--bind", "$(POD_IP)"]
     volumes: dict[str, tuple[str, dict[str, Any]]] = {
         "shared": (options.mount, {"persistentVolumeClaim": {"claimName": options.claim}}),
         "tmp": ("/tmp", {"emptyDir": {}}),
     }
-    if options.gpus and gpus:  # NCCL's buffers: a container has 64 MiB of its own
+    if options.gpus:  # for NCCL's buffers; a container's default is 64 MiB
         volumes["shm"] = ("/dev/shm", {"emptyDir": {"medium": "Memory"}})
     return {
         "metadata": {"labels": labels(options)},
         "spec": {
+            "subdomain": options.name,
+            "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": options.grace_seconds,
@@ -140,25 +141,34 @@ def pod_template(
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "containers": [
-                {
-                    "name": container,
-                    "image": options.image,
-                    "command": command,
-                    "args": [*arguments, *bind],
-                    "env": [*environment, *home],
-                    "ports": [{"name": "tfjob-port", "containerPort": PORT}],
-                    "resources": {"requests": resources, "limits": resources},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "volumeMounts": [
-                        {"name": name, "mountPath": path} for name, (path, _) in volumes.items()
-                    ],
-                }
-            ],
+            "containers": [_container(options, [*task, *training, *bind], volumes)],
             "volumes": [{"name": name, **source} for name, (_, source) in volumes.items()],
         },
+    }
+
+
+def _container(
+    options: PodOptions, arguments: list[str], volumes: dict[str, tuple[str, dict[str, Any]]]
+) -> dict[str, Any]:
+    resources = {"cpu": options.cpus, "memory": options.memory}
+    if options.gpus:
+        resources["nvidia.com/gpu"] = str(options.gpus)
+    return {
+        "name": "labkit",
+        "image": options.image,
+        "command": ["labkit"],
+        "args": arguments,
+        "env": [
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "LABKIT_HOME", "value": options.mount},
+            {"name": "HOME", "value": "/tmp"},
+        ],
+        "ports": [{"name": "tensorflow", "containerPort": PORT}],
+        "resources": {"requests": resources, "limits": resources},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": name, "mountPath": path} for name, (path, _) in volumes.items()],
     }

@@ -1,7 +1,7 @@
-"""Slurm: a task's place in the cluster, out of the environment of its job step.
+"""Slurm: a process's task in the cluster, from the environment variables of its job step.
 
-TensorFlow's own ``SlurmClusterResolver`` asks ``nvidia-smi`` and so fails on nodes without GPUs; what it
-needs stands in the environment of every job step. Names as in ``man srun``, section OUTPUT ENVIRONMENT.
+TensorFlow's own ``SlurmClusterResolver`` calls ``nvidia-smi`` and fails on nodes without GPUs. The variables
+are described in ``man srun``, section OUTPUT ENVIRONMENT VARIABLES.
 """
 
 import re
@@ -15,29 +15,30 @@ from labkit.plurals import counted
 
 __all__ = ["expand_hostlist", "listening_address", "node_address", "task_from_slurm"]
 
-# Below the ports that Linux hands out by itself (32768 and up), in one block of 20 for each step of a job.
+# Below Linux's ephemeral ports (32768 and up); each step of a job uses one block of 20.
 FIRST_PORT, PORT_BLOCKS, PORTS_PER_BLOCK = 20_000, 600, 20
-# Near 600 / golden ratio and prime to 600: jobs with near numbers get blocks far from each other, so that the
-# steps of one don't run into those of the next (for 20 jobs and 20 steps on, none does).
+# Close to 600 / golden ratio and coprime to 600: jobs with consecutive numbers get blocks far apart, so the
+# steps of one job don't reach the blocks of the next (no collision within 20 jobs and 20 steps).
 BLOCKS_BETWEEN_JOBS = 371
 
 
 def task_from_slurm(
     environment: Mapping[str, str], *, ps: int = 0, address_of: Callable[[str], str] | None = None
 ) -> ClusterTask:
-    """Return the place of a process that ``srun`` started.
+    """Return the task of a process that ``srun`` started.
 
-    Without parameter servers all tasks are workers. With ``ps`` of them rank 0 is the chief, the last ``ps``
-    ranks are the parameter servers, and those between are workers. Ports are made from the numbers of job
-    and step, so that two of them on one host don't meet, and count up over the tasks that share an address.
+    Without parameter servers all tasks are workers. With them rank 0 is the chief, the last ``ps`` ranks are
+    the parameter servers, and those in between are workers. Ports are derived from the numbers of job and
+    step, so that two steps on one host don't collide.
 
     Args:
-        environment: of the job step. Tasks have to be placed in blocks (``srun --distribution=block``).
-        address_of: host name or address of a node; ``node_address`` unless given. A step on one node needs
-            none: its tasks meet on 127.0.0.1.
+        environment: of the job step. Its tasks must be placed in blocks (``srun --distribution=block``).
+        ps: parameter servers.
+        address_of: maps a node to its host name or address (default: ``node_address``). Tasks on a single
+            node use 127.0.0.1 instead.
 
-    Raises InputError outside of a job step, where the placement isn't in blocks, and for more tasks on one
-    host than there are ports in a step's block.
+    Raises InputError outside of a job step, for another placement than in blocks, and for more than 20 tasks
+    on one host.
     """
     nodes = expand_hostlist(_variable(environment, "SLURM_STEP_NODELIST"))
     counts = _tasks_per_node(_variable(environment, "SLURM_STEP_TASKS_PER_NODE"))
@@ -53,7 +54,7 @@ def task_from_slurm(
     own = environment.get("SLURMD_NODENAME", placed[rank])
     if own != placed[rank]:
         raise InputError(
-            f"rank {rank} runs on {own}, in blocks it would be on {placed[rank]}; "
+            f"rank {rank} runs on {own}; with placement in blocks it would run on {placed[rank]}; "
             "start the step with srun --distribution=block"
         )
     look_up = (lambda _: "127.0.0.1") if len(nodes) == 1 else (address_of or node_address)
@@ -65,7 +66,7 @@ def task_from_slurm(
         return ClusterTask({"worker": addresses}, "worker", rank)
     if tasks < ps + 2:
         raise InputError(
-            f"--ps is {ps} of {counted(tasks, 'task')}; a chief and a worker are needed besides them"
+            f"--ps is {ps} of {tasks} tasks; allowed: at most {max(0, tasks - 2)}, for a chief and a worker"
         )
     jobs = {"chief": addresses[:1], "worker": addresses[1:-ps], "ps": addresses[-ps:]}
     name, first = ("chief", 0) if rank == 0 else ("ps", tasks - ps) if rank >= tasks - ps else ("worker", 1)
@@ -73,9 +74,9 @@ def task_from_slurm(
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """Return the names in Slurm's short form: ``n[0-1,03]-ib,x`` is n0-ib, n1-ib, n03-ib, x."""
+    """Expand Slurm's short form: ``n[0-1,03]-ib,x`` becomes n0-ib, n1-ib, n03-ib, x."""
     if not re.fullmatch(r"(?:[^\[\],\s]|\[[\d,-]+\]|,(?!,))+", text):
-        raise InputError(f"{text[:200]!r} is no list of Slurm nodes; expected a form such as n[0-3,7]")
+        raise InputError(f"{text[:200]!r} is not a list of Slurm nodes such as n[0-3,7]")
     names = []
     for item in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
         expanded = [""]
@@ -92,15 +93,15 @@ def _expand_ranges(text: str) -> list[str]:
         first, dash, last = part.partition("-")
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise InputError(f"[{text[:200]}] is no range of Slurm nodes; expected a form such as [0-3,7]")
+            raise InputError(f"[{text[:200]}] is not a range of Slurm nodes such as [0-3,7]")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return numbers
 
 
 def node_address(node: str) -> str:
-    """Return a node's name where it resolves, else the address that Slurm itself uses for it.
+    """Return the node's name if it resolves, else the address that Slurm itself uses (NodeAddr).
 
-    Raises InputError where there is neither.
+    Raises InputError if there is neither.
     """
     try:
         socket.getaddrinfo(node, None)
@@ -112,7 +113,7 @@ def node_address(node: str) -> str:
         shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise InputError(
-            f"node {node} doesn't resolve, and scontrol can't tell its address: {error}"
+            f"node {node} doesn't resolve, and scontrol did not return its address: {error}"
         ) from None
     found = re.search(r"\bNodeAddr=(\S+)", shown)
     if not found or found[1] == node:
@@ -121,7 +122,7 @@ def node_address(node: str) -> str:
 
 
 def listening_address(task: ClusterTask) -> str:
-    """Return this machine's address on the way to the other tasks: the only one to listen on."""
+    """Return the address of this machine on the route to the other tasks, which is the one to listen on."""
     own = split_address(task.address)[0]
     others = [split_address(address) for address in task.addresses().values()]
     there = next(((host, port) for host, port in others if host != own), None)
@@ -129,14 +130,14 @@ def listening_address(task: ClusterTask) -> str:
         return own
     family, kind, _, _, target = socket.getaddrinfo(*there, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
-        probe.connect(target)  # of a datagram socket: chooses the route, sends nothing
+        probe.connect(target)  # for a datagram socket this chooses the route and sends nothing
         return probe.getsockname()[0]
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
-        raise InputError(f"{name} is not set; start this inside of a Slurm job with srun")
+        raise InputError(f"{name} is not set; run this inside of a Slurm job with srun")
     return value
 
 
@@ -159,7 +160,7 @@ def _with_ports(hosts: list[str], job: int, step: int) -> tuple[str, ...]:
     most = max(map(hosts.count, hosts))
     if most > PORTS_PER_BLOCK:
         raise InputError(
-            f"{most} tasks share a host; allowed: at most {PORTS_PER_BLOCK}; ask for fewer tasks on a node"
+            f"{most} tasks share a host; allowed: at most {PORTS_PER_BLOCK}; request fewer tasks per node"
         )
     first = FIRST_PORT + (job * BLOCKS_BETWEEN_JOBS + step) % PORT_BLOCKS * PORTS_PER_BLOCK
     return tuple(

@@ -79,7 +79,9 @@ def _add_slurm_task(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``labkit cluster slurm-task``; behind ``--`` stands a command of labkit."""
     parser.add_argument("--ps", type=int, default=0, metavar="N", help="parameter servers (default: 0)")
     parser.add_argument(
-        "--ending", metavar="PATH", help="write a failure to PATH.failed, the step of a stop to PATH.step"
+        "--exit-status",
+        metavar="PATH",
+        help="record a failure in PATH.failed, the step of a stop in PATH.step",
     )
     _add_command_line(parser)
 
@@ -92,37 +94,40 @@ def _add_command_line(parser: argparse.ArgumentParser) -> None:
 
 def _slurm_task(options: argparse.Namespace) -> NoReturn:
     """Become the task that Slurm's variables describe. Raises InputError."""
-    from labkit.cluster.exit_status import note_failure
-    from labkit.cluster.tasks import ENDING, become_slurm_task
+    from labkit.cluster.exit_status import VARIABLE, record_failure
+    from labkit.cluster.tasks import become_slurm_task
 
     command = _behind_dashes(options.command_line)
     if options.ending and not is_local_path(options.ending):
         raise InputError(f"--ending is {options.ending!r}; allowed: {LOCAL_PATH}")
     try:
-        become_slurm_task(command, ps=options.ps, ending=options.ending)
+        become_slurm_task(command, ps=options.ps, exit_status=options.exit_status)
     except InputError:
-        if options.ending:
-            note_failure(2, {ENDING: options.ending})
+        if options.exit_status:
+            record_failure(2, {VARIABLE: options.exit_status})
         raise
 
 
-def _tfjob_task(options: argparse.Namespace) -> int:
-    """Run a command of labkit and return its exit code in a TFJob's terms. Raises InputError."""
-    from labkit.cluster.tasks import run_tfjob_task
+def _add_kubernetes_task(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``labkit cluster kubernetes-task``; behind ``--`` stands a command of labkit."""
+    parser.add_argument("--name", required=True, metavar="TEXT", help="name of the Job and its Service")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="pods that train")
+    parser.add_argument("--ps", type=int, default=0, metavar="N", help="parameter servers (default: 0)")
+    _add_command_line(parser)
 
-    return run_tfjob_task(_behind_dashes(options.command_line))
+
+def _kubernetes_task(options: argparse.Namespace) -> NoReturn:
+    """Become the task of this pod's index. Raises InputError."""
+    from labkit.cluster.tasks import become_kubernetes_task
+
+    command = _behind_dashes(options.command_line)
+    become_kubernetes_task(command, name=options.name, workers=options.workers, ps=options.ps)
 
 
 def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``labkit cluster kubernetes``; behind ``--`` stands the training."""
     from labkit.cluster.pods import PodOptions
 
-    parser.add_argument(
-        "--kind",
-        choices=("job", "tfjob"),
-        default="job",
-        help="job: an Indexed Job, synchronous; tfjob: Kubeflow's TFJob, either way (default: job)",
-    )
     add = _adder(parser, PodOptions)
     add("name", "of the job, its Service and its NetworkPolicy", required=True)
     add("image", "container image, see deploy/Containerfile", required=True)
@@ -132,7 +137,7 @@ def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
     add("mount", "where the claim is mounted")
     add("cpus", "for each pod")
     add("memory", "for each pod")
-    add("gpus", "for each pod that trains")
+    add("gpus", "for each pod")
     add("max_restarts", "how often a Job is started again after the loss of a pod")
     add("grace_seconds", "for saving a checkpoint before a pod is killed")
     add("deadline_seconds", "longest time of the whole run")
@@ -140,11 +145,10 @@ def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
 
 def _kubernetes(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
     """Print the manifests of a training as YAML. Raises InputError."""
-    from labkit.cluster.kubernetes import PodOptions, render_indexed_job, render_tfjob, to_yaml
+    from labkit.cluster.kubernetes import PodOptions, render_indexed_job, to_yaml
 
     _refuse_overwrite(overwrite)
-    render = render_indexed_job if options.kind == "job" else render_tfjob
-    print(to_yaml(render(config, PodOptions(**_values(options, PodOptions)))), end="")
+    print(to_yaml(render_indexed_job(config, PodOptions(**_values(options, PodOptions)))), end="")
     return 0
 
 
@@ -157,10 +161,14 @@ def _add_tf_config(parser: argparse.ArgumentParser) -> None:
         help="slurm: inside of srun; kubernetes: inside of a pod of an Indexed Job; hosts: by flags",
     )
     parser.add_argument(
-        "--ps", type=int, default=0, metavar="N", help="slurm: parameter servers (default: 0)"
+        "--ps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="slurm, kubernetes: parameter servers (default: 0)",
     )
     parser.add_argument("--name", metavar="TEXT", help="kubernetes: of the Job and its Service")
-    parser.add_argument("--workers", type=int, metavar="N", help="kubernetes: pods of the Job")
+    parser.add_argument("--workers", type=int, metavar="N", help="kubernetes: pods that train")
     parser.add_argument("--worker-hosts", metavar="TEXT", help="hosts: host:port of each, comma-separated")
     parser.add_argument("--ps-hosts", metavar="TEXT", help="hosts: host:port of each parameter server")
     parser.add_argument("--job-name", metavar="TEXT", help="hosts: worker or ps")
@@ -179,7 +187,7 @@ def _tf_config(options: argparse.Namespace) -> int:
     elif options.platform == "kubernetes":
         if options.name is None or options.workers is None:
             raise InputError("--platform is kubernetes; give --name and --workers of the Job with it")
-        task = task_from_kubernetes(os.environ, name=options.name, workers=options.workers)
+        task = task_from_kubernetes(os.environ, name=options.name, workers=options.workers, ps=options.ps)
     else:
         names = ("worker_hosts", "ps_hosts", "job_name", "task_index", "sync")
         given = Config.from_flat({name: getattr(options, name) for name in names})
@@ -240,11 +248,14 @@ COMMAND = CommandGroup(
     (
         Command("local", "Start, watch and reap a cluster on this machine.", _add_local, _local, True),
         Command("slurm", "Print a batch script for Slurm.", _add_slurm, _slurm, True),
-        Command(
-            "kubernetes", "Print manifests: an Indexed Job, or a TFJob.", _add_kubernetes, _kubernetes, True
-        ),
+        Command("kubernetes", "Print the manifests of an Indexed Job.", _add_kubernetes, _kubernetes, True),
         Command("tf-config", "Print TF_CONFIG of one task.", _add_tf_config, _tf_config),
         Command("slurm-task", "Inside of srun: run a command as this task.", _add_slurm_task, _slurm_task),
-        Command("tfjob-task", "Inside of a TFJob: run a command as a task.", _add_command_line, _tfjob_task),
+        Command(
+            "kubernetes-task",
+            "Inside of a pod: run a command as the task of its index.",
+            _add_kubernetes_task,
+            _kubernetes_task,
+        ),
     ),
 )

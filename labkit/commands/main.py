@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit import __version__
 from labkit.allocator import keep_memory
-from labkit.cluster.exit_status import note_failure
+from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS
 from labkit.commands.arguments import Parser, config_of
 from labkit.commands.command import Command, CommandGroup
@@ -27,12 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _main(sys.argv[1:] if arguments is None else list(arguments), is_process=arguments is None)
     except SystemExit as end:
-        note_failure(end.code)
+        record_failure(end.code)
         raise
     except BaseException:
-        note_failure(1)  # what Python ends with
+        record_failure(1)  # what Python ends with
         raise
-    note_failure(code)
+    record_failure(code)
     return code
 
 

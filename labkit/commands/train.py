@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import Any
 
-from labkit.cluster.exit_status import note_failure, note_step
+from labkit.cluster.exit_status import record_failure, record_stop
 from labkit.commands.arguments import add_field, config_of
 from labkit.commands.command import Command
 from labkit.config import Config, fields_by_name
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     except PeerLost as error:
         print(f"labkit: lost peer: {error}", file=sys.stderr)
         code = EXIT_LOST_PEER
-    note_failure(code)
+    record_failure(code)
     # TensorFlow's servers take seconds to end, and its threads may still wait for a task that has gone.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -77,7 +77,7 @@ def _train_as(task: Any, config: Config, overwrite: bool) -> int:
     if result.test and is_chief:
         print(f"test accuracy {result.test['accuracy']:.4f} (step {result.test['step']})")
     if result.state == "interrupted":
-        note_step(result.step)
+        record_stop(result.step)
         # A worker that was not asked itself stopped because another one was, by a scheduler.
         return 128 + (result.signal_number or (signal.SIGTERM if task else signal.SIGINT))
     return 0 if result.state == "finished" else 1

@@ -131,7 +131,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-# Of keras.applications, those whose weights without the head labkit.transfer.imagenet knows.
+# The networks of keras.applications that labkit's tests cover.
 APPLICATIONS = ("MobileNetV2", "ResNet50V2", "DenseNet121")
 
 

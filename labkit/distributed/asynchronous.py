@@ -17,6 +17,7 @@ from labkit.distributed.exchange import (
 )
 from labkit.distributed.packing import delivered, fetched
 from labkit.distributed.step_result import StepResult
+from labkit.distributed.tf_compat import remote_step_error, wait_for_remote_value, worker_of
 from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk, with_image_size
 from labkit.plurals import counted
@@ -201,7 +202,7 @@ class AsynchronousEngine:
             try:
                 metrics, seconds = item.result.fetch()
             except WORKER_GONE:
-                if item.result._error is not None:  # the step's own; else it is of the way here
+                if remote_step_error(item.result) is not None:  # the step itself failed; else the copying did
                     raise
                 # The worker died between its report and the copying of its metrics: the coordinator counts
                 # the step as done and gives it to nobody. ``settle`` sees that its update was made twice.
@@ -227,10 +228,10 @@ class AsynchronousEngine:
         waiting_since = time.monotonic()
         while True:
             for item in self._under_way:
-                if _is_ready(item.result, 0.0):
+                if wait_for_remote_value(item.result, 0.0):
                     self._under_way.remove(item)
                     return item
-            _is_ready(self._under_way[0].result, LOOK_SECONDS)
+            wait_for_remote_value(self._under_way[0].result, LOOK_SECONDS)
             if time.monotonic() - waiting_since > self._patience:
                 stuck = self._stuck()
                 if stuck:
@@ -249,7 +250,7 @@ class AsynchronousEngine:
         self._step += 1
         return StepResult(
             self._step, self._session.loss.named(values), item.learning_rate, max(since, 1e-9),
-            min(item.waited, since), exchanged, _worker_of(item.result), worked,
+            min(item.waited, since), exchanged, worker_of(item.result), worked,
         )  # fmt: skip
 
     def settle(self) -> int:
@@ -270,17 +271,3 @@ class AsynchronousEngine:
 
     def agree(self, value: int, what: str) -> None:
         """Do nothing: the coordinator alone has values to agree on."""
-
-
-def _is_ready(result: Any, seconds: float) -> bool:
-    """Return whether a RemoteValue can be fetched without waiting, after ``seconds`` at most.
-
-    TensorFlow 2.21 has no public way to ask (``distribute/coordinator/values.py``).
-    """
-    return bool(result._status_available_event.wait(seconds))
-
-
-def _worker_of(result: Any) -> str:
-    """Return ``worker:1`` for a RemoteValue that worker 1 computed; ``fetch`` keeps the remote tensors."""
-    spec = tf.DeviceSpec.from_string(result._values[0].backing_device)
-    return f"{spec.job}:{spec.task}"

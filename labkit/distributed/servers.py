@@ -38,7 +38,7 @@ def serve(task: ClusterTask, config: Config, run: RunDirectory) -> int:
 
 def _serve(task: ClusterTask, config: Config, run: RunDirectory, stop: StopRequest) -> int:
     import_tensorflow()
-    from labkit.distributed.bind_address.redirect import listen_on
+    from labkit.distributed.bind_address import listen_on
     from labkit.distributed.devices import threads_for_peers
 
     listen_on(config.distribution.bind)

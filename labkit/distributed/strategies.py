@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import tensorflow as tf
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
-from tensorflow.python.eager.context import Context
 
 from labkit.distributed.devices import Devices
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_compat import (
+    local_cpu_replicas,
+    without_coordination_service,
+)
 
 __all__ = ["make_multi_worker_strategy", "make_parameter_server_strategy", "placed_variables"]
 
@@ -40,47 +41,14 @@ def make_multi_worker_strategy(task: ClusterTask, plan: Devices) -> tf.distribut
         implementation=automatic if plan.kind == "GPU" else ring
     )
     with (
-        _local_cpu_replicas(plan.num_local_replicas if plan.kind == "CPU" else 0),
-        _without_coordination_service(),
+        local_cpu_replicas(plan.num_local_replicas if plan.kind == "CPU" else 0),
+        without_coordination_service(),
     ):
         try:
             return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
         except tf.errors.UnknownError as error:
             # The port was free when it was chosen; a restart takes others.
             raise PeerLost(f"{task.name} can't listen at {task.address}: {error.message}") from None
-
-
-@contextmanager
-def _without_coordination_service() -> Iterator[None]:
-    """Keep TensorFlow's own watch over the workers out of the strategy; ``distributed.peers`` watches them.
-
-    The service waits for all workers with Python's lock held, without a time limit: no signal, no thread
-    and no time-out of ours gets through when one of them dies meanwhile or can't be reached. It also takes
-    SIGTERM for itself, and keeps a worker for 10 s at its end. Without it the strategy has a health check of
-    its own, which names nobody and begins with a reduction.
-    """
-    with (
-        mock.patch.object(Context, "configure_coordination_service", return_value=None),
-        mock.patch.object(CollectiveAllReduceExtended, "_enable_check_health", False),
-    ):
-        yield
-
-
-@contextmanager
-def _local_cpu_replicas(count: int) -> Iterator[None]:
-    """Let the strategy have ``count`` logical CPU devices in each worker; TensorFlow only ever takes one.
-
-    It asks one method for them, which has no setting (TensorFlow 2.21, collective_all_reduce_strategy.py).
-    """
-    if count < 2:
-        yield
-        return
-
-    def devices(extended: Any, resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
-        return tuple(f"{worker_device}/device:CPU:{index}" for index in range(count)), "CPU"
-
-    with mock.patch.object(CollectiveAllReduceExtended, "_initialize_local_devices", devices):
-        yield
 
 
 def make_parameter_server_strategy(task: ClusterTask) -> tf.distribute.Strategy:

@@ -55,21 +55,37 @@ def keras_application(
             dtype=layers.dtype,
         )(x)
     network = bare_application(application, image_shape)
-    # What Keras's clone_model does, but for the layers being ours, side by side with the rest.
-    x = network._run_through_graph(
-        [x],
-        operation_fn=lambda layer: _remade(layers, layer, image_shape),
-        call_fn=lambda layer, *tensors, mask=None: layer(*tensors),
+    outputs = []
+
+    def call(layer: keras.Layer, *tensors: keras.KerasTensor, mask: Any = None) -> keras.KerasTensor:
+        outputs.append(layer(*tensors))
+        return outputs[-1]
+
+    # The clone itself is not used: as a model within a model it would hide its layers. The tensors made on
+    # the way belong to the network around it, and the last one is the clone's output.
+    keras.models.clone_model(
+        network,
+        input_tensors=x,
+        clone_function=lambda layer: _remade(layers, layer, image_shape),
+        call_function=call,
     )
-    x = keras.tree.flatten(x)[0]
+    x = outputs[-1]
     x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=layers.dtype)(x)
     return layers.logits(x, num_classes)
 
 
-def bare_application(application: str, image_shape: tuple[int, int, int]) -> keras.Model:
-    """Return Keras's own network without its head, with random weights."""
+def bare_application(
+    application: str, image_shape: tuple[int, int, int], weights: str | None = None
+) -> keras.Model:
+    """Return Keras's own network without its head.
+
+    Args:
+        application: its name in ``keras.applications``.
+        image_shape: height, width and channels.
+        weights: ``imagenet``, which Keras downloads into its cache; None for random weights.
+    """
     make = getattr(keras.applications, application)
-    return make(include_top=False, weights=None, input_shape=image_shape)
+    return make(include_top=False, weights=weights, input_shape=image_shape)
 
 
 def stage_name(layer: keras.Layer, image_shape: tuple[int, int, int]) -> str:

@@ -35,11 +35,12 @@ from labkit.run_directory.disk import check_disk_space, discard
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
 from labkit.training.environment import describe_environment
+from labkit.training.initial_weights import prepare_transfer
 from labkit.training.losses import LOSSES, Loss
 from labkit.training.plan import RunPlan, TrainResult
 from labkit.training.step import make_predict_step, make_train_step
 from labkit.transfer.freezing import Freezing, trained_parameters
-from labkit.transfer.load import Transfer, prepare_transfer
+from labkit.transfer.load import Transfer
 
 __all__ = [
     "Session",

@@ -1,1 +1,1 @@
-"""Start from other weights, and train only part of a network."""
+"""Transfer learning: start from trained weights, and freeze layers for some or all steps."""

@@ -1,4 +1,4 @@
-"""Which layers are trained at which step: frozen by stage or pattern, thawed from the head downwards."""
+"""Which layers are trained at which step: frozen by name, and unfrozen from the head downwards."""
 
 import fnmatch
 import math
@@ -24,17 +24,17 @@ Frozen = frozenset[str]
 
 
 class Freezing:
-    """The frozen layers of a network as a function of the step, so that a run that goes on finds the same.
+    """The frozen layers of a network as a function of the step alone, so a resumed run freezes the same.
 
     ``--freeze`` names stages or layers, as patterns. With ``--unfreeze-every-steps N`` the frozen stage next
-    to the head thaws after N steps, the one below it after 2 N, and so on (Howard & Ruder, "Universal
+    to the head is unfrozen after N steps, the one below it after 2 N, and so on (Howard & Ruder, "Universal
     Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146, section 3.3).
 
     Args:
         model: its layers are named by stage (``labkit.models.stages``).
         config: ``freeze`` and ``unfreeze_every_steps``.
 
-    Raises InputError for a pattern that fits nothing, and where nothing would be left to train.
+    Raises InputError for a pattern that matches nothing, and if nothing would be left to train.
     """
 
     def __init__(self, model: keras.Model, config: TransferConfig) -> None:
@@ -45,7 +45,7 @@ class Freezing:
             if not any(_fits(stage, layer, pattern) for stage, layer in _named(parts)):
                 raise InputError(
                     f"--freeze {pattern!r} fits no stage or layer of {model.name}; its stages are "
-                    f"{', '.join(parts)}, its layers for example {_example(parts)}"
+                    f"{', '.join(parts)}; one of its layers is {_example(parts)}"
                 )
         chosen = {
             stage: frozenset(
@@ -55,7 +55,7 @@ class Freezing:
             )
             for stage, layers in parts.items()
         }
-        # From the images to the head, each stage with those of its layers that are frozen.
+        # In order from the images to the head: each stage with its frozen layers.
         self.stages: list[tuple[str, Frozen]] = [(stage, names) for stage, names in chosen.items() if names]
         trained = {layer.name for layer in layers_with_weights(model) if layer.trainable_variables}
         if trained <= self.at(0):
@@ -65,22 +65,22 @@ class Freezing:
         return bool(self.stages)
 
     def thawed(self, number: int) -> int:
-        """Return how many of ``stages`` have thawed when step ``number``, from 0, begins."""
+        """Return how many of ``stages`` are unfrozen when step ``number`` (from 0) begins."""
         return min(number // self._every, len(self.stages)) if self._every else 0
 
     def at(self, number: int) -> Frozen:
-        """Return the names of the layers that step ``number``, from 0, doesn't train."""
+        """Return the names of the layers that step ``number`` (from 0) does not train."""
         kept = self.stages[: len(self.stages) - self.thawed(number)]
         return frozenset().union(*(names for _, names in kept))
 
     def thaws_at(self, number: int) -> str | None:
-        """Return the stage that step ``number``, from 0, is the first to train; None where there is none."""
+        """Return the stage that is unfrozen at step ``number`` (from 0); None if none is."""
         if number == 0 or self.thawed(number) == self.thawed(number - 1):
             return None
         return self.stages[-self.thawed(number)][0]
 
     def describe(self, total_steps: int) -> str:
-        """Return for people what is frozen, and until when."""
+        """Return a line that says what is frozen and until when."""
         if not self.stages:
             return "nothing is frozen"
         names = ", ".join(stage for stage, _ in self.stages)
@@ -95,25 +95,25 @@ class Freezing:
 
 
 def trained_indices(model: keras.Model, frozen: Frozen) -> list[int]:
-    """Return the places in ``model.trainable_variables`` of those that aren't of ``frozen`` layers."""
+    """Return the indices into ``model.trainable_variables`` of those outside of ``frozen`` layers."""
     held = {id(weight) for layer in frozen_layers(model, frozen) for weight in layer.trainable_variables}
-    return [place for place, weight in enumerate(model.trainable_variables) if id(weight) not in held]
+    return [index for index, weight in enumerate(model.trainable_variables) if id(weight) not in held]
 
 
 def frozen_layers(model: keras.Model, frozen: Frozen) -> list[keras.Layer]:
-    """Return the layers of these names."""
+    """Return the layers with these names."""
     return [layer for layer in layers_with_weights(model) if layer.name in frozen]
 
 
 def frozen_norms(model: keras.Model, frozen: Frozen) -> list[BatchNormalization]:
-    """Return the batch normalizations among the ``frozen`` layers."""
+    """Return the batch normalization layers among the ``frozen`` ones."""
     return [layer for layer in frozen_layers(model, frozen) if isinstance(layer, BatchNormalization)]
 
 
 def trained_parameters(model: keras.Model, frozen: Frozen) -> int:
-    """Return how many weights are trained."""
+    """Return the number of scalar weights that are trained."""
     weights = model.trainable_variables
-    return sum(math.prod(weights[place].shape) for place in trained_indices(model, frozen))
+    return sum(math.prod(weights[index].shape) for index in trained_indices(model, frozen))
 
 
 def _named(parts: dict[str, list[keras.Layer]]) -> list[tuple[str, str]]:

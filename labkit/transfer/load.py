@@ -1,4 +1,4 @@
-"""Start a network from trained weights: whatever fits by name and shape, and a report of what didn't."""
+"""Load trained weights into a network where name and shape fit, and report what did not."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,26 +6,23 @@ from typing import Any
 import keras
 import numpy as np
 
-from labkit.config import Config
-from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.models.stages import HEAD
-from labkit.transfer.source import find_weight_source
-from labkit.transfer.weights import InitialWeights, read_initial_weights, weights_by_name
+from labkit.transfer.weights import InitialWeights, weights_by_name
 
-__all__ = ["Transfer", "match", "prepare_transfer"]
+__all__ = ["Transfer", "match"]
 
-SHOWN = 3  # weights that a line names
+SHOWN = 3  # weights listed in one line of the report
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What of ``weights`` fits a network, by name.
+    """Which of ``weights`` fit a network, by name.
 
-    ``loaded``: what is taken over. ``missing``: weights of the network that the source doesn't have.
-    ``mismatched``: with another shape there, (there, here). ``replaced``: of the head, whose classes are
-    others. ``detached``: they would fit, but their layer's kernel doesn't. ``unused``: what the source has
-    besides.
+    ``loaded``: taken from the source. ``missing``: weights of the network that the source does not have.
+    ``mismatched``: shape in the source and in the network. ``replaced``: weights of the head, because the
+    classes differ. ``detached``: weights that fit, but whose layer's kernel does not. ``unused``: weights
+    that only the source has.
     """
 
     weights: InitialWeights
@@ -37,42 +34,42 @@ class Transfer:
     unused: tuple[str, ...] = ()
 
     def load(self, model: keras.Model) -> None:
-        """Give ``model``, under whichever strategy its variables were made, the values of ``loaded``."""
+        """Assign the values of ``loaded`` to ``model``; its variables may belong to any strategy."""
         variables = weights_by_name(model)
         for name in self.loaded:
             variable = variables[name]
             variable.assign(self.weights.arrays[name].astype(str(variable.dtype)))
 
     def lines(self) -> list[str]:
-        """Return the report for people."""
-        source = self.weights
-        at = "" if source.step is None else f", step {source.step}"
+        """Return the report as lines to print."""
+        weights = self.weights
+        step = "" if weights.step is None else f", step {weights.step}"
         new = (self.missing, self.mismatched, self.replaced, self.detached)
         every = len(self.loaded) + sum(map(len, new))
         lines = [
-            f"starts from {source.place}{at} (sha256 {source.digest[:8]}): "
+            f"starts from {weights.source}{step} (sha256 {weights.digest[:8]}): "
             f"{len(self.loaded)} of {every} weights loaded"
         ]
         if self.replaced:
-            lines.append(f"new, since the classes are others: {_some(self.replaced)}")
+            lines.append(f"new, because the classes differ: {_some(self.replaced)}")
         if self.mismatched:
             shapes = [
-                f"{name} {list(was)}, {list(here)} here" for name, (was, here) in self.mismatched.items()
+                f"{name} {list(there)}, {list(here)} here" for name, (there, here) in self.mismatched.items()
             ]
-            lines.append(f"new, since the shape is another: {_some(shapes)}")
+            lines.append(f"new, because the shape differs: {_some(shapes)}")
         if self.missing:
-            lines.append(f"new, since it isn't there: {_some(self.missing)}")
+            lines.append(f"new, because the source does not have it: {_some(self.missing)}")
         if self.detached:
-            lines.append(f"new, since the layer's kernel is: {_some(self.detached)}")
+            lines.append(f"new, because the layer's kernel is new: {_some(self.detached)}")
         if self.unused:
-            lines.append(f"not needed of what is there: {_some(self.unused)}")
+            lines.append(f"in the source, but not used: {_some(self.unused)}")
         return lines
 
     def to_json(self) -> dict[str, Any]:
         """Return the report for ``transfer.json``."""
         return {
-            "kind": self.weights.place.kind,
-            "place": str(self.weights.place),
+            "kind": self.weights.source.kind,
+            "source": str(self.weights.source),
             "step": self.weights.step,
             "sha256": self.weights.digest,
             "classes": self.weights.classes,
@@ -87,25 +84,16 @@ class Transfer:
         }
 
 
-def prepare_transfer(config: Config, manifest: Manifest, model: keras.Model) -> Transfer | None:
-    """Read what ``--start-from`` names and match it with ``model``; None where it names nothing.
-
-    Raises InputError where it can't be read, or no kernel of it fits.
-    """
-    if config.transfer.start_from is None:
-        return None
-    place = find_weight_source(config.transfer.start_from, config.model)
-    return match(read_initial_weights(place, config.model, manifest), model, manifest.classes)
-
-
 def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...]) -> Transfer:
-    """Find out what of ``weights`` fits ``model``, by name and shape.
+    """Find the weights that fit ``model`` by name and shape.
 
     Args:
-        classes: of the model's logits. Where the source's are known and others, the head is a new one, even
-            of the same shape; where they aren't known, its shape decides.
+        weights: the source's.
+        model: the network to start.
+        classes: of the model's logits. If the source's classes are known and differ, the head is not loaded
+            even if its shape fits; if they are unknown, the shape decides.
 
-    Raises InputError where no kernel fits: offsets and statistics are nothing without.
+    Raises InputError if no kernel fits; biases and statistics alone are of no use.
     """
     new_head = weights.classes is not None and weights.classes != classes
     loaded, missing, mismatched, replaced = [], [], {}, []
@@ -125,8 +113,8 @@ def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...])
     loaded = [name for name in loaded if name not in detached]
     if not any(len(variables[name].shape) > 1 for name in loaded):
         raise InputError(
-            f"--start-from {weights.place}: no kernel of it fits {model.name} by name and shape; it has "
-            f"{_some(list(weights.arrays)) or 'no weights'}, wanted are {_some(list(variables))}"
+            f"--start-from {weights.source}: none of its kernels fits {model.name} by name and shape; it has "
+            f"{_some(list(weights.arrays)) or 'no weights'}, the network has {_some(list(variables))}"
         )
     unused = tuple(name for name in weights.arrays if name not in variables)
     return Transfer(

@@ -1,4 +1,4 @@
-"""What ``--start-from`` names, found and checked before any work: TensorFlow is not imported here."""
+"""Where ``--start-from`` takes weights from, checked before any work and without TensorFlow."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +8,17 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
-__all__ = ["IMAGENET", "Place", "find_weight_source"]
+__all__ = ["IMAGENET", "WeightSource", "find_weight_source"]
 
 IMAGENET = "imagenet"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where initial weights are; ``kind``: ``run``, ``keras`` (a file) or ``imagenet``, which has no path."""
+class WeightSource:
+    """Where initial weights come from.
+
+    ``kind``: ``run``, ``keras`` (a file) or ``imagenet``, which has no ``path``.
+    """
 
     kind: str
     path: Path | None = None
@@ -24,11 +27,11 @@ class Place:
         return self.kind if self.path is None else str(self.path)
 
 
-def find_weight_source(start_from: str, model: ModelConfig) -> Place:
-    """Return what ``start_from`` means to a network.
+def find_weight_source(start_from: str, model: ModelConfig) -> WeightSource:
+    """Return the source that ``--start-from`` names: ``imagenet``, a ``.keras`` file or a run.
 
-    Raises InputError where it is nothing that is there, a run without a checkpoint, or ``imagenet`` for a
-    network that has no such weights.
+    Raises InputError if the file or run does not exist, if the run has no checkpoint, and for ``imagenet``
+    with a network that is not from keras.applications.
     """
     if start_from == IMAGENET:
         if model.model != "keras_application":
@@ -36,18 +39,18 @@ def find_weight_source(start_from: str, model: ModelConfig) -> Place:
                 f"--start-from is 'imagenet' with --model {model.model}; allowed for networks of "
                 "keras.applications: --model keras_application --application NAME; or name a run or a file"
             )
-        return Place(IMAGENET)
+        return WeightSource(IMAGENET)
     path = Path(start_from).expanduser()
     if path.suffix == ".keras":
         if not path.is_file():
             raise InputError(
-                f"--start-from {start_from!r} is no file; labkit export RUN --output FILE writes one"
+                f"--start-from is {start_from!r}: no such file; labkit export RUN --output FILE writes one"
             )
-        return Place("keras", path.absolute())
+        return WeightSource("keras", path.absolute())
     try:
         run = RunDirectory(find_run(start_from))
     except InputError as error:
         raise InputError(f"--start-from: {error}; or a .keras file") from None
     if not any(run.checkpoints_path.glob("step-*")):
         raise InputError(f"--start-from {run.path} has no checkpoint yet; train it further")
-    return Place("run", run.path)
+    return WeightSource("run", run.path)

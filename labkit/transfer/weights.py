@@ -1,40 +1,38 @@
-"""Weights that somebody else has trained, by name: of a run, a Keras file, an ImageNet backbone."""
+"""Trained weights by name, read from a Keras file or taken from keras.applications."""
 
 import hashlib
 import json
+import os
+import socket
+import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from labkit.config import ModelConfig
-from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.models.keras_application import bare_application, stage_name
-from labkit.models.registry import build_model
 from labkit.models.stages import layers_with_weights, varying_weights
-from labkit.run_directory import RunDirectory
-from labkit.training.checkpoints import CheckpointStore
-from labkit.transfer.imagenet import WEIGHTS, weights_file
-from labkit.transfer.source import IMAGENET, Place
+from labkit.transfer.source import IMAGENET, WeightSource
 
-__all__ = ["InitialWeights", "read_initial_weights", "weights_by_name"]
+__all__ = ["InitialWeights", "read_weights", "weight_arrays", "weights_by_name"]
+
+DOWNLOAD_TIMEOUT = 8.0  # seconds to connect, and between two pieces of the file; Keras itself has no limit
 
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Arrays by the name of layer and weight, such as ``stage1_block1_conv1/kernel``.
+    """Arrays by layer and weight name, such as ``stage1_block1_conv1/kernel``.
 
-    ``step``: of the run's checkpoint that they are of; None for a file. ``classes``: of the logits; None
-    where that isn't known.
+    ``step``: of the run's checkpoint; None for a file. ``classes``: of the logits; None if unknown.
     """
 
-    place: Place
+    source: WeightSource
     arrays: dict[str, np.ndarray]
     step: int | None = None
     classes: tuple[str, ...] | None = None
@@ -49,21 +47,21 @@ class InitialWeights:
         return digest.hexdigest()
 
 
-def read_initial_weights(place: Place, model: ModelConfig, manifest: Manifest) -> InitialWeights:
-    """Read what ``labkit.transfer.source.find_weight_source`` has found for ``model``.
+def read_weights(
+    source: WeightSource, model: ModelConfig, image_shape: tuple[int, int, int]
+) -> InitialWeights:
+    """Read the weights of a Keras file or of keras.applications; ``labkit.training`` reads those of runs.
 
     Args:
-        manifest: of the data to be trained on; an older run doesn't say which size its images had.
+        source: found by ``find_weight_source`` for ``model``.
+        image_shape: height, width and channels of the images to be trained on.
 
-    Raises InputError where the run, its checkpoint or the file can't be read, or can't be had.
+    Raises InputError if the weights can't be read or downloaded.
     """
-    if place.kind == "run":
-        assert place.path is not None
-        return _of_run(RunDirectory(place.path), place, manifest)
-    if place.kind == IMAGENET:
-        return _of_imagenet(model.application, place, manifest)
-    assert place.path is not None
-    return _of_keras_file(place.path, place)
+    if source.kind == IMAGENET:
+        return _from_imagenet(source, model.application, image_shape)
+    assert source.path is not None
+    return _from_keras_file(source, source.path)
 
 
 def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
@@ -75,65 +73,66 @@ def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
     }
 
 
-def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
+def weight_arrays(model: keras.Model) -> dict[str, np.ndarray]:
+    """Return the values of ``weights_by_name``."""
     return {name: np.asarray(weight) for name, weight in weights_by_name(model).items()}
 
 
-def _of_run(run: RunDirectory, place: Place, manifest: Manifest) -> InitialWeights:
-    config = recorded_config(run)
-    store = CheckpointStore(run.checkpoints_path)
-    step = store.chosen_step()
-    data: Any = run.read_environment().get("data", {})
-    classes = data.get("classes")
-    if not isinstance(classes, list) or not classes:
-        raise InputError(f"--start-from {run.path}: its environment.json names no classes; train it again")
-    # Weights are float32 in mixed precision, too.
-    if config.model.precision != "float64":
-        config = config.replace({"precision": "float32"})
-    model = build_model(
-        config.model,
-        num_classes=len(classes),
-        image_shape=tuple(data.get("image_shape", manifest.image_shape)),
-    )
-    store.restore(tf.train.Checkpoint(model=model), step, partial=True)
-    return InitialWeights(place, _arrays(model), step, tuple(classes))
-
-
-def _of_keras_file(path: Path, place: Place) -> InitialWeights:
+def _from_keras_file(source: WeightSource, path: Path) -> InitialWeights:
     if path.suffix == ".keras" and not zipfile.is_zipfile(path):
-        # Keras says of such a file that it isn't there.
-        raise InputError(f"--start-from {path} is no .keras file: not a zip archive, or a damaged one")
+        # Keras would report such a file as missing.
+        raise InputError(f"--start-from {path} is not a .keras file: no zip archive, or a damaged one")
     try:
-        # In Keras's safe mode, its default, a file can't bring code of its own along.
+        # Keras's safe mode, the default, does not run code from the file.
         model = keras.saving.load_model(path, compile=False)
-    except Exception as error:  # of a damaged file Keras raises whatever its parts raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)[:160]
-        raise InputError(f"--start-from {path} can't be read as a Keras model ({reason})") from None
+    except Exception as error:  # a damaged file makes Keras raise all kinds of errors
+        raise InputError(f"--start-from {path} can't be read as a Keras model ({_reason(error)})") from None
     if not isinstance(model, keras.Model):
         raise InputError(f"--start-from {path} holds a {type(model).__name__}, not a Keras model")
-    return InitialWeights(place, _arrays(model), classes=_described_classes(path))
+    return InitialWeights(source, weight_arrays(model), classes=_described_classes(path))
 
 
-def _of_imagenet(application: str, place: Place, manifest: Manifest) -> InitialWeights:
-    path = weights_file(WEIGHTS[application])
-    network = bare_application(application, manifest.image_shape)
+def _from_imagenet(
+    source: WeightSource, application: str, image_shape: tuple[int, int, int]
+) -> InitialWeights:
     try:
-        network.load_weights(path)
-    except Exception as error:  # of a damaged file h5py and Keras raise whatever they like
-        reason = next(iter(str(error).splitlines()), type(error).__name__)[:160]
+        with _socket_timeout(DOWNLOAD_TIMEOUT), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that these weights were trained on images of 224 x 224
+            network = bare_application(application, image_shape, weights="imagenet")
+    except Exception as error:  # Keras raises a bare Exception for a failed download, h5py others
         raise InputError(
-            f"--start-from imagenet: {path} can't be read ({reason}); remove it, and it is fetched again"
+            f"--start-from imagenet: the weights of {application} can't be downloaded or read "
+            f"({_reason(error)}); put the published file into {_keras_cache()}, or start from a run or a "
+            ".keras file"
         ) from None
     arrays = {
-        f"{stage_name(layer, manifest.image_shape)}/{weight.name}": np.asarray(weight)
+        f"{stage_name(layer, image_shape)}/{weight.name}": np.asarray(weight)
         for layer in network.layers
         for weight in layer.weights
     }
-    return InitialWeights(place, arrays)
+    return InitialWeights(source, arrays)
+
+
+@contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _keras_cache() -> Path:
+    return Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "models"
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def _described_classes(path: Path) -> tuple[str, ...] | None:
-    """Return the classes that the description beside an exported file names; None without one."""
+    """Return the classes from the description beside an exported file; None without one."""
     try:
         classes = json.loads(path.with_name(f"{path.name}.json").read_text())["classes"]
     except (OSError, ValueError, LookupError, TypeError):

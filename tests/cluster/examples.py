@@ -1,7 +1,7 @@
 """What ``labkit cluster slurm|kubernetes …`` prints for a command line, and files to compare it with.
 
-After a change that is meant: ``LABKIT_RENEW_GOLDEN=1 .venv/bin/pytest tests/cluster -k golden``, then read
-the difference that git shows.
+After an intended change run ``LABKIT_RENEW_GOLDEN=1 .venv/bin/pytest tests/cluster -k golden``, then read
+the difference with git.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ def check_golden(path: Path, text: str) -> None:
     """Compare ``text`` with a file, or renew the file where that was asked for."""
     if os.environ.get("LABKIT_RENEW_GOLDEN"):
         path.write_text(text)
-    assert text == path.read_text(), f"{path} is not what is made now; see tests/cluster/examples.py"
+    assert text == path.read_text(), f"{path} differs from the output; see tests/cluster/examples.py"
 
 
 def documented_commands() -> dict[str, str]:
-    """Return for each file in deploy/ that is made the command that its README gives."""
+    """Return the command that deploy/README.md gives for each generated file."""
     parts = (ROOT / "deploy" / "README.md").read_text().split("\n- `")[1:]
     blocks = {part.partition("`")[0]: part.split("```")[1].strip() for part in parts if "```" in part}
     assert len(blocks) == 3

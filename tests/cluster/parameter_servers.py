@@ -6,7 +6,7 @@ import tensorflow as tf
 from labkit.cluster.local import free_ports
 from labkit.config import Config, TransferConfig
 from labkit.distributed.asynchronous import make_asynchronous_step
-from labkit.distributed.bind_address.redirect import listen_on
+from labkit.distributed.bind_address import listen_on
 from labkit.distributed.strategies import make_parameter_server_strategy, placed_variables
 from labkit.distributed.task import ClusterTask
 from labkit.models.registry import build_model

@@ -1,16 +1,18 @@
-"""Manifests: valid by the published schemas, closed to others, and TF_CONFIG as each platform makes it."""
+"""Manifests: valid by the published schemas, closed to others, with a role for every pod."""
 
 import json
 import re
+from dataclasses import replace
 
 import jsonschema
 import pytest
 import yaml
 
 from labkit.cluster import pods
-from labkit.cluster.kubernetes import PodOptions, render_indexed_job, render_tfjob, task_from_kubernetes
+from labkit.cluster.kubernetes import PodOptions, render_indexed_job, task_from_kubernetes
 from labkit.config import Config
-from labkit.distributed.tf_config import make_tf_config, parse_tf_config
+from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_config import make_tf_config
 from labkit.errors import InputError
 from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
 
@@ -20,9 +22,7 @@ GOLDEN_COMMANDS = {
     "job-gpus.yaml": f"{COMMON} --workers 4 --gpus 2 --max-restarts 5 --deadline-seconds 86400 "
     "--mount /mnt/lab -- train --sync --num-layers 56 --eval-batch-size 80 --variable-strategy GPU "
     "--job-dir /mnt/lab/runs/deep --rendezvous-seconds 60",
-    "tfjob-sync.yaml": f"{COMMON} --kind tfjob --workers 3 -- train --sync --dataset shapes --num-layers 8 "
-    "--train-batch-size 96 --eval-batch-size 300",
-    "tfjob-async-gpus.yaml": f"{COMMON} --kind tfjob --workers 3 --ps 2 --gpus 1 --grace-seconds 30 -- train "
+    "job-async.yaml": f"{COMMON} --workers 3 --ps 2 --grace-seconds 30 -- train "
     "--dataset shapes --num-layers 8 --variable-placement greedy --bind 0.0.0.0",
 }
 EVERY_COMMAND = {**documented_commands(), **GOLDEN_COMMANDS}
@@ -40,16 +40,8 @@ def validate(manifest: dict) -> None:
     jsonschema.Draft202012Validator(schema).validate(manifest)
 
 
-def pods_of(manifest: dict) -> dict[str, dict]:
-    """Return the pod templates of a Job or TFJob by replica type."""
-    if manifest["kind"] == "TFJob":
-        replicas = manifest["spec"]["tfReplicaSpecs"]
-        return {name: spec["template"] for name, spec in replicas.items()}
-    return {"Worker": manifest["spec"]["template"]}
-
-
-def container_of(pod: dict) -> dict:
-    (container,) = pod["spec"]["containers"]
+def container_of(job: dict) -> dict:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
     return container
 
 
@@ -91,15 +83,6 @@ def test_the_schemas_refuse_what_is_wrong(kind, path, value):
         validate(manifest)
 
 
-@pytest.mark.parametrize("replica", ["chief", "Coordinator"])
-def test_the_schema_refuses_an_unknown_replica_type(replica):
-    manifest = manifests(EVERY_COMMAND["kubernetes/tfjob.yaml"])[-1]
-    replicas = manifest["spec"]["tfReplicaSpecs"]
-    replicas[replica] = replicas.pop("Chief")
-    with pytest.raises(jsonschema.ValidationError):
-        validate(manifest)
-
-
 @every_manifest
 def test_only_the_runs_own_pods_reach_its_pods(command):
     parts = manifests(command)
@@ -108,104 +91,62 @@ def test_only_the_runs_own_pods_reach_its_pods(command):
     assert policy["policyTypes"] == ["Ingress"]
     (rule,) = policy["ingress"]
     assert rule["from"] == [{"podSelector": {"matchLabels": own}}]
-    for pod in pods_of(parts[-1]).values():
-        assert own.items() <= pod["metadata"]["labels"].items()
-        (port,) = container_of(pod)["ports"]
-        if "ports" in rule:
-            assert rule["ports"] == [{"protocol": "TCP", "port": port["containerPort"]}]
-    gpus = any("nvidia.com/gpu" in json.dumps(pod) for pod in pods_of(parts[-1]).values())
+    assert own.items() <= parts[-1]["spec"]["template"]["metadata"]["labels"].items()
+    (port,) = container_of(parts[-1])["ports"]
+    if "ports" in rule:
+        assert rule["ports"] == [{"protocol": "TCP", "port": port["containerPort"]}]
+    gpus = "nvidia.com/gpu" in container_of(parts[-1])["resources"]["limits"]
     assert ("ports" in rule) is not gpus  # NCCL takes ports of its own
 
 
 @every_manifest
 def test_pods_are_unprivileged_and_listen_on_their_own_address(command):
-    for pod in pods_of(manifests(command)[-1]).values():
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
-        assert pod["spec"]["automountServiceAccountToken"] is False
-        container = container_of(pod)
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["args"].count("--bind") == 1
-        address = container["args"][container["args"].index("--bind") + 1]
-        assert address == ("0.0.0.0" if "0.0.0.0" in command else "$(POD_IP)")
-        assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container[
-            "env"
-        ]
+    job = manifests(command)[-1]
+    pod, container = job["spec"]["template"]["spec"], container_of(job)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["args"].count("--bind") == 1
+    address = container["args"][container["args"].index("--bind") + 1]
+    assert address == ("0.0.0.0" if "0.0.0.0" in command else "$(POD_IP)")
+    pod_ip = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    assert pod_ip in container["env"]
 
 
-def expanded(container: dict, given: dict[str, str]) -> dict[str, str]:
-    """Return a container's environment as the kubelet makes it: $(NAME) of variables that stand before."""
-    environment: dict[str, str] = {}
-    for variable in container["env"]:
-        text = variable.get("value")
-        if text is None:
-            text = given[variable["valueFrom"]["fieldRef"]["fieldPath"]]
-        environment[variable["name"]] = re.sub(
-            r"\$\((\w+)\)", lambda found: environment.get(found[1], found[0]), text
-        )
-    return environment
+def task_of_pod(job: dict, index: int) -> ClusterTask:
+    """Return the task of a pod, as its command finds it: the Job controller sets the index."""
+    arguments = container_of(job)["args"]
+    command, training = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+    assert command[:2] == ["cluster", "kubernetes-task"] and training[0] == "train"
+    values = dict(zip(command[2::2], command[3::2], strict=True))
+    return task_from_kubernetes(
+        {"JOB_COMPLETION_INDEX": str(index)},
+        name=values["--name"],
+        workers=int(values["--workers"]),
+        ps=int(values.get("--ps", 0)),
+    )
 
 
 @pytest.mark.parametrize("index", [0, 3])
-def test_tf_config_in_a_pod_of_an_indexed_job(index):
+def test_every_pod_of_a_synchronous_job_is_a_worker(index):
     service, _, job = manifests(GOLDEN_COMMANDS["job-gpus.yaml"])
-    spec = job["spec"]["template"]["spec"]
-    annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    environment = expanded(
-        container_of(job["spec"]["template"]), {annotation: str(index), "status.podIP": "10.1.2.3"}
-    )
-    task = parse_tf_config(environment["TF_CONFIG"])
     # The Job controller names a pod's host <job>-<index>; the headless Service makes that resolve.
     assert service["spec"]["clusterIP"] == "None"
-    assert spec["subdomain"] == service["metadata"]["name"]
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
-    assert task.jobs["worker"] == tuple(f"run-{worker}.run:2222" for worker in range(4))
+    task = task_of_pod(job, index)
+    assert task.jobs == {"worker": tuple(f"run-{worker}.run:2222" for worker in range(4))}
     assert (task.job_name, task.task_index) == ("worker", index)
-    assert make_tf_config(task_from_kubernetes(environment, name="run", workers=4)) == make_tf_config(task)
 
 
-def operator_tf_config(tfjob: dict, replica: str, index: int) -> str:
-    """Return TF_CONFIG as Kubeflow's operator makes it (genTFConfigJSONStr in its tensorflow.go)."""
-    name = tfjob["metadata"]["name"]
-    cluster = {}
-    for kind, spec in tfjob["spec"]["tfReplicaSpecs"].items():
-        containers = spec["template"]["spec"]["containers"]
-        (port,) = [
-            port["containerPort"]
-            for container in containers
-            if container["name"] == "tensorflow"
-            for port in container["ports"]
-            if port["name"] == "tfjob-port"
-        ]
-        lower = kind.lower()
-        cluster[lower] = [f"{name}-{lower}-{number}.lab.svc:{port}" for number in range(spec["replicas"])]
-    task = {"type": replica.lower(), "index": index}
-    return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
-
-
-def test_tf_config_of_an_asynchronous_tfjob():
-    tfjob = manifests(GOLDEN_COMMANDS["tfjob-async-gpus.yaml"])[-1]
-    task = parse_tf_config(operator_tf_config(tfjob, "PS", 1))
-    assert task.name == "ps:1"
-    assert task.address == "run-ps-1.lab.svc:2222"
-    assert {job: task.count(job) for job in ("chief", "worker", "ps")} == {"chief": 1, "worker": 3, "ps": 2}
-
-
-def test_tf_config_of_a_synchronous_tfjob():
-    tfjob = manifests(GOLDEN_COMMANDS["tfjob-sync.yaml"])[-1]
-    task = parse_tf_config(operator_tf_config(tfjob, "Worker", 0))
-    assert task.is_chief
-    assert task.num_workers == 3
-    assert not task.asynchronous_by_default
-
-
-def test_only_workers_of_a_tfjob_get_gpus():
-    templates = pods_of(manifests(GOLDEN_COMMANDS["tfjob-async-gpus.yaml"])[-1])
-    gpus = {
-        name: container_of(pod)["resources"]["limits"].get("nvidia.com/gpu")
-        for name, pod in templates.items()
-    }
-    assert gpus == {"Chief": None, "Worker": "1", "PS": None}
+def test_every_pod_of_an_asynchronous_job_has_its_own_role():
+    job = manifests(GOLDEN_COMMANDS["job-async.yaml"])[-1]
+    tasks = [task_of_pod(job, index) for index in range(job["spec"]["completions"])]
+    assert [task.name for task in tasks] == ["chief:0", "worker:0", "worker:1", "worker:2", "ps:0", "ps:1"]
+    assert [task.address for task in tasks] == [f"run-{index}.run:2222" for index in range(6)]
+    assert len({make_tf_config(replace(task, job_name="chief", task_index=0)) for task in tasks}) == 1
+    assert tasks[0].asynchronous_by_default and job["spec"]["parallelism"] == 6
 
 
 def test_a_jobs_failure_policy_follows_the_exit_codes():
@@ -232,7 +173,7 @@ def test_a_jobs_failure_policy_follows_the_exit_codes():
 def test_a_users_dollar_stays_a_dollar():
     config = Config.from_flat({"dataset": "shapes", "job_dir": "/shared/$(HOME)"})
     options = PodOptions(name="run", image="labkit", claim="shared", workers=2)
-    arguments = container_of(render_indexed_job(config, options)[-1]["spec"]["template"])["args"]
+    arguments = container_of(render_indexed_job(config, options)[-1])["args"]
     assert arguments[arguments.index("--job-dir") + 1] == "/shared/$$(HOME)"
 
 
@@ -262,23 +203,25 @@ def test_trainings_that_the_pods_cannot_share():
 
     with pytest.raises(InputError, match="--train-batch-size is 16 with 6 replicas"):
         render_indexed_job(config, options(workers=3, gpus=2))
-    with pytest.raises(InputError, match="synchronously"):
-        render_indexed_job(config, options(ps=1))
     with pytest.raises(InputError, match="--ps is 1 with --sync"):
-        render_tfjob(config.replace({"sync": True}), options(ps=1))
+        render_indexed_job(config.replace({"sync": True}), options(ps=1))
     with pytest.raises(InputError, match="--worker-hosts"):
-        render_tfjob(config.replace({"worker_hosts": "a:1,b:1"}), options())
+        render_indexed_job(config.replace({"worker_hosts": "a:1,b:1"}), options())
 
 
-def test_outside_of_an_indexed_job_there_is_no_task():
-    with pytest.raises(InputError, match="JOB_COMPLETION_INDEX"):
-        task_from_kubernetes({}, name="run", workers=2)
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [({}, "JOB_COMPLETION_INDEX is not set"), ({"JOB_COMPLETION_INDEX": "4"}, "is 4, .* allowed: 0 to 3")],
+)
+def test_outside_of_an_indexed_job_there_is_no_task(environment, message):
+    with pytest.raises(InputError, match=message):
+        task_from_kubernetes(environment, name="run", workers=2, ps=1)
 
 
 def test_the_image_is_what_the_manifests_expect():
     image = (ROOT / "deploy" / "Containerfile").read_text()
-    pod = container_of(manifests(EVERY_COMMAND["kubernetes/job.yaml"])[-1]["spec"]["template"])
-    user = pods_of(manifests(EVERY_COMMAND["kubernetes/job.yaml"])[-1])["Worker"]["spec"]["securityContext"]
+    job = manifests(EVERY_COMMAND["kubernetes/job.yaml"])[-1]
+    pod, user = container_of(job), job["spec"]["template"]["spec"]["securityContext"]
     assert f"USER {user['runAsUser']}:{user['runAsGroup']}" in image
     assert "--require-hashes -r /src/requirements.lock" in image
     assert f"ENTRYPOINT {json.dumps(pod['command'])}" in image

@@ -147,7 +147,7 @@ def test_a_name_that_resolves_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "SLURM_STEP_NODELIST is not set; start this inside of a Slurm job"),
+        ({}, "SLURM_STEP_NODELIST is not set; run this inside of a Slurm job"),
         (step(1, "n[0-1]", "2(x2)", 4, SLURMD_NODENAME="n1"), "srun --distribution=block"),
         (step(0, "n[0-1]", "2", 2), "2 nodes"),
         (step(0, "n[0-1]", "1(x2)", 3), "SLURM_NTASKS is 3"),
@@ -204,12 +204,12 @@ def test_a_configuration_survives_as_arguments():
     assert train_arguments(Config()) == ["train"]
 
 
-# In place of srun and scontrol: the first ends with the codes of a list, one by one, and its tasks leave the
-# notes of their endings that stand behind the code; the second takes notes.
+# Stand-ins for srun and scontrol. srun exits with the codes of a list, one by one, and writes what its tasks
+# would record; scontrol records its calls.
 FAKE_SRUN = """#!/bin/bash
 printf '%s\\n' "$@" >>"$NOTES/srun"
 read -r code failed step <"$NOTES/codes"; sed -i 1d "$NOTES/codes"
-while [[ $1 != --ending ]]; do shift; done
+while [[ $1 != --exit-status ]]; do shift; done
 if ((failed)); then echo "$failed" >"$2.failed"; fi
 if ((step)); then echo "$step" >"$2.step"; fi
 exit "$code"
@@ -222,7 +222,7 @@ def run_script(
 ) -> tuple[list[int], list[str], str]:
     """Run a script once for each code that srun ends with; return its codes, calls of scontrol and output.
 
-    ``failed`` is what a failed task noted each time, ``steps`` where the tasks stopped (0: nothing noted).
+    ``failed`` is what a failed task recorded each time, ``steps`` where the tasks stopped (0: not recorded).
     """
     script = folder / "train.sbatch"
     script.write_text(render_batch_script(Config.from_flat({"dataset": "shapes", "job_dir": "a b"}), options))
@@ -257,7 +257,7 @@ def run_script(
     ("code", "requeued"),
     [(0, 0), (1, 0), (2, 0), (75, 1), (126, 0), (127, 0), (130, 0), (137, 1), (139, 1), (143, 1)],
 )
-def test_what_goes_back_into_the_queue(code, requeued, tmp_path):
+def test_which_exit_codes_requeue(code, requeued, tmp_path):
     ended, notes, _ = run_script(tmp_path, BatchOptions(nodes=2), [code], steps=[5])
     assert ended == [code]
     assert notes == ["requeue 7"] * requeued
@@ -268,7 +268,7 @@ def test_a_failed_task_ends_the_job_though_others_lost_it(failed, tmp_path):
     ended, notes, output = run_script(tmp_path, BatchOptions(nodes=2), [75], failed=failed)
     assert ended == [failed]
     assert not notes
-    assert output.endswith(f"labkit: ended with {failed}; starting again would not help\n")
+    assert output.endswith(f"labkit: exit code {failed}; not restarted, because it would fail again\n")
     assert not list(tmp_path.glob("labkit-7*"))
 
 
@@ -279,9 +279,9 @@ def test_stops_without_a_new_step_are_counted(tmp_path):
     assert ended == [143] * 4
     assert notes == ["requeue 7"] * 3
     words = [line for line in output.splitlines() if ", start " not in line]
-    stopped, stuck = "labkit: stopped with a checkpoint", "labkit: stopped without a new step"
-    back = "; back into the queue"
-    assert words == [stopped + back, stuck + back, stopped + back, f"{stuck} more than 1 times; giving up"]
+    stopped, stuck = "labkit: stopped after a checkpoint", "labkit: stopped without a new step"
+    back = "; requeued"
+    assert words == [stopped + back, stuck + back, stopped + back, f"{stuck}; gave up, --max-restarts is 1"]
 
 
 def test_lost_tasks_are_counted_and_time_limits_are_not(tmp_path):
@@ -293,13 +293,13 @@ def test_lost_tasks_are_counted_and_time_limits_are_not(tmp_path):
     )
     assert ended == [75, 143, 143, 143, 137, 143, 75]
     assert notes == ["requeue 7"] * 6
-    assert output.splitlines()[-1] == "labkit: lost a task (exit code 75) more than 2 times; giving up"
+    assert output.splitlines()[-1] == "labkit: lost a task (exit code 75); gave up, --max-restarts is 2"
 
 
 def test_what_the_step_runs(tmp_path):
     run_script(tmp_path, BatchOptions(nodes=2, cpus_per_task=3, ps=0, labkit="/opt/lab kit/labkit"), [0])
     arguments = (tmp_path / "srun").read_text().splitlines()
-    command = ["/opt/lab kit/labkit", "cluster", "slurm-task", "--ending", "labkit-7.0", "--", "train"]
+    command = ["/opt/lab kit/labkit", "cluster", "slurm-task", "--exit-status", "labkit-7.0", "--", "train"]
     assert arguments == [
         "--distribution=block",
         "--kill-on-bad-exit=0",
@@ -341,7 +341,7 @@ def test_trainings_that_the_tasks_cannot_share():
     config = Config.from_flat({"dataset": "shapes", "train_batch_size": 128, "eval_batch_size": 128})
     with pytest.raises(InputError, match="--train-batch-size is 128 with 3 replicas"):
         render_batch_script(config, BatchOptions(nodes=3))
-    with pytest.raises(InputError, match="--num-gpus is 2, but each process is given 1 GPU;"):
+    with pytest.raises(InputError, match="--num-gpus is 2, but each process gets only 1"):
         render_batch_script(config.replace({"num_gpus": 2}), BatchOptions(nodes=2, gpus_per_task=1))
     with pytest.raises(InputError, match="--ps is 1 with --sync"):
         render_batch_script(config.replace({"sync": True}), BatchOptions(nodes=3, ps=1))

@@ -139,7 +139,7 @@ def test_a_job_that_loses_tasks_gives_up_in_the_end(slurm, tmp_path):
     for rank in (0, 1):
         (tmp_path / f"lost-{rank}").touch()
     assert slurm.wait(job, "FAILED", timeout=60)["Restarts"] == "1"
-    assert lines_with(log, r"^labkit: lost a task \(exit code 137\); back into the queue$")
+    assert lines_with(log, r"^labkit: lost a task \(exit code 137\); requeued$")
     assert lines_with(log, r"^labkit: lost a task \(exit code 75\) more than 1 times; giving up$")
 
 
@@ -185,7 +185,7 @@ def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(
     assert ended["Restarts"] == "1", log.read_text()
     # Both tasks stopped at one step, saved there, and went on there: no step was trained twice.
     assert trained_steps(run) == list(range(1, steps + 1))
-    assert lines_with(log, "^labkit: stopped with a checkpoint; back into the queue$")
+    assert lines_with(log, "^labkit: stopped after a checkpoint; requeued$")
     (stopped_at,) = lines_with(log, r"^interrupted: SIGTERM at step (\d+)")
     assert lines_with(log, rf"^going on from step {stopped_at} of {steps}$")
 

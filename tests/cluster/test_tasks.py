@@ -1,76 +1,52 @@
-"""The wrapper of a TFJob's tasks: exit codes and signals as the operator needs them."""
+"""Processes become tasks under Slurm and Kubernetes, and record how they end."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from labkit.cluster.exit_status import note_failure, note_step
-from labkit.cluster.tasks import become_slurm_task, run_tfjob_task
+from labkit.cluster.exit_status import record_failure, record_stop
+from labkit.cluster.tasks import become_kubernetes_task, become_slurm_task
 from labkit.commands import main as cli
+from labkit.distributed.tf_config import parse_tf_config
 from labkit.errors import InputError
 
-# A training's place is taken by a short program.
-WRAPPER = """
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("index", ["0", "3"])
+def test_a_pod_becomes_the_task_of_its_index(index, tmp_path: Path):
+    program = """
 import sys
 from labkit.cluster import tasks
-tasks._labkit = lambda arguments: [sys.executable, "-c", *arguments]
-sys.exit(tasks.run_tfjob_task(sys.argv[1:]))
+tasks._labkit = lambda arguments: ["/usr/bin/env", sys.executable, "-c",
+    "import os, sys; print(sys.argv[1:]); print(os.environ['TF_CONFIG'])", *arguments]
+from labkit.commands import main
+main.main(sys.argv[1:])
 """
-
-
-def start(program: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", WRAPPER, program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    command = ["cluster", "kubernetes-task", "--name", "run", "--workers", "2", "--ps", "1", "--", "train"]
+    result = subprocess.run(
+        [sys.executable, "-c", program, *command, "--bind", "10.1.2.3"],
+        env={**os.environ, "JOB_COMPLETION_INDEX": index},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
     )
+    arguments, tf_config = result.stdout.splitlines()
+    assert arguments == "['train', '--bind', '10.1.2.3']"
+    assert parse_tf_config(tf_config).name == {"0": "chief:0", "3": "ps:0"}[index]
 
 
-@pytest.mark.parametrize(
-    ("program", "code"),
-    [
-        ("raise SystemExit(0)", 0),
-        ("raise SystemExit(1)", 1),
-        ("raise SystemExit(2)", 2),
-        ("raise SystemExit(75)", 138),
-        ("raise SystemExit(143)", 143),
-        ("import os; os.kill(os.getpid(), 9)", 137),
-    ],
-)
-def test_exit_codes_in_the_terms_of_a_tfjob(program, code):
-    """Below 128 the operator gives up, from 128 on it starts the pod again."""
-    process = start(program)
-    assert process.wait(30) == code
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_training_which_saves(number):
-    program = (
-        "import signal, sys, time\n"
-        "def save(number, frame):\n"
-        "    print('saved', flush=True)\n"
-        "    sys.exit(128 + number)\n"
-        f"signal.signal({int(number)}, save)\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(60)"
-    )
-    process = start(program)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        assert process.wait(30) == 128 + number
-        assert process.stdout.read() == "saved\n"
-    finally:
-        process.kill()
-
-
-def test_nothing_to_start():
-    before = signal.getsignal(signal.SIGTERM)
+def test_without_a_command_nothing_is_started():
+    environment = {"JOB_COMPLETION_INDEX": "0"}
     with pytest.raises(InputError, match="no command to start"):
-        run_tfjob_task([])
-    assert signal.getsignal(signal.SIGTERM) is before
+        become_kubernetes_task([], name="run", workers=2, environment=environment)
+    with pytest.raises(InputError, match="JOB_COMPLETION_INDEX is not set"):
+        become_kubernetes_task(["train"], name="run", workers=2, environment={})
 
 
 def test_outside_of_slurm_nothing_is_started():
@@ -84,8 +60,9 @@ def test_a_slurm_task_gets_its_tf_config_and_listens_on_the_way_to_the_others(gi
 import sys
 from labkit.cluster import tasks
 tasks._labkit = lambda arguments: ["/usr/bin/env", "-u", "none", sys.executable, "-c",
-    "import os, sys; print(sys.argv[1:], os.environ['TF_CONFIG'], os.environ['LABKIT_ENDING'])", *arguments]
-tasks.become_slurm_task(sys.argv[1:], ending='job.0')
+    "import os, sys; print(sys.argv[1:]); print(os.environ['TF_CONFIG'])"
+    "; print(os.environ['LABKIT_EXIT_STATUS'])", *arguments]
+tasks.become_slurm_task(sys.argv[1:], exit_status='job.0')
 """
     step = {
         "SLURM_STEP_NODELIST": "anywhere",
@@ -107,10 +84,10 @@ tasks.become_slurm_task(sys.argv[1:], ending='job.0')
     assert result.stdout.startswith(str(["train", *bind]))
     assert '"worker": ["127.0.0.1:23940", "127.0.0.1:23941"]' in result.stdout
     assert '"index": 1' in result.stdout
-    assert result.stdout.endswith(f" {tmp_path / 'job.0'}\n")
+    assert result.stdout.endswith(f"\n{tmp_path / 'job.0'}\n")
 
 
-NOTING = """
+RECORDING = """
 import sys
 from labkit.commands import main as cli
 from labkit.commands.command import Command
@@ -122,7 +99,7 @@ sys.exit(cli.main(["train"]))
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "noted"),
+    ("program", "code", "recorded"),
     [
         ("return 0", 0, None),
         ("return 1", 1, "1"),
@@ -131,27 +108,27 @@ sys.exit(cli.main(["train"]))
         ("raise ZeroDivisionError", 1, "1"),
     ],
 )
-def test_a_failure_is_noted_where_a_launcher_asks_for_it(program, code, noted, tmp_path):
-    environment = {**os.environ, "LABKIT_ENDING": str(tmp_path / "job.0")}
-    command = [sys.executable, "-c", NOTING.format(program=program)]
+def test_a_failure_is_recorded_if_a_launcher_asks_for_it(program, code, recorded, tmp_path):
+    environment = {**os.environ, "LABKIT_EXIT_STATUS": str(tmp_path / "job.0")}
+    command = [sys.executable, "-c", RECORDING.format(program=program)]
     assert subprocess.run(command, env=environment, capture_output=True, timeout=30).returncode == code
     left = {path.name: path.read_text().strip() for path in tmp_path.iterdir()}
-    assert left == ({"job.0.failed": noted} if noted else {})
+    assert left == ({"job.0.failed": recorded} if recorded else {})
 
 
-def test_a_slurm_task_without_a_place_is_noted_too(tmp_path, monkeypatch):
+def test_bad_input_of_a_slurm_task_is_recorded_too(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_STEP_NODELIST", raising=False)
-    given = ["cluster", "slurm-task", "--ending", str(tmp_path / "job.0"), "--", "train"]
+    given = ["cluster", "slurm-task", "--exit-status", str(tmp_path / "job.0"), "--", "train"]
     assert cli.main(given) == 2
     assert (tmp_path / "job.0.failed").read_text() == "2\n"
 
 
-def test_the_first_note_stays_and_a_lost_folder_is_said(tmp_path, capsys):
-    place = {"LABKIT_ENDING": str(tmp_path / "job.0")}
-    note_failure(1, place)
-    note_failure(2, place)
-    note_step(7, place)
+def test_the_first_record_stays_and_a_missing_folder_is_reported(tmp_path, capsys):
+    environment = {"LABKIT_EXIT_STATUS": str(tmp_path / "job.0")}
+    record_failure(1, environment)
+    record_failure(2, environment)
+    record_stop(7, environment)
     assert (tmp_path / "job.0.failed").read_text() == "1\n"
     assert (tmp_path / "job.0.step").read_text() == "7\n"
-    note_failure(1, {"LABKIT_ENDING": str(tmp_path / "none" / "job.0")})
+    record_failure(1, {"LABKIT_EXIT_STATUS": str(tmp_path / "none" / "job.0")})
     assert "can't be written" in capsys.readouterr().err

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from labkit.config import Config
-from labkit.distributed.bind_address.redirect import listening_addresses
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.run_directory.worker_metrics import read_worker_metrics
+from tests.listening import listening_addresses
 from tests.properties.harness import SMALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]

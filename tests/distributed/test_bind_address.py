@@ -1,4 +1,4 @@
-"""Real sockets: which addresses TensorFlow's servers listen on, and what runs in place of bind."""
+"""Real sockets: the addresses that TensorFlow's servers listen on, and the replacement for bind."""
 
 import ctypes
 import errno
@@ -11,17 +11,19 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
 
-from labkit.distributed.bind_address import imported_functions as library_imports
-from labkit.distributed.bind_address import redirect as listening
-from labkit.distributed.bind_address.redirect import listen_on, listening_addresses
+from labkit.distributed import bind_address
+from labkit.distributed.bind_address import imported_functions, listen_on, redirect
 from labkit.errors import InputError
+from tests.listening import listening_addresses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets labkit choose the address")
 
+ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK, OTHER_LOOPBACK = "127.0.0.1", "127.0.0.2"  # Linux answers on all of 127.0.0.0/8
 TIME_LIMIT = 120  # seconds; importing TensorFlow and three servers take about 7
 
@@ -29,7 +31,8 @@ TIME_LIMIT = 120  # seconds; importing TensorFlow and three servers take about 7
 SERVERS = """
 import json, socket, sys
 from labkit.quiet_import import import_tensorflow
-from labkit.distributed.bind_address.redirect import listen_on, listening_addresses
+from labkit.distributed.bind_address import listen_on
+from tests.listening import listening_addresses
 
 import_tensorflow()
 import tensorflow as tf
@@ -74,11 +77,17 @@ sys.stdin.read()
 """
 
 
+def test_the_package_has_one_public_function():
+    assert bind_address.__all__ == ["listen_on"]
+    public = {name for name, value in vars(bind_address).items() if callable(value) and name[0] != "_"}
+    assert public == {"listen_on"}
+
+
 @pytest.fixture(scope="module")
 def servers():
     """A process with a server of TensorFlow's own choice, two on 127.0.0.1 and one on 127.0.0.2."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVERS], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     watchdog = threading.Timer(TIME_LIMIT, process.kill)
     watchdog.start()
@@ -141,13 +150,19 @@ def test_a_port_that_is_taken_is_an_error_as_before(servers):
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("203.0.113.7", "not this machine's"),  # a documentation address (RFC 5737) that nobody has
-        ("224.0.0.1", "not this machine's"),  # multicast: bind takes it, no client ever reaches it
-        ("255.255.255.255", "not this machine's"),
-        ("nosuch.invalid", "neither an address nor a known host name"),  # RFC 6761: never resolves
-        ("127.0.0.1:8000", "neither an address nor a known host name"),
-        ("", "neither an address nor a known host name"),
-        ("a" * 70, "neither an address nor a known host name"),  # longer than a label may be
+        (
+            "203.0.113.7",
+            "not an address of this machine",
+        ),  # a documentation address (RFC 5737) that nobody has
+        (
+            "224.0.0.1",
+            "not an address of this machine",
+        ),  # multicast: bind takes it, no client ever reaches it
+        ("255.255.255.255", "not an address of this machine"),
+        ("nosuch.invalid", "neither an IP address nor a known host name"),  # RFC 6761: never resolves
+        ("127.0.0.1:8000", "neither an IP address nor a known host name"),
+        ("", "neither an IP address nor a known host name"),
+        ("a" * 70, "neither an IP address nor a known host name"),  # longer than a label may be
     ],
 )
 def test_an_address_that_is_not_this_machines_is_refused(address, reason):
@@ -159,23 +174,27 @@ def test_an_address_that_is_not_this_machines_is_refused(address, reason):
 def test_a_system_where_tensorflow_cannot_be_held_is_refused(monkeypatch, system, machine):
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    with pytest.raises(InputError, match=f"every address.*{system} {machine}.*--bind 0.0.0.0 accepts that"):
+    with pytest.raises(
+        InputError, match=f"every address.*{system} {machine}.*to accept that, give --bind 0.0.0.0"
+    ):
         listen_on(LOOPBACK)
 
 
 def test_libraries_without_the_entry_are_refused(monkeypatch):
-    monkeypatch.setattr(listening, "import_tensorflow", lambda: None)
-    monkeypatch.setattr(listening, "loaded_libraries", lambda package_file: [])
-    with pytest.raises(InputError, match="every address.*no call of bind.*--bind 0.0.0.0 accepts that"):
+    monkeypatch.setattr(redirect, "import_tensorflow", lambda: None)
+    monkeypatch.setattr(redirect, "loaded_libraries", lambda package_file: [])
+    with pytest.raises(
+        InputError, match="every address.*no call of bind.*to accept that, give --bind 0.0.0.0"
+    ):
         listen_on(LOOPBACK)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
 def test_every_address_leaves_bind_alone_on_any_system(monkeypatch, address):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(listening, "_wanted", ipaddress.ip_address(LOOPBACK))
+    monkeypatch.setattr(redirect, "_wanted", ipaddress.ip_address(LOOPBACK))
     listen_on(address)
-    assert listening._wanted is None
+    assert redirect._wanted is None
 
 
 def test_a_name_means_its_first_ipv4_address(monkeypatch):
@@ -185,14 +204,14 @@ def test_a_name_means_its_first_ipv4_address(monkeypatch):
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (LOOPBACK, 0)),
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: answer)
-    assert str(listening._resolve("a-host")) == OTHER_LOOPBACK
+    assert str(redirect._resolve("a-host")) == OTHER_LOOPBACK
 
 
-# ---- What runs in place of bind: called through its C pointer, as gRPC calls it
+# ---- The replacement for bind, called through its C pointer as gRPC calls it
 
 
 _bind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, use_errno=True)(
-    ctypes.cast(listening._bind_callback, ctypes.c_void_p).value
+    ctypes.cast(redirect._bind_callback, ctypes.c_void_p).value
 )
 
 
@@ -206,9 +225,7 @@ def sockaddr(family: int, host: str, port: int) -> bytes:
 @pytest.fixture
 def want(monkeypatch):
     """Set the wanted address for one test."""
-    return lambda address: monkeypatch.setattr(
-        listening, "_wanted", address and ipaddress.ip_address(address)
-    )
+    return lambda address: monkeypatch.setattr(redirect, "_wanted", address and ipaddress.ip_address(address))
 
 
 def bound(family: int, host: str, port: int = 0, v6only: int = 0) -> tuple[str, int]:
@@ -287,7 +304,7 @@ def test_an_exception_in_between_binds_nothing(want, monkeypatch):
         raise KeyboardInterrupt
 
     want(LOOPBACK)
-    monkeypatch.setattr(listening, "_redirected", interrupted)
+    monkeypatch.setattr(redirect, "_redirected", interrupted)
     raw = sockaddr(socket.AF_INET, "0.0.0.0", 0)
     with socket.socket() as server:
         assert _bind(server.fileno(), raw, len(raw)) == -1
@@ -305,21 +322,21 @@ def test_other_threads_bind_through_it_too(want):
 def test_a_link_local_address_keeps_its_link():
     raw = sockaddr(socket.AF_INET6, "::", 80)
     wanted = ipaddress.ip_address("fe80::1%3")
-    assert listening._redirected(raw, wanted) == raw[:8] + wanted.packed + (3).to_bytes(4, sys.byteorder)
+    assert redirect._redirected(raw, wanted) == raw[:8] + wanted.packed + (3).to_bytes(4, sys.byteorder)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x01", (socket.AF_UNIX).to_bytes(2, sys.byteorder) + b"/tmp/x\0"])
 def test_what_is_not_an_internet_address_stays(raw):
-    assert listening._redirected(raw, ipaddress.ip_address(LOOPBACK)) == raw
+    assert redirect._redirected(raw, ipaddress.ip_address(LOOPBACK)) == raw
 
 
 def test_a_pointer_in_a_read_only_page_is_replaced_and_the_page_stays_read_only():
     with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory:
         view = ctypes.c_char.from_buffer(memory)
         where = ctypes.addressof(view) + mmap.PAGESIZE + 8
-        library_imports._protect(where, mmap.PROT_READ)
-        library_imports.write_pointer(where, 0x1234)
+        imported_functions._protect(where, mmap.PROT_READ)
+        imported_functions.write_pointer(where, 0x1234)
         assert ctypes.c_uint64.from_address(where).value == 0x1234
-        assert "w" not in library_imports._permissions(where)
-        assert "w" in library_imports._permissions(where - mmap.PAGESIZE)
+        assert "w" not in imported_functions._permissions(where)
+        assert "w" in imported_functions._permissions(where - mmap.PAGESIZE)
         del view

@@ -1,4 +1,4 @@
-"""What is loaded is the source's, to the bit; what isn't, is named."""
+"""Loaded weights equal the source's bit for bit, and the report names all others."""
 
 import keras
 import numpy as np
@@ -8,11 +8,11 @@ from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.registry import build_model
 from labkit.transfer.load import match
-from labkit.transfer.source import Place, find_weight_source
-from labkit.transfer.weights import InitialWeights, read_initial_weights, weights_by_name
+from labkit.transfer.source import WeightSource, find_weight_source
+from labkit.transfer.weights import InitialWeights, read_weights, weights_by_name
 
 CONFIG = ModelConfig(num_layers=8)
-PLACE = Place("keras")
+SOURCE = WeightSource("keras")
 
 
 def build(classes: int = 3, seed: int = 0, size: int = 8, **fields):
@@ -28,10 +28,10 @@ def source(model, classes=None) -> InitialWeights:
     random = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(random.uniform(0.5, 1.5, weight.shape))
-    return InitialWeights(PLACE, values(model), classes=classes)
+    return InitialWeights(SOURCE, values(model), classes=classes)
 
 
-def test_everything_that_fits_is_loaded_and_a_head_for_other_classes_is_new():
+def test_all_fitting_weights_are_loaded_except_a_head_for_other_classes():
     weights, model = source(build(classes=3, seed=1), ("a", "b", "c")), build(classes=3, seed=2)
     before = values(model)
     transfer = match(weights, model, ("c", "d", "e"))  # as many, but others
@@ -42,7 +42,7 @@ def test_everything_that_fits_is_loaded_and_a_head_for_other_classes_is_new():
     for name, value in values(model).items():
         expected = before[name] if name in transfer.replaced else weights.arrays[name]
         assert value.tobytes() == expected.tobytes(), name
-    assert [line.split(":")[0] for line in transfer.lines()[1:]] == ["new, since the classes are others"]
+    assert [line.split(":")[0] for line in transfer.lines()[1:]] == ["new, because the classes differ"]
 
 
 @pytest.mark.parametrize("classes", [("a", "b", "c"), None])
@@ -66,9 +66,11 @@ def test_other_shapes_and_other_layers_are_named():
     assert "logits/kernel [64, 3], [64, 5] here" in text and "and 27 more" in text
 
 
-def test_where_nothing_fits_that_is_an_error():
-    weights = InitialWeights(PLACE, {"dense/kernel": np.zeros((2, 2), np.float32)})
-    with pytest.raises(InputError, match=r"no kernel of it fits resnet8.*dense/kernel.*stem_conv1/kernel"):
+def test_a_source_without_a_fitting_kernel_is_an_error():
+    weights = InitialWeights(SOURCE, {"dense/kernel": np.zeros((2, 2), np.float32)})
+    with pytest.raises(
+        InputError, match=r"none of its kernels fits resnet8.*dense/kernel.*stem_conv1/kernel"
+    ):
         match(weights, build(), ("a", "b", "c"))
 
 
@@ -76,28 +78,30 @@ def test_an_offset_without_its_kernel_is_not_loaded():
     weights = source(build(), ("a", "b", "c"))
     other = {name: array for name, array in weights.arrays.items() if name.startswith(("logits", "stem"))}
     other["logits/kernel"] = other["logits/kernel"][:-1]
-    transfer = match(InitialWeights(PLACE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
+    transfer = match(InitialWeights(SOURCE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
     assert transfer.detached == ("logits/bias",)
     assert "logits/bias" not in transfer.loaded and "stem_conv1/kernel" in transfer.loaded
-    assert "new, since the layer's kernel is: logits/bias" in transfer.lines()
+    assert "new, because the layer's kernel is new: logits/bias" in transfer.lines()
     del other["stem_conv1/kernel"]
-    with pytest.raises(InputError, match="no kernel of it fits resnet8"):  # as of a VGG of the same classes
-        match(InitialWeights(PLACE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
+    with pytest.raises(
+        InputError, match="none of its kernels fits resnet8"
+    ):  # as of a VGG of the same classes
+        match(InitialWeights(SOURCE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
 
 
-def test_a_factor_that_is_never_trained_is_not_asked_for():
+def test_a_scale_that_is_never_trained_is_not_asked_for():
     weights = weights_by_name(build(model="fast", num_layers=None, width_factor=0.25, size=32))
     assert not any(name.endswith("gamma") for name in weights)
     assert {"stem_whitening1/kernel", "stage3_norm2/moving_variance"} <= weights.keys()
 
 
-def test_a_keras_file_of_anybodys_is_a_source(tmp_path):
+def test_any_keras_file_is_a_source(tmp_path):
     theirs = keras.Sequential(
         [keras.Input((8, 8, 3)), keras.layers.Conv2D(16, 3, use_bias=False, name="stem_conv1")]
     )
     theirs.save(tmp_path / "theirs.keras")
-    place = find_weight_source(str(tmp_path / "theirs.keras"), CONFIG)
-    weights = read_initial_weights(place, CONFIG, manifest=None)
+    found = find_weight_source(str(tmp_path / "theirs.keras"), CONFIG)
+    weights = read_weights(found, CONFIG, (8, 8, 3))
     assert weights.classes is None and weights.step is None
     model = build()
     transfer = match(weights, model, ("a", "b", "c"))
@@ -106,7 +110,7 @@ def test_a_keras_file_of_anybodys_is_a_source(tmp_path):
     np.testing.assert_array_equal(model.get_layer("stem_conv1").kernel, theirs.layers[0].kernel)
 
 
-def test_the_digest_is_of_names_and_values():
+def test_the_digest_depends_on_the_values():
     first, second = source(build()), source(build())
     assert first.digest == second.digest
     second.arrays["logits/bias"][0] += 1
@@ -116,13 +120,13 @@ def test_the_digest_is_of_names_and_values():
 @pytest.mark.parametrize(
     ("start_from", "word"),
     [
-        ("{here}/none.keras", "is no file"),
+        ("{here}/none.keras", "no such file"),
         ("{here}", "no run at"),
         ("imagenet", "--model keras_application"),
         ("{here}/run", "no checkpoint yet"),
     ],
 )
-def test_what_is_not_there_is_refused_before_any_work(start_from, word, tmp_path):
+def test_a_missing_source_is_refused_before_any_work(start_from, word, tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.json").write_text("{}")
     with pytest.raises(InputError, match=word):
@@ -131,11 +135,11 @@ def test_what_is_not_there_is_refused_before_any_work(start_from, word, tmp_path
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("broken.keras", "is no .keras file"), ("broken.h5", "can't be read as a Keras model")],
+    [("broken.keras", "is not a .keras file"), ("broken.h5", "can't be read as a Keras model")],
 )
 def test_a_damaged_file_is_refused_in_one_line(name, reason, tmp_path):
     path = tmp_path / name
     path.write_bytes(b"PK nothing")
     with pytest.raises(InputError, match=reason) as refusal:
-        read_initial_weights(Place("keras", path), CONFIG, manifest=None)
+        read_weights(WeightSource("keras", path), CONFIG, (8, 8, 3))
     assert "\n" not in str(refusal.value)

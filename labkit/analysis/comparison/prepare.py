@@ -27,8 +27,8 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
 
     Raises InputError, which names the model, for the first network that can't be trained.
     """
+    from labkit.training.initial_weights import prepare_transfer
     from labkit.training.session import build_network
-    from labkit.transfer.load import prepare_transfer
 
     devices, data_format = decide_devices(next(iter(configs.values())))
     for name, config in configs.items():

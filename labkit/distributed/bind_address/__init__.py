@@ -1,1 +1,5 @@
-"""Keep TensorFlow's servers on one address: they have no setting for it and listen on every one."""
+"""Make TensorFlow's servers listen on one address. TensorFlow has no such option and listens on all."""
+
+from labkit.distributed.bind_address.redirect import listen_on
+
+__all__ = ["listen_on"]

@@ -1,6 +1,6 @@
-"""The pointers through which loaded shared libraries call imported functions: found, and changed.
+"""Find and change the pointers through which loaded shared libraries call imported functions.
 
-64-bit ELF, as the System V ABI (chapter 5) and its supplements for x86-64 and AArch64 describe it.
+For 64-bit ELF as described in the System V ABI (chapter 5) and its supplements for x86-64 and AArch64.
 """
 
 import ctypes
@@ -16,14 +16,14 @@ import numpy as np
 
 __all__ = ["RELOCATIONS", "import_entries", "loaded_libraries", "write_pointer"]
 
-# Relocations that store a symbol's address in 8 bytes: GLOB_DAT, JUMP_SLOT and the plain 64-bit one, by
-# the names that platform.machine() gives.
+# Relocation types that store a symbol's address in 8 bytes (GLOB_DAT, JUMP_SLOT and the plain 64-bit one),
+# by platform.machine().
 RELOCATIONS = {"x86_64": (6, 7, 1), "aarch64": (1025, 1026, 257)}
 
 # Tags of the dynamic section and program header types, from <elf.h>.
 DT_PLTRELSZ, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_STRSZ, DT_JMPREL = 2, 5, 6, 7, 8, 10, 23
 PT_DYNAMIC = 2
-SYMBOL_BYTES = 24  # sizeof(Elf64_Sym); its first four are the name's place in the string table
+SYMBOL_BYTES = 24  # sizeof(Elf64_Sym); its first 4 bytes are the name's offset in the string table
 
 
 class _ProgramHeader(ctypes.Structure):
@@ -53,7 +53,7 @@ def loaded_libraries(package_file: str) -> list[tuple[int, int]]:
     Args:
         package_file: the package's ``__file__``.
     """
-    # The loader's names hold ".." and stay unresolved where packages are symbolic links to a cache.
+    # The loader reports paths with ".." in them, and unresolved ones where packages are symbolic links.
     folder = Path(os.path.abspath(package_file)).parent
     folders = {folder, folder.resolve()}
     found = []
@@ -79,7 +79,7 @@ def import_entries(base: int, dynamic: int, function: bytes) -> Iterator[int]:
     for table, size in ((DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)):
         if not tags.get(size):
             continue
-        # Elf64_Rela: where; symbol number and kind; addend. TensorFlow's libraries have a million of them.
+        # Elf64_Rela: offset, symbol number and type, addend. TensorFlow's libraries have a million of them.
         where, info, _ = _array(tags[table], tags[size], ctypes.c_uint64).reshape(-1, 3).T
         entries = np.flatnonzero(np.isin(info & 0xFFFFFFFF, RELOCATIONS[platform.machine()]))
         if not entries.size:
@@ -87,32 +87,32 @@ def import_entries(base: int, dynamic: int, function: bytes) -> Iterator[int]:
         numbers = info[entries] >> 32
         symbols = _array(tags[DT_SYMTAB], SYMBOL_BYTES * (int(numbers.max()) + 1), ctypes.c_uint32)
         names = symbols.reshape(-1, SYMBOL_BYTES // 4)[numbers, 0]
-        for place, character in enumerate(function + b"\0"):
-            matches = strings[np.minimum(names + place, strings.size - 1)] == character
+        for index, character in enumerate(function + b"\0"):
+            matches = strings[np.minimum(names + index, strings.size - 1)] == character
             entries, names = entries[matches], names[matches]
         yield from (base + offset for offset in where[entries].tolist())
 
 
 def _array(address: int, num_bytes: int, kind: Any) -> np.ndarray:
-    """Return memory of this process as a NumPy array of a ctypes type, not copied."""
+    """Return memory of this process as a NumPy array of a ctypes type, without a copy."""
     return np.ctypeslib.as_array((kind * (num_bytes // ctypes.sizeof(kind))).from_address(address))
 
 
 def _dynamic_section(base: int, dynamic: int) -> dict[int, int]:
-    """Return the value of each tag; tables as addresses in this process."""
+    """Return the value of each tag; for tables, their address in this process."""
     tags: dict[int, int] = {}
     while tag := ctypes.c_int64.from_address(dynamic).value:
         tags[tag] = ctypes.c_uint64.from_address(dynamic + 8).value
         dynamic += 16
     for table in (DT_STRTAB, DT_SYMTAB, DT_RELA, DT_JMPREL):
-        # glibc has added the load address already, other C libraries haven't.
+        # glibc has already added the load address, other C libraries have not.
         if table in tags and tags[table] < base:
             tags[table] += base
     return tags
 
 
 def write_pointer(where: int, value: int | None) -> None:
-    """Store a pointer, also in a page that the loader has made read-only after relocation (RELRO)."""
+    """Store a pointer, even in a page that the loader made read-only after relocation (RELRO)."""
     pointer = ctypes.c_void_p.from_address(where)
     if "w" in _permissions(where):
         pointer.value = value
@@ -123,7 +123,7 @@ def write_pointer(where: int, value: int | None) -> None:
 
 
 def _permissions(where: int) -> str:
-    """Return the permissions of the memory at an address, as in ``r--p``."""
+    """Return the permissions of the memory at an address, such as ``r--p``."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, permissions = line.split()[:2]
         start, end = (int(bound, 16) for bound in span.split("-"))

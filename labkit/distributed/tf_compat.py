@@ -1,0 +1,106 @@
+"""Everything that labkit uses of TensorFlow beyond its public interface: patches and private fields.
+
+Checked with TensorFlow 2.21 and Keras 3.15. In another version the private names may be gone or mean
+something else, so a task of a cluster calls ``check_versions`` before it joins. Training with one process
+uses nothing of this module.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from tensorflow.python.eager.context import Context
+
+from labkit.errors import InputError
+
+__all__ = [
+    "CHECKED_WITH",
+    "check_versions",
+    "local_cpu_replicas",
+    "remote_step_error",
+    "wait_for_remote_value",
+    "without_coordination_service",
+    "worker_of",
+]
+
+CHECKED_WITH = {"tensorflow": "2.21", "keras": "3.15"}
+
+
+def check_versions() -> None:
+    """Raise InputError where TensorFlow or Keras has another version than labkit was checked with."""
+    installed = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    for package, checked in CHECKED_WITH.items():
+        if installed[package].split(".")[:2] != checked.split("."):
+            raise InputError(
+                f"{package} {installed[package]} is installed, but training with several processes uses "
+                f"internals of {package} {checked}; install {package} {checked}.*, or train with one process"
+            )
+
+
+@contextmanager
+def without_coordination_service() -> Iterator[None]:
+    """Create a ``MultiWorkerMirroredStrategy`` without TensorFlow's own supervision of the workers.
+
+    ``labkit.distributed.peers`` supervises them. TensorFlow's coordination service waits for all workers
+    with Python's global lock held and without a time limit: if a worker is lost meanwhile, neither signals
+    nor threads of this process run. It also handles SIGTERM itself and delays the end of a worker by 10 s.
+    Without it the strategy would start a health check, which runs a reduction first and does not name the
+    worker that was lost. Neither has a setting.
+    """
+    check_versions()
+    with (
+        _replaced(Context, "configure_coordination_service", lambda *arguments, **options: None),
+        _replaced(CollectiveAllReduceExtended, "_enable_check_health", False),
+    ):
+        yield
+
+
+@contextmanager
+def local_cpu_replicas(count: int) -> Iterator[None]:
+    """Create a ``MultiWorkerMirroredStrategy`` with ``count`` logical CPU devices in each worker.
+
+    TensorFlow takes one CPU device a worker and has no setting for more.
+    """
+    if count < 2:
+        yield
+        return
+    check_versions()
+
+    def devices(extended: Any, resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
+        return tuple(f"{worker_device}/device:CPU:{index}" for index in range(count)), "CPU"
+
+    with _replaced(CollectiveAllReduceExtended, "_initialize_local_devices", devices):
+        yield
+
+
+@contextmanager
+def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
+    before = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+# ---- RemoteValue (tensorflow/python/distribute/coordinator): what a scheduled step returned. Its public
+# methods block, raise the error of the step and of the connection alike, and do not name the worker.
+
+
+def wait_for_remote_value(result: Any, seconds: float) -> bool:
+    """Wait up to ``seconds`` for a ``RemoteValue``; return whether ``fetch`` would return at once."""
+    return bool(result._status_available_event.wait(seconds))
+
+
+def remote_step_error(result: Any) -> BaseException | None:
+    """Return the error that the step of a ``RemoteValue`` raised on its worker; None if it succeeded."""
+    return result._error
+
+
+def worker_of(result: Any) -> str:
+    """Return the worker that computed a ``RemoteValue``, such as ``worker:1``."""
+    spec = tf.DeviceSpec.from_string(result._values[0].backing_device)
+    return f"{spec.job}:{spec.task}"
