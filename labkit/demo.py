@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from labkit import home
-from labkit.errors import InputError
+from labkit.errors import InputError, require_extra
 from labkit.notebook.results import RESULT_MIME
 
 __all__ = ["find_notebook", "read_conclusion", "run_demo"]
 
 NAME = "train.ipynb"
+NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib", "pandas")  # by the notebook, too
 SECONDS_TO_START = 120  # of a kernel; the first start after an installation compiles its modules
 
 
@@ -38,9 +39,11 @@ def run_demo(
         announce: takes lines for people.
 
     Returns the exit code: 0 done, 1 the notebook failed, 128 + signal when it was stopped.
-    Raises InputError where there is no notebook or no place to write, and for what the notebook refuses.
+    Raises InputError where there is no notebook, a package is missing or there is no place to write, and for
+    what the notebook refuses.
     """
     notebook = find_notebook()
+    require_extra("notebook", NEEDS, "labkit demo")
     target = Path(output).expanduser().absolute() if output is not None else None
     folder = target.parent if target else home.runs_home()
     partial = folder / f".{NAME.removesuffix('.ipynb')}-{os.getpid()}.partial.ipynb"

@@ -8,7 +8,7 @@ from labkit.actions import Action
 from labkit.arguments import add_field, typed, whole_number
 from labkit.comparing.budget import shared_fields
 from labkit.config import fields_by_name
-from labkit.errors import InputError
+from labkit.errors import InputError, require_extra
 
 if TYPE_CHECKING:
     from labkit.analysis.comparison import Comparison
@@ -55,6 +55,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Train, measure, print and write what is compared. Returns the exit code. Raises InputError."""
+    require_extra("notebook", ("matplotlib", "pandas"), "labkit compare")
     models, values = _asked(options)
     from labkit.analysis.comparison import read_comparison
     from labkit.cluster.supervisor import stop_signals
