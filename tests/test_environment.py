@@ -260,7 +260,7 @@ def test_train_evaluate_and_export_need_no_extra(project, tmp_path):
     missing = modules_outside_of_core(project)
     assert {"IPython", "matplotlib", "pandas", "streamlit", "tf2onnx", "pytest"} <= set(missing)
     run = str(tmp_path / "run")
-    short = ["--num-layers", "8", "--train-steps", "2", "--train-batch-size", "8", "--num-gpus", "0"]
+    short = ["--num-layers", "8", "--train-steps", "2", "--train-batch-size", "8", "--no-evaluate-test"]
     commands = [
         ["train", "--dataset", "shapes", *short, "--job-dir", run],
         ["evaluate", run],
