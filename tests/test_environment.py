@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -386,3 +387,26 @@ def test_an_interrupted_installation_does_not_look_complete(checkout):
         assert "run make env again" in result.stderr
         assert (checkout / ".venv" / "bin" / "python").exists()
         assert not list((checkout / ".venv").glob(".locked-*"))
+
+
+@pytest.mark.parametrize(("ci", "goes_on"), [("true", False), ("", True)])
+def test_ci_ends_where_what_the_tests_need_cannot_be_installed(ci, goes_on, tmp_path):
+    programs = tmp_path / "bin"
+    for name, text in (("apt-get", "exit 100"), ("id", "echo 0"), ("sleep", ""), ("make", "echo make $*")):
+        put_program(programs / name, text)
+    for name in ("bash", "dirname", "timeout"):
+        (programs / name).symlink_to(shutil.which(name))
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
+    ended = subprocess.run(
+        ["bash", ".ci/run"],
+        cwd=tmp_path,
+        env={"PATH": str(programs), "CI": ci},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "could not install chromium" in ended.stderr
+    assert (ended.returncode == 0) is goes_on
+    assert ("make test" in ended.stdout) is goes_on
