@@ -15,7 +15,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # What may be absent where the variable CI is set; .ci/run installs whatever else a test can lack.
-MAY_BE_ABSENT = ("PyTorch", "LABKIT_CIFAR10", "IPv6")
+MAY_BE_ABSENT = ("LABKIT_CIFAR10", "IPv6")
 
 
 @pytest.hookimpl(wrapper=True)
