@@ -1,31 +1,33 @@
-# One word each. Needs Python 3.11 and GNU make; nothing else is assumed to be there.
+# Needs GNU make and Python 3.11, 3.12 or 3.13. CI runs 3.11.
 
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
-PYTHON_VERSION_OK := import sys; sys.exit(sys.version_info[:2] != (3, 11))
+# In this order, unless PYTHON names one. 3.11 comes first because CI tests it.
+PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python)
+PYTHON_VERSION_OK := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-# The name of a stamp carries what it stands for, so a changed lock or a moved checkout makes a new environment
-# and an interrupted installation never looks complete.
+# Stamp files, written when an installation is complete. Their names contain a checksum of what was installed, so a
+# changed lock or a moved checkout gets a new environment.
 LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | tr ' ' -)
 INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
 OURS := $(VENV)/.made-by-make
 
 .PHONY: help env demo test test-faults check format lab app bench peers lock clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-env: $(INSTALLED) ## make .venv from requirements.lock
+env: $(INSTALLED) ## make .venv from requirements.lock; PYTHON=python3.12 chooses the Python (after make clean)
 	@:
 
-demo: env ## data, the training notebook, then where to look
+demo: env ## prepare data, run the training notebook, show where its results are
 	@$(BIN)/labkit demo
 
-test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
-	@# The quick ones first, then those that start trainings, two files at a time: most of a training of some steps is
-	@# its start, on one core. Local clusters and the browser have the machine alone.
+test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to pytest
+	@# Fast tests first, then those that start trainings: two at a time, because starting a training uses one core.
+	@# Tests with a local cluster or a browser run one at a time.
 	@set -e; if [ -z "$(ARGS)" ]; then \
 	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (slow or faults or thorough)"; \
 	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not (alone or faults or thorough)"; \
@@ -40,32 +42,32 @@ test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
 	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest --nbval-lax notebooks/; \
 	fi
 
-test-faults: env ## kill, freeze and stop clusters, all cases, and what else takes long; LABKIT_FAULTS_TABLE=FILE gets the table
+test-faults: env ## run all fault-injection tests and the longest other tests; LABKIT_FAULTS_TABLE=FILE writes a table
 	@$(BIN)/python -m pytest -m "faults or thorough" $(ARGS)
 
-check: env ## lint, format, types, who imports whom
+check: env ## check lint, formatting, types and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-format: env ## put imports and layout right
+format: env ## sort imports and format the code
 	@$(BIN)/ruff check --select I --fix .
 	@$(BIN)/ruff format .
 
-lab: env ## JupyterLab on the training notebook
+lab: env ## open the training notebook in JupyterLab
 	@$(BIN)/jupyter lab notebooks/train.ipynb
 
-app: env ## the dashboard, on this machine only
+app: env ## start the dashboard on 127.0.0.1
 	@$(BIN)/streamlit run app/main.py --server.address=127.0.0.1
 
-bench: env ## every benchmark, one after another; ARGS="train_step --repeats 9" goes to it
+bench: env ## run all benchmarks; ARGS="train_step --repeats 9" runs one
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-peers: env ## PyTorch into .venv, for benchmarks; ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" without CUDA
+peers: env ## install PyTorch for the benchmarks; ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the CPU build
 	@$(BIN)/python -m pip install --disable-pip-version-check $(ARGS) -r benchmarks/peers.txt
 
-lock: ## resolve pyproject.toml anew into requirements.lock; ARGS=--upgrade takes newer versions
+lock: ## update requirements.lock from pyproject.toml; ARGS=--upgrade takes newer versions
 	@set -e; $(find_python); tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; trap 'exit 130' INT TERM; \
 	"$$python" -m venv "$$tools/uv"; "$$tools/uv/bin/pip" install --quiet uv==$(UV_VERSION); \
 	cp requirements.lock "$$tools/" 2>/dev/null || true; \
@@ -74,19 +76,23 @@ lock: ## resolve pyproject.toml anew into requirements.lock; ARGS=--upgrade take
 	    --custom-compile-command "make lock" $(ARGS) --output-file "$$tools/requirements.lock"; \
 	mv "$$tools/requirements.lock" requirements.lock
 
-clean: ## remove .venv and caches; data and runs stay
+clean: ## remove .venv and caches; keeps data and runs
 	@if [ -e $(OURS) ]; then $(discard); fi
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find labkit app tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Sets $$python to the interpreter to build with: PYTHON=... if given, else the first 3.11 on the path.
-find_python = python=; for candidate in $(or $(PYTHON),python3.11 python3 python); do \
+# Sets $$python to the first of $(PYTHONS) that runs and has a supported version, else to one that uv knows. Each is
+# run, because a pyenv shim can be on the PATH for a version that isn't selected.
+find_python = python=; for candidate in $(PYTHONS); do \
 	if "$$candidate" -c '$(PYTHON_VERSION_OK)' >/dev/null 2>&1; then python=$$candidate; break; fi; done; \
+	if [ -z "$$python" ] && [ -z "$(PYTHON)" ]; then \
+	    python=$$(uv python find --system --no-python-downloads '>=3.11,<3.14' 2>/dev/null) || python=; fi; \
 	if [ -z "$$python" ]; then \
-	    echo "labkit needs Python 3.11; none among: $(or $(PYTHON),python3.11 python3 python). Install it, or name it: make env PYTHON=/path/to/python3.11" >&2; \
+	    echo "labkit needs Python 3.11, 3.12 or 3.13; none among: $(PYTHONS). Name one: make env PYTHON=/path/to/python3.11" >&2; \
+	    echo "or let uv fetch one: uv python install 3.11, then make env (how to get uv: https://docs.astral.sh/uv/)" >&2; \
 	    exit 1; fi
 
-# Renamed before it is removed: half of an environment under its own name would look like a whole one.
+# Renamed first, so that an interrupted removal doesn't leave a broken environment under the name .venv.
 discard = rm -rf $(VENV).discarded; if [ -e $(VENV) ]; then mv $(VENV) $(VENV).discarded; rm -rf $(VENV).discarded; fi
 
 $(LOCKED):
@@ -95,7 +101,8 @@ $(LOCKED):
 	if [ -e $(VENV) ] && [ ! -e $(OURS) ]; then \
 	    echo "$(VENV) was not made by make: move it away (mv $(VENV) $(VENV).old), then run make env again" >&2; exit 1; fi; \
 	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
-	    echo "$$python can't make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3.11-venv)" >&2; \
+	    package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	    echo "$$python can't make virtual environments: install its venv module (Debian, Ubuntu: apt-get install $$package)" >&2; \
 	    exit 1; fi; \
 	echo "Making $(VENV) from requirements.lock (3 GB, a few minutes)"; \
 	$(discard); mkdir $(VENV); touch $(OURS); "$$python" -m venv $(VENV); \

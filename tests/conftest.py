@@ -1,7 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +18,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
     # What breaks quickly is seen first.
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+# What may be absent where the variable CI is set; .ci/run installs whatever else a test can lack.
+MAY_BE_ABSENT = ("LABKIT_CIFAR10", "IPv6")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI, fail what is skipped for want of a package, so that a broken installation is seen."""
+    report = yield
+    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(word in reason for word in MAY_BE_ABSENT):
+            report.outcome = "failed"
+            report.longrepr = f"CI must not skip this test: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

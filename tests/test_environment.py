@@ -1,8 +1,11 @@
 """The lock, pyproject.toml, environment.yml and what is installed agree."""
 
 import ast
+import itertools
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,13 +16,18 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from labkit import doctor
+
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON_BUILT_FOR = "3.11"
+PYTHONS = ["3.11", "3.12", "3.13"]
+TESTED_PYTHON = "3.11"  # of CI, environment.yml and the container image
+PARTS = ("core", "notebook", "app", "onnx", "dev")  # the dependencies and the extras that the lock holds
 
 
 def read_lock(text: str) -> dict[str, tuple[Requirement, list[str]]]:
@@ -50,8 +58,18 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def dependencies_by_part(project: dict[str, Any]) -> dict[str, list[Requirement]]:
+    """Return what each part of pyproject.toml asks for, but that dev asks for labkit's other extras."""
+    lines = {"core": project["dependencies"], **project["optional-dependencies"]}
+    parsed = {part: [Requirement(line) for line in lines[part]] for part in PARTS}
+    return {
+        part: [requirement for requirement in requirements if requirement.name != project["name"]]
+        for part, requirements in parsed.items()
+    }
+
+
 def direct_dependencies(project: dict[str, Any]) -> list[Requirement]:
-    return [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    return list(itertools.chain.from_iterable(dependencies_by_part(project).values()))
 
 
 def conda_specification() -> tuple[dict[str, str], list[str]]:
@@ -86,8 +104,12 @@ def test_every_direct_dependency_is_locked_within_its_range(project, lock):
     for dependency in direct_dependencies(project):
         name = canonicalize_name(dependency.name)
         assert name in lock, f"{name} is in pyproject.toml and not in requirements.lock: run make lock"
-        version = pinned_version(lock[name][0])
+        requirement, _ = lock[name]
+        version = pinned_version(requirement)
         assert version in dependency.specifier, f"{dependency} but {version} is locked: run make lock"
+        for python in PYTHONS:
+            python_version = {"python_version": python, "python_full_version": f"{python}.5"}
+            assert requirement.marker is None or requirement.marker.evaluate(python_version), (name, python)
 
 
 def test_environment_yml_installs_what_is_locked(lock):
@@ -107,16 +129,41 @@ def test_environment_yml_installs_what_is_locked(lock):
     assert not both, f"conda and pip would both install {sorted(both)}"
 
 
-def test_one_python_everywhere(project):
-    conda, _ = conda_specification()
+def test_dev_holds_every_extra_but_gpu(project):
+    extras = project["optional-dependencies"]
+    (ours,) = [requirement for line in extras["dev"] if (requirement := Requirement(line)).name == "labkit"]
+    assert ours.extras == extras.keys() - {"dev", "gpu"}
+    assert extras.keys() == {*PARTS, "gpu"} - {"core"}
+
+
+def test_the_same_pythons_everywhere(project):
     allowed = SpecifierSet(project["requires-python"])
-    assert conda["python"] == PYTHON_BUILT_FOR
-    neighbours = {minor: f"3.{minor}.5" in allowed for minor in range(9, 16)}
-    assert [f"3.{minor}" for minor, fits in neighbours.items() if fits] == [PYTHON_BUILT_FOR]
-    assert f"{sys.version_info.major}.{sys.version_info.minor}" == PYTHON_BUILT_FOR
-    for name in ("Makefile", ".ci/run"):
-        named = set(re.findall(r"python(3\.\d+)", (ROOT / name).read_text()))
-        assert named == {PYTHON_BUILT_FOR}, f"{name} names {sorted(named)}"
+    assert [f"3.{minor}" for minor in range(9, 17) if f"3.{minor}.5" in allowed] == PYTHONS
+    assert list(doctor.PYTHONS) == PYTHONS
+    makefile = (ROOT / "Makefile").read_text()
+    assert sorted(set(re.findall(r"python(3\.\d+)", makefile))) == PYTHONS
+    for version in ["3.10", *PYTHONS, "3.14"]:
+        check = re.search(r"(?m)^PYTHON_VERSION_OK := (.*)$", makefile)[1]
+        info = f"({version.replace('.', ', ')}, 5)"
+        code = f"import sys; sys.version_info = {info}; {check}"
+        refused = subprocess.run([sys.executable, "-S", "-c", code], check=False).returncode
+        assert bool(refused) is (version not in PYTHONS), version
+    (environment,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["environments"]
+    for version in ["3.10", *PYTHONS, "3.14"]:
+        locked_for = Marker(environment).evaluate({"python_full_version": f"{version}.5"})
+        assert locked_for is (version in PYTHONS), version
+
+
+def test_what_runs_one_python_runs_the_tested_one():
+    conda, _ = conda_specification()
+    assert conda["python"] == TESTED_PYTHON
+    image = (ROOT / "deploy" / "Containerfile").read_text()
+    assert set(re.findall(r"python:(3\.\d+)", image)) == {TESTED_PYTHON}
+    assert set(re.findall(r"python(3\.\d+)", (ROOT / ".ci" / "run").read_text())) == {TESTED_PYTHON}
+    first, *_ = re.search(r"(?m)^PYTHONS := \$\(or \$\(PYTHON\),(.*)\)$", (ROOT / "Makefile").read_text())[
+        1
+    ].split()
+    assert first == f"python{TESTED_PYTHON}"
 
 
 def test_what_is_installed_is_what_is_locked(lock):
@@ -133,8 +180,8 @@ def test_what_is_installed_is_what_is_locked(lock):
     assert not wrong, f"{sys.prefix} is not what the lock says (run make env): " + "; ".join(wrong)
 
 
-# Not in the lock: a peer of the benchmarks, and converters that labkit export asks for where they miss.
-OPTIONAL = {"torch", "tf2onnx", "onnx", "onnxruntime"}
+# Not in the lock: the benchmarks compare labkit with it.
+OPTIONAL = {"torch"}
 
 
 def third_party_imports() -> Iterator[tuple[str, Path]]:
@@ -170,15 +217,82 @@ def test_every_import_is_a_declared_dependency(project):
 def test_docs_justify_each_direct_dependency(project):
     decisions = (ROOT / "docs" / "decisions.md").read_text()
     section = decisions.partition("\n## Dependencies\n")[2].partition("\n## ")[0]
-    rows = {canonicalize_name(name) for name in re.findall(r"(?m)^\| `([\w.-]+)` \| \S", section)}
-    assert rows == {canonicalize_name(dependency.name) for dependency in direct_dependencies(project)}
+    rows = re.findall(r"(?m)^\| `([\w.-]+)` \| ([a-z, ]+) \| \S", section)
+    documented = [(canonicalize_name(name), part) for name, parts in rows for part in parts.split(", ")]
+    assert sorted(documented) == sorted(
+        (canonicalize_name(dependency.name), part)
+        for part, dependencies in dependencies_by_part(project).items()
+        for dependency in dependencies
+    )
 
 
-def make_env(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
-    """Run ``make env`` in ``folder``, as from a shell even where make started the tests."""
+def modules_outside_of_core(project: dict[str, Any]) -> list[str]:
+    """Return the top-level modules that an installation without extras doesn't have."""
+    core: set[str] = set()
+    found = dependencies_by_part(project)["core"]
+    while found:
+        requirement = found.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in core:
+            core.add(name)
+            needed = [Requirement(line) for line in metadata.requires(name) or ()]
+            found += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return [
+        module
+        for module, providers in metadata.packages_distributions().items()
+        if not {canonicalize_name(name) for name in providers} & (core | {"labkit"})
+    ]
+
+
+RUN_COMMANDS = """
+import json, sys
+commands, missing = json.load(sys.stdin)
+sys.modules.update(dict.fromkeys(missing))  # None: importing it fails as if it were not installed
+from labkit.commands import main as cli
+for command in commands:
+    code = cli.main(command)
+    if code:
+        sys.exit(f"{command} exited with {code}")
+"""
+
+
+@pytest.mark.slow
+def test_train_evaluate_and_export_need_no_extra(project, tmp_path):
+    missing = modules_outside_of_core(project)
+    assert {"IPython", "matplotlib", "pandas", "streamlit", "tf2onnx", "pytest"} <= set(missing)
+    run = str(tmp_path / "run")
+    short = ["--num-layers", "8", "--train-steps", "2", "--train-batch-size", "8", "--no-evaluate-test"]
+    commands = [
+        ["train", "--dataset", "shapes", *short, "--job-dir", run],
+        ["evaluate", run],
+        ["export", run, "--output", str(tmp_path / "network.keras")],
+        ["runs"],
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN_COMMANDS],
+        input=json.dumps([commands, missing]),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert (tmp_path / "network.keras").is_file()
+
+
+def make_env(
+    folder: Path, python: str | None = None, path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``make env`` in ``folder``, as from a shell even where make started the tests.
+
+    ``path``: a folder whose programs hide those of the machine that have the same names.
+    """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    if path is not None:
+        environment["PATH"] = f"{path}:{environment['PATH']}"
     return subprocess.run(
-        ["make", "env", f"PYTHON={python}"],
+        ["make", "env", *([f"PYTHON={python}"] if python else [])],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -195,16 +309,63 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_make_refuses_another_python_in_one_line(checkout):
-    other = checkout / "python9"
-    other.write_text("#!/bin/sh\nexit 1\n")
-    other.chmod(0o755)
+def put_program(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+NOT_SELECTED = "echo 'pyenv: command not found' >&2; exit 127"  # what a shim of pyenv does
+NAMES = [*(f"python{version}" for version in PYTHONS), "python3", "python"]
+
+
+def test_make_refuses_another_python_and_says_how_to_get_one(checkout):
+    other = put_program(checkout / "python9", "exit 1")
     result = make_env(checkout, str(other))
     assert result.returncode != 0
-    first, *rest = result.stderr.splitlines()
-    assert first.startswith("labkit needs Python 3.11; none among: ")
+    first, second, *rest = result.stderr.splitlines()
+    assert first.startswith("labkit needs Python 3.11, 3.12 or 3.13; none among: ")
     assert str(other) in first
+    assert "uv python install 3.11" in second
     assert all(line.startswith("make: ***") for line in rest)
+    assert not (checkout / ".venv").exists()
+
+
+@pytest.fixture
+def unselected(tmp_path_factory) -> Path:
+    """A folder of programs that are called as every Python is, and don't run."""
+    folder = tmp_path_factory.mktemp("shims")
+    for name in NAMES:
+        put_program(folder / name, NOT_SELECTED)
+    return folder
+
+
+# Runs, and stops make before it installs anything: make names the interpreter that it chose.
+WITHOUT_VENV = f'case "$2" in *ensurepip*) exit 1;; esac; exec "{sys.executable}" "$@"'
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_make_takes_whichever_python_runs(name, checkout, unselected):
+    put_program(unselected / name, WITHOUT_VENV)
+    stopped = make_env(checkout, path=unselected)
+    assert f"{name} can't make virtual environments: " in stopped.stderr
+    assert f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv" in stopped.stderr
+
+
+def test_make_takes_a_python_that_uv_has(checkout, unselected):
+    python = put_program(checkout / "uvs" / "python", WITHOUT_VENV)
+    put_program(unselected / "uv", f'echo "$@" > {checkout}/asked; echo {python}')
+    stopped = make_env(checkout, path=unselected)
+    assert f"{python} can't make virtual environments: " in stopped.stderr
+    assert (checkout / "asked").read_text() == "python find --system --no-python-downloads >=3.11,<3.14\n"
+
+
+def test_make_without_any_python_says_so(checkout, unselected):
+    put_program(unselected / "uv", "exit 2")
+    result = make_env(checkout, path=unselected)
+    assert result.returncode != 0
+    assert "none among: python3.11 python3.12 python3.13 python3 python. " in result.stderr
     assert not (checkout / ".venv").exists()
 
 
@@ -226,3 +387,26 @@ def test_an_interrupted_installation_does_not_look_complete(checkout):
         assert "run make env again" in result.stderr
         assert (checkout / ".venv" / "bin" / "python").exists()
         assert not list((checkout / ".venv").glob(".locked-*"))
+
+
+@pytest.mark.parametrize(("ci", "goes_on"), [("true", False), ("", True)])
+def test_ci_ends_where_what_the_tests_need_cannot_be_installed(ci, goes_on, tmp_path):
+    programs = tmp_path / "bin"
+    for name, text in (("apt-get", "exit 100"), ("id", "echo 0"), ("sleep", ""), ("make", "echo make $*")):
+        put_program(programs / name, text)
+    for name in ("bash", "dirname", "timeout"):
+        (programs / name).symlink_to(shutil.which(name))
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
+    ended = subprocess.run(
+        ["bash", ".ci/run"],
+        cwd=tmp_path,
+        env={"PATH": str(programs), "CI": ci},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "could not install chromium" in ended.stderr
+    assert (ended.returncode == 0) is goes_on
+    assert ("make test" in ended.stdout) is goes_on

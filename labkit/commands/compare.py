@@ -8,7 +8,7 @@ from labkit.analysis.comparison.budget import shared_fields
 from labkit.commands.arguments import add_field, local_path, typed, whole_number
 from labkit.commands.command import Command
 from labkit.config import fields_by_name
-from labkit.errors import InputError
+from labkit.errors import InputError, require_extra
 
 if TYPE_CHECKING:
     from labkit.analysis.comparison.read import Comparison
@@ -56,6 +56,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Train, measure, print and write what is compared. Returns the exit code. Raises InputError."""
+    require_extra("notebook", ("matplotlib", "pandas"), "labkit compare")
     models, values = _asked(options)
     from labkit.analysis.comparison.execute import Execution, check_new, prepare_data_set
     from labkit.analysis.comparison.read import read_comparison

@@ -14,12 +14,13 @@ from typing import Any
 
 from labkit import home
 from labkit.commands.command import Command
-from labkit.errors import InputError
+from labkit.errors import InputError, require_extra
 from labkit.plurals import counted
 
 __all__ = ["COMMAND", "find_notebook", "read_conclusion", "run_demo"]
 
 NAME = "train.ipynb"
+NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib", "pandas")  # by the notebook, too
 SECONDS_TO_START = 120  # of a kernel; the first start after an installation compiles its modules
 
 
@@ -40,8 +41,10 @@ def run_demo(
         announce: takes lines for people.
 
     Returns the exit code: 0 done, 1 the notebook failed, 128 + signal when it was stopped.
-    Raises InputError where there is no notebook or no place to write, and for what the notebook refuses.
+    Raises InputError where there is no notebook, a package is missing or there is no place to write, and for
+    what the notebook refuses.
     """
+    require_extra("notebook", NEEDS, "labkit demo")
     notebook = find_notebook()
     target = Path(output).expanduser().absolute() if output is not None else None
     folder = target.parent if target else home.runs_home()

@@ -22,7 +22,9 @@ __all__ = ["COMMAND", "Finding", "examine", "findings"]
 
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
-PACKAGES = ("tensorflow", "keras", "numpy", "streamlit", "jupyterlab", "papermill")
+PACKAGES = ("tensorflow", "keras", "numpy")
+OF_EXTRAS = {"notebook": "jupyterlab", "app": "streamlit", "onnx": "tf2onnx"}  # one package of each
+PYTHONS = ("3.11", "3.12", "3.13")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def findings() -> Iterator[Finding]:
     """Yield the findings, the quick ones first."""
     yield _python()
     yield _versions()
+    yield _extras()
     yield _cpu()
     yield _bfloat16()
     yield from _threads()
@@ -62,11 +65,9 @@ def findings() -> Iterator[Finding]:
 
 def _python() -> Finding:
     version = platform.python_version()
-    if version.startswith("3.11."):
+    if version.rpartition(".")[0] in PYTHONS:
         return Finding("ok", "python", version)
-    return Finding(
-        "problem", "python", version, "labkit is locked for Python 3.11: make env with PYTHON=python3.11"
-    )
+    return Finding("problem", "python", version, f"use one of Python {', '.join(PYTHONS)}")
 
 
 def _versions() -> Finding:
@@ -79,6 +80,19 @@ def _versions() -> Finding:
     if missing:
         return Finding("problem", "versions", f"missing: {', '.join(missing)}", "run make env")
     return Finding("ok", "versions", ", ".join(found))
+
+
+def _extras() -> Finding:
+    found, missing = [], []
+    for extra, name in OF_EXTRAS.items():
+        try:
+            found.append(f"{extra} ({name} {metadata.version(name)})")
+        except metadata.PackageNotFoundError:
+            missing.append(extra)
+    if missing:
+        text = f"not installed: {', '.join(missing)}"
+        return Finding("note", "extras", text, f"if wanted: pip install 'labkit[{','.join(missing)}]'")
+    return Finding("ok", "extras", ", ".join(found))
 
 
 def _cpu() -> Finding:

@@ -1,13 +1,12 @@
 """The file formats of an export. TensorFlow is imported only when a file is written."""
 
-import importlib.util
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import InputError
+from labkit.errors import require_extra
 
 __all__ = ["FORMATS", "Format", "check_installed"]
 
@@ -23,7 +22,7 @@ class Format:
         ending: of the file's name; for a folder, of its default name.
         write: called with a Keras model, the name of its output, and the path.
         is_folder: whether it is a folder.
-        needs: modules beside TensorFlow's that write and read it, as pip calls their packages, too.
+        needs: modules that write and read it and that labkit's extra of the format's name installs.
     """
 
     name: str
@@ -35,12 +34,7 @@ class Format:
 
 def check_installed(format: Format) -> None:
     """Raise InputError where a package is missing that the format needs."""
-    missing = [name for name in format.needs if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"--format {format.name} needs {' and '.join(missing)}, not installed here; "
-            f"install with: pip install {' '.join(format.needs)}"
-        )
+    require_extra(format.name, format.needs, f"--format {format.name}")
 
 
 def _write_keras(model: Any, output: str, path: Path) -> None:
@@ -110,6 +104,6 @@ FORMATS = {
         Format("keras", ".keras", _write_keras),
         Format("saved_model", "-saved_model", _write_saved_model, is_folder=True),
         Format("tflite", ".tflite", _write_tflite),
-        Format("onnx", ".onnx", _write_onnx, needs=("tf2onnx", "onnxruntime")),
+        Format("onnx", ".onnx", _write_onnx, needs=("tf2onnx", "onnx", "onnxruntime")),
     )
 }

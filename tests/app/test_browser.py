@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from playwright.sync_api import sync_playwright
 
 from labkit.data.prepare import prepare
 from labkit.run_directory import RunDirectory
@@ -131,10 +132,7 @@ def visit() -> Iterator[Visit]:
     """Open a browser that takes notes."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed (pip install playwright)"
-    )
-    with api.sync_playwright() as driver:
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.set_default_timeout(PATIENCE * 1000)

@@ -128,6 +128,16 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(given, words, output, 
     assert not output.exists()
 
 
+def test_a_missing_package_is_named_before_anything_is_trained(output, monkeypatch, capsys):
+    monkeypatch.setattr(execute, "run_to_end", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(arguments(output)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("labkit: error: labkit compare needs matplotlib, not installed here; ")
+    assert "pip install 'labkit[notebook]'" in error
+    assert not output.exists()
+
+
 def test_a_cluster_is_refused(monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))

@@ -11,6 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from labkit.commands import demo
+from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.notebook.results import RESULT_MIME, Conclusion
 from labkit.run_directory import RunDirectory
@@ -127,6 +128,15 @@ def test_a_home_that_cannot_be_made_is_refused(tmp_path, notebook, monkeypatch):
     notebook("1")
     with pytest.raises(InputError, match="LABKIT_HOME"):
         demo.run_demo(announce=lambda line: None)
+
+
+def test_a_missing_package_is_named_before_the_notebook_runs(home, notebook, monkeypatch, capsys):
+    notebook("raise SystemError('the notebook ran')")
+    monkeypatch.setitem(sys.modules, "papermill", None)
+    assert cli.main(["demo"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("labkit: error: labkit demo needs papermill, not installed here; ")
+    assert "pip install 'labkit[notebook]'" in error
 
 
 def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):

@@ -82,6 +82,34 @@ def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
     assert path.name in of("shapes")[0].text
 
 
+# ---- Python and packages -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("3.10.13", "problem"), ("3.11.2", "ok"), ("3.12.1", "ok"), ("3.13.0", "ok"), ("3.14.0", "problem")],
+)
+def test_the_supported_pythons_are_those_of_pyproject(version, level, monkeypatch):
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: version)
+    assert of("python")[0].level == level
+
+
+def test_a_missing_extra_is_a_note_with_the_command_that_installs_it(monkeypatch):
+    installed = doctor.metadata.version
+
+    def version(name):
+        if name in ("streamlit", "tf2onnx"):
+            raise doctor.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    assert [finding.level for finding in of("versions")] == ["ok"]
+    (found,) = of("extras")
+    assert found.level == "note"
+    assert found.text == "not installed: app, onnx"
+    assert "pip install 'labkit[app,onnx]'" in found.way_out
+
+
 # ---- processor and allocator ---------------------------------------------------------------------------
 
 

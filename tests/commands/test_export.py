@@ -8,7 +8,7 @@ import pytest
 from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.data.prepare import prepare
-from labkit.export import api, formats
+from labkit.export import api
 from labkit.run_directory import RunDirectory
 
 
@@ -71,8 +71,9 @@ def test_bad_input_is_refused_before_tensorflow_loads(arguments, words, folder, 
 
 def test_a_missing_converter_is_named_with_what_installs_it(folder, without_tensorflow, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
-    monkeypatch.setattr(formats.importlib.util, "find_spec", lambda name: None)
-    assert "pip install tf2onnx onnxruntime" in refused(folder, ["run", "--format", "onnx"], capsys)
+    shown = refused(folder, ["run", "--format", "onnx"], capsys)
+    assert "--format onnx needs tf2onnx, not installed here" in shown
+    assert "pip install 'labkit[onnx]'" in shown
 
 
 def test_a_run_without_a_checkpoint_is_refused(folder, capsys):
