@@ -14,6 +14,7 @@ from labkit.allocator import CHOICE, KEEPING, choose, glibc_is_set, preloaded_al
 from labkit.data.manifest import DATASETS, find_manifest, verify_shards
 from labkit.errors import InputError
 from labkit.notices import import_tensorflow
+from labkit.plurals import counted
 from labkit.processor import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 
 __all__ = ["Finding", "examine", "findings"]
@@ -106,7 +107,9 @@ def _bfloat16() -> Finding:
 def _threads() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding(
-        "ok", "threads", f"{cores} usable cores; TensorFlow takes one thread a core unless told otherwise"
+        "ok",
+        "threads",
+        f"{counted(cores or 1, 'usable core')}; TensorFlow takes one thread a core unless told otherwise",
     )
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
         yield Finding(

@@ -11,6 +11,7 @@ from labkit.actions import Action
 from labkit.arguments import add_field, config_of, local_path, whole_number
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 if TYPE_CHECKING:
     from labkit.training.profiling import Profile
@@ -105,7 +106,7 @@ def _print_times(profile: "Profile") -> None:
     _print_table(
         ("kind of operation", "number", "ms a step", "share", "most of it"),
         rows,
-        f"Wall time of {times.steps} traced steps; operations that run at once share it equally. "
+        f"Wall time of {counted(times.steps, 'traced step')}; operations that run at once share it equally. "
         "Tracing itself takes some.",
     )
 

@@ -14,6 +14,7 @@ from labkit.export.request import ExportRequest, ExportResult
 from labkit.export.standard import standard_model
 from labkit.export.trained import trained_model
 from labkit.metrics import MetricsReader, with_evaluations
+from labkit.plurals import counted
 from labkit.training.api import chosen_step
 from labkit.training.checkpoint_evaluator import check_same_data
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -43,7 +44,7 @@ def make(request: ExportRequest, announce: Callable[[str], None]) -> ExportResul
         request.format.write(model, request.output_name, made)
         if request.check:
             images = request.manifest.count("test")
-            announce(f"comparing it with the run's network on {images:,} test images")
+            announce(f"comparing it with the run's network on {counted(images, 'test image')}")
             comparison = compare(request.format, made, trained, request.manifest, **ends, loss=loss)
             description["check"] = comparison.to_json()
         result = ExportResult(request.path, step, description, comparison)
