@@ -22,6 +22,7 @@ from labkit.distributed.heartbeat import read_beats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["LocalCluster", "Patience", "own_host", "run_local_cluster"]
 
@@ -183,7 +184,7 @@ class _Run:
                 return code
             cause = self._described(_cause(endings))
             if self._given_up or restarts == self._max_restarts:
-                self._supervisor.say(f"{cause}; none of {self._max_restarts} restarts is left")
+                self._supervisor.say(f"{cause}; none of {counted(self._max_restarts, 'restart')} is left")
                 return EXIT_LOST_PEER
             restarts += 1
             self._supervisor.say(f"{cause}; restart {restarts} of {self._max_restarts}")

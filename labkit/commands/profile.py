@@ -11,6 +11,7 @@ from labkit.commands.arguments import add_field, config_of, local_path, whole_nu
 from labkit.commands.command import Command
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 if TYPE_CHECKING:
     from labkit.analysis.profile import Profile
@@ -105,7 +106,7 @@ def _print_times(profile: "Profile") -> None:
     _print_table(
         ("kind of operation", "number", "ms a step", "share", "most of it"),
         rows,
-        f"Wall time of {times.steps} traced steps; operations that run at once share it equally. "
+        f"Wall time of {counted(times.steps, 'traced step')}; operations that run at once share it equally. "
         "Tracing itself takes some.",
     )
 

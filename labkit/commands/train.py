@@ -43,7 +43,10 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if task is None:
         if config.distribution.sync:
-            print("note: --sync without a cluster (no TF_CONFIG, no --worker-hosts): training in one process")
+            print(
+                "note: --sync without a cluster of several processes (TF_CONFIG or --worker-hosts): training "
+                "in one process"
+            )
         return _train_as(None, config, options.overwrite)
     try:
         code = _train_as(task, config, options.overwrite)

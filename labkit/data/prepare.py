@@ -150,7 +150,7 @@ def _changes(request: Request, present: Manifest) -> list[str]:
     changes = []
     if request.validation_size is not None and request.validation_size != present.validation_size:
         changes.append(
-            f"splitting again: {request.validation_size} validation examples instead of "
+            f"splitting again: {counted(request.validation_size, 'validation example')} instead of "
             f"{present.validation_size}"
         )
     if request.seed != present.seed:
@@ -163,7 +163,9 @@ def _changes(request: Request, present: Manifest) -> list[str]:
             )
     if request.train_examples not in (None, present.train_examples):
         before = "all" if present.train_examples is None else present.train_examples
-        changes.append(f"preparing again: {request.train_examples} training examples instead of {before}")
+        changes.append(
+            f"preparing again: {counted(request.train_examples, 'training example')} instead of {before}"
+        )
     if request.archive is not None and sources.source_sha256(request.archive) != present.source["sha256"]:
         changes.append(
             f"preparing again: {request.archive} differs from the source {present.source['location']}"
@@ -260,7 +262,9 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
                 f"data set was prepared; give the original with --archive, or delete {request.directory}"
             )
     clean(request.directory, present)
-    return PrepareResult(present, True, (problem, f"rebuilt {len(damaged)} shards in {request.directory}"))
+    return PrepareResult(
+        present, True, (problem, f"rebuilt {counted(len(damaged), 'shard')} in {request.directory}")
+    )
 
 
 def _shards(manifest: Manifest) -> list[tuple[str, int, Shard]]:

@@ -13,6 +13,7 @@ from labkit.export.output import folder_beside, publish
 from labkit.export.request import ExportRequest, ExportResult
 from labkit.export.standard import standard_model
 from labkit.export.trained import trained_model
+from labkit.plurals import counted
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
 from labkit.training.checkpoint_evaluator import check_same_data
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -43,7 +44,7 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
         request.format.write(model, request.output_name, written)
         if request.check:
             images = request.manifest.count("test")
-            announce(f"comparing it with the run's network on {images:,} test images")
+            announce(f"comparing it with the run's network on {counted(images, 'test image')}")
             comparison = compare(request.format, written, trained, request.manifest, **options, loss=loss)
             description["check"] = comparison.to_json()
         result = ExportResult(request.path, step, description, comparison)

@@ -424,7 +424,7 @@ def test_a_worker_that_always_dies_ends_the_run_after_a_checkpoint(start):
     assert cluster.end() == 75
     assert len(cluster.lives("worker:1")) == 2
     assert (cluster.state / "asked-chief:0").exists()
-    assert cluster.lines()[-1] == "[cluster] worker:1 was killed by SIGKILL; none of 1 restarts is left"
+    assert cluster.lines()[-1] == "[cluster] worker:1 was killed by SIGKILL; none of 1 restart is left"
 
 
 @pytest.mark.parametrize("name", ["chief:0", "ps:0"])
