@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from labkit import doctor
+from labkit.commands import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]

@@ -24,10 +24,10 @@ from labkit.plurals import counted
 from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
 if TYPE_CHECKING:
+    from labkit.config.triggers import Triggers
     from labkit.optim.sgd import SGD
     from labkit.training.losses import Loss
     from labkit.training.session import Session
-    from labkit.training.triggers import Triggers
 
 __all__ = ["AsynchronousEngine", "WorkerStuck", "make_asynchronous_step"]
 

@@ -10,9 +10,8 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, append_evaluation
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
-from labkit.training.evaluate import Evaluation, evaluate_split
+from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions
 from labkit.training.plan import RunPlan
-from labkit.training.predictions import write_predictions
 from labkit.training.session import make_session
 from labkit.training.telemetry import EventWriter
 

@@ -1,18 +1,31 @@
-"""Evaluation of a whole split: every example counted exactly once."""
+"""Evaluation of a whole split, every example counted exactly once; its record in the run."""
 
 import functools
+import io
+import os
 import time
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
+from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import InputShare, eval_dataset
 from labkit.distributed.gather import gathered
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.run_directory.metrics import metrics_in_words
+from labkit.training.console import Console, format_duration
 from labkit.training.losses import SOFTMAX, Loss
+from labkit.training.scores import class_metrics
+from labkit.training.telemetry import SilentTelemetry, Telemetry
 
-__all__ = ["Evaluation", "evaluate_split"]
+if TYPE_CHECKING:
+    from labkit.training.session import Session
+
+__all__ = ["Evaluation", "RunEvaluator", "evaluate_split", "write_predictions"]
 
 
 @dataclass(frozen=True)
@@ -174,3 +187,90 @@ def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_wor
     remaining = iter(local)
     values = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(next(remaining)))
     return gathered(strategy)(values).numpy()
+
+
+def write_predictions(
+    run: RunDirectory, evaluation: Evaluation, manifest: Manifest, *, checkpoint_step: int
+) -> dict[str, Any]:
+    """Write ``predictions/<split>.npz`` and ``.json``, each whole or not at all; return the JSON's content.
+
+    The archive holds images uint8 [n, height, width, channels], labels int32 [n], or [n, num_classes] where
+    an image has several, probabilities float32 [n, num_classes] and index int64 [n]; the JSON file the
+    figures of ``per_class`` and the confusion, null for several labels.
+    """
+    run.predictions_path.mkdir(exist_ok=True)
+    images, _ = load_split(manifest, evaluation.split)
+    archive = io.BytesIO()
+    # Pixels of photographs hardly compress, and a page that opens at once is worth the 30 MB.
+    np.savez(
+        archive,
+        images=images[evaluation.index],
+        labels=evaluation.labels,
+        probabilities=evaluation.probabilities.astype(np.float32),
+        index=evaluation.index,
+    )
+    path = run.predictions_path / f"{evaluation.split}.npz"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(archive.getbuffer())
+    os.replace(temporary, path)
+    confusion = evaluation.confusion()
+    figures: dict[str, Any] = evaluation.metrics() | {
+        "checkpoint_step": checkpoint_step,
+        "classes": list(manifest.classes),
+        "per_class": per_class(evaluation, manifest.classes),
+        "confusion": None if confusion is None else confusion.tolist(),
+    }
+    write_json_atomic(run.predictions_path / f"{evaluation.split}.json", figures)
+    return figures
+
+
+def per_class(evaluation: Evaluation, classes: tuple[str, ...]) -> list[dict[str, float | int | str | None]]:
+    """Return the figures of each class: see ``labkit.training.scores.class_metrics``."""
+    return class_metrics(evaluation.labels, evaluation.predictions, classes)
+
+
+class RunEvaluator:
+    """Evaluates with the weights that the session's variables hold."""
+
+    def __init__(
+        self, session: "Session", telemetry: Telemetry | SilentTelemetry, console: Console | None
+    ) -> None:
+        """Args: ``console``: None in a worker that computes its share and leaves the rest to the chief."""
+        self.session, self.telemetry, self.console = session, telemetry, console
+
+    def evaluate(self, split: str, step: int) -> tuple[Evaluation, dict[str, Any]]:
+        """Evaluate ``split`` with the weights of ``step``. Returns it, and the row that was recorded."""
+        session = self.session
+        evaluation = evaluate_split(
+            session.evaluation_strategy,
+            session.predict_step,
+            session.manifest,
+            split,
+            loss=session.loss,
+            global_batch_size=session.config.data.eval_batch_size,
+            augmented_predict_step=session.augmented_predict_step if split == "test" else None,
+            num_workers=session.devices.num_workers,
+            worker_number=session.devices.worker_number,
+            on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
+        )
+        row = evaluation.metrics() | {
+            "step": step,
+            "epoch": step / session.steps_per_epoch,
+            "wall_time": time.time(),
+        }
+        self.telemetry.evaluation_row(row)
+        if self.console:
+            self._say(self.console, evaluation, step)
+        return evaluation, row
+
+    def _say(self, console: Console, evaluation: Evaluation, step: int) -> None:
+        console.line(
+            f"{evaluation.split} at step {step}: {metrics_in_words(evaluation.figures)}  "
+            f"({counted(evaluation.examples, 'example')} in {format_duration(evaluation.seconds)})"
+        )
+        if evaluation.augmented is not None:
+            views = self.session.config.run.test_time_augmentation
+            console.line(
+                f"{evaluation.split} with --test-time-augmentation {views}: "
+                f"accuracy {evaluation.augmented.accuracy:.4f}"
+            )

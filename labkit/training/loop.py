@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from labkit.config.triggers import Triggers
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
@@ -15,17 +16,14 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
 from labkit.run_directory.worker_metrics import WorkerMetrics
-from labkit.training import announcements
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
-from labkit.training.console import Console, step_line
+from labkit.training.console import Console, lines_at_start, news_of_compiling, step_line
+from labkit.training.evaluate import RunEvaluator, write_predictions
 from labkit.training.extras import Extras
 from labkit.training.plan import TrainResult
-from labkit.training.predictions import write_predictions
-from labkit.training.run_evaluator import RunEvaluator
 from labkit.training.session import Session, training_batches
 from labkit.training.step import SynchronousEngine
 from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
-from labkit.training.triggers import Triggers
 
 __all__ = ["TrainLoop"]
 
@@ -143,7 +141,7 @@ class TrainLoop:
             assert self.membership is not None
             say(f"{self.membership.task.name} trains in step from step {self.step}")
             return
-        for line in announcements.at_start(self.session, self.run, self.step, resumed=resumed):
+        for line in lines_at_start(self.session, self.run, self.step, resumed=resumed):
             say(line)
 
     # ---- steps -------------------------------------------------------------------------------------
@@ -186,7 +184,7 @@ class TrainLoop:
 
     def _announce_compiling(self) -> None:
         """Say what the next step is the first to do: one of other weights, or other images, compiles."""
-        news = announcements.of_compiling(self.session, self.step)
+        news = news_of_compiling(self.session, self.step)
         if not news:
             return
         self.pace.leave_out_next()

@@ -6,7 +6,7 @@ import pytest
 
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
-from labkit.training.announcements import at_start
+from labkit.training.console import lines_at_start
 from labkit.training.plan import RunPlan
 from labkit.training.session import make_session
 
@@ -18,7 +18,7 @@ MANIFEST = SimpleNamespace(
 def said(tmp_path, **fields: object) -> str:
     config = Config.from_flat({"train_steps": 20, **fields})
     session = make_session(RunPlan(config, MANIFEST, None, "new", "shapes", "").on_one_device(num_gpus=0))
-    return "\n".join(at_start(session, RunDirectory(tmp_path), 0, resumed=False))
+    return "\n".join(lines_at_start(session, RunDirectory(tmp_path), 0, resumed=False))
 
 
 def test_slow_moving_averages_are_noted(tmp_path):
