@@ -1,6 +1,44 @@
-"""labkit: a lab for understanding, running and trusting distributed training.
+"""labkit: train networks on one CPU, several GPUs or a cluster, and read what the runs wrote.
 
-Importing the package imports neither TensorFlow nor any of its own modules.
+The names in ``__all__`` are the public interface; ``docs/python.md`` shows each of them at work. A name's
+module is imported when the name is first used, so ``import labkit`` loads neither TensorFlow nor NumPy.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from labkit.api.run import Run, load_run, runs
+    from labkit.api.training import evaluate, prepare_data, train
+    from labkit.config import Config
+    from labkit.errors import InputError
+
 __version__ = "0.1.0"
+
+__all__ = ["Config", "InputError", "Run", "evaluate", "load_run", "prepare_data", "runs", "train"]
+
+_MODULES = {
+    "Config": "labkit.config",
+    "InputError": "labkit.errors",
+    "Run": "labkit.api.run",
+    "evaluate": "labkit.api.training",
+    "load_run": "labkit.api.run",
+    "prepare_data": "labkit.api.training",
+    "runs": "labkit.api.run",
+    "train": "labkit.api.training",
+}
+
+if not TYPE_CHECKING:  # with it in sight, mypy would accept any name
+
+    def __getattr__(name: str) -> "Any":
+        if name not in _MODULES:
+            raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value  # so that the next use doesn't come here
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit import home
 from labkit.data import shapes, sources
 from labkit.data.folder import (
     check_space,
@@ -33,7 +34,7 @@ from labkit.data.manifest import (
     verify_shards,
     write_manifest,
 )
-from labkit.data.request import Request, check_request
+from labkit.data.request import Request, check_request, check_whole
 from labkit.data.subset import (
     channel_statistics,
     class_names,
@@ -65,7 +66,7 @@ class PrepareResult:
 
 def prepare(
     dataset: str,
-    data_dir: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None,
     *,
     archive: str | os.PathLike[str] | None = None,
     validation_size: int | None = None,
@@ -84,7 +85,8 @@ def prepare(
 
     Args:
         dataset: one of ``DATASETS``.
-        data_dir: the folder of data sets; made where it is missing.
+        data_dir: the folder of data sets, made where it is missing; None: ``data`` in labkit's home, which
+            holds whole data sets only.
         archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
         validation_size: number of training examples to hold out for validation, with each class (or each set
             of labels) in proportion. None keeps the prepared size, or holds out a tenth in a new data set.
@@ -103,9 +105,11 @@ def prepare(
         InputError: an argument is out of range, the source cannot be downloaded or read, or `data_dir` cannot
             be written to or has too little space.
     """
+    if data_dir is None:
+        check_whole(classes, train_examples)
     request = Request(
         dataset=dataset,
-        data_dir=Path(data_dir).expanduser().absolute(),
+        data_dir=Path(data_dir or home.data_home()).expanduser().absolute(),
         archive=Path(archive).expanduser().absolute() if archive is not None else None,
         validation_size=validation_size,
         seed=seed,

@@ -1,6 +1,6 @@
 """The arguments of ``prepare`` as one object, and their checks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from labkit.data.manifest import DATASETS, GENERATED
 from labkit.data.sources import check_url
 from labkit.errors import InputError
 
-__all__ = ["Request", "check_request"]
+__all__ = ["Request", "check_request", "check_whole"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +64,16 @@ def check_request(request: Request) -> None:
         raise InputError(
             f"archive {request.archive} is neither a file nor a folder; give a CIFAR-10 .tar.gz or its folder"
         )
+
+
+def check_whole(classes: Sequence[str] | None, train_examples: int | None) -> None:
+    """Raise InputError where a part of a data set is asked for without a folder of its own."""
+    for flag, value in (
+        ("--classes", None if classes is None else ",".join(classes)),
+        ("--train-examples", train_examples),
+    ):
+        if value is not None:
+            raise InputError(
+                f"{flag} is {value!r} without --data-dir: a part of a data set would replace the whole one; "
+                "name a folder for it with --data-dir"
+            )

@@ -1,0 +1,159 @@
+"""``labkit.load_run`` and ``labkit.run_directory.directory``: runs as objects with arrays. Needs no TensorFlow."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit import home
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory, Status, list_runs
+from labkit.run_directory.find import find_run
+from labkit.run_directory.metrics import MetricsReader, with_evaluations
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from labkit.analysis.predictions import Predictions
+
+__all__ = ["Run", "load_run", "runs"]
+
+
+class Run:
+    """A run, whether it is still training or not. Each attribute and method reads the files anew.
+
+    Args:
+        path: the run directory.
+
+    Raises InputError where there is no run.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._directory = RunDirectory(path)
+        if not self._directory.exists():
+            raise InputError(f"{self.path} is not a run directory: it has no config.json")
+
+    @property
+    def path(self) -> Path:
+        """The run directory, absolute."""
+        return self._directory.path
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return self._directory.name
+
+    @property
+    def config(self) -> Config:
+        """The whole configuration, defaults included. Raises InputError where the file is damaged."""
+        return Config.from_json(self._directory.read_config())
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions, devices, command, git commit and data set that the run recorded; empty before it did."""
+        return self._directory.read_environment()
+
+    @property
+    def status(self) -> Status | None:
+        """The last ``status.json``: state, step, total_steps, message and more; None before the first."""
+        return self._directory.read_status()
+
+    @property
+    def state(self) -> str:
+        """``starting``, ``running``, ``finished``, ``interrupted`` or ``failed``.
+
+        ``lost`` for a run whose process is gone, ``stalled`` for one that hasn't reported for some time,
+        ``unknown`` before the first status.
+        """
+        status = self.status
+        return status.liveness() if status else "unknown"
+
+    @property
+    def step(self) -> int:
+        """Completed steps, as the last status says; 0 before the first."""
+        status = self.status
+        return status.step if status else 0
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """The folder of each complete checkpoint by its step, in ascending order."""
+        folders = self._directory.checkpoints_path.glob("step-*")
+        found = {int(path.name[5:]): path for path in folders if path.name[5:].isdecimal()}
+        return dict(sorted(found.items()))
+
+    def metrics(self, split: str = "train") -> "dict[str, NDArray[np.float64]]":
+        """Return the metrics of one split as columns, one entry for each row, in order of steps.
+
+        Args:
+            split: ``train`` (a row for each step), ``validation`` or ``test`` (a row for each evaluation).
+
+        Returns float64 [rows] by name: ``step``, ``epoch``, ``loss``, ``accuracy``, ``wall_time`` and the
+        others that ``docs/run-directory.md`` lists. A value that a row lacks is NaN. Each step is there
+        once, also after an interruption.
+
+        Raises InputError for a split without rows.
+        """
+        import numpy as np
+
+        reader = MetricsReader(self._directory.metrics_path)
+        reader.poll()
+        every = with_evaluations(reader)
+        rows = [row for row in every if row.get("split") == split]
+        if not rows:
+            known = ", ".join(sorted({str(row.get("split")) for row in every})) or "no metrics yet"
+            raise InputError(f"run {self.name} has no metrics of the split {split!r}; it has: {known}")
+        rows.sort(key=lambda row: row["step"])
+        names = dict.fromkeys(name for row in rows for name in row if name != "split")
+        return {
+            name: np.array([row.get(name, np.nan) for row in rows], np.float64)
+            for name in names
+            if all(isinstance(row.get(name, 0), int | float) for row in rows)
+        }
+
+    def predictions(self, split: str = "test") -> "Predictions":
+        """Return what the last evaluation of a split predicted, with the images.
+
+        Returns an object with ``images`` uint8 [n, height, width, channels], ``labels`` int64 [n],
+        ``probabilities`` float32 [n, classes], ``predicted`` int64 [n], ``wrong`` bool [n], ``classes``
+        (names) and ``confusion`` int64 [true, predicted]. With several labels for each image, ``labels``
+        is int64 [n, classes], ``predicted`` bool [n, classes], and ``confusion`` None.
+
+        Raises InputError where the split wasn't evaluated yet, or the file is damaged.
+        """
+        from labkit.analysis.predictions import load_predictions
+
+        try:
+            return load_predictions(self._directory, split)
+        except FileNotFoundError:
+            raise InputError(
+                f"run {self.name} has no predictions of the split {split!r}; make them with: "
+                f"labkit evaluate {self.path} --split {split}"
+            ) from None
+
+    def __repr__(self) -> str:
+        status = self.status
+        steps = f", step {status.step} of {status.total_steps}" if status else ""
+        return f"<labkit run {self.name}: {self.state}{steps}>"
+
+
+def load_run(run: str | os.PathLike[str]) -> Run:
+    """Return the run at a path, or of a name that ``labkit runs`` lists.
+
+    Raises InputError, with the newest runs, where there is none.
+    """
+    return Run(find_run(os.fspath(run)))
+
+
+def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
+    """Return the runs of a folder, the one that was active last first.
+
+    Args:
+        folder: a folder of run directories; None: ``runs`` in labkit's home.
+
+    Returns an empty list where there are none. Raises InputError where ``folder`` isn't a directory.
+    """
+    if folder is not None and not Path(folder).expanduser().is_dir():
+        raise InputError(f"{os.fspath(folder)!r} is not a directory; name one that holds runs")
+    place = home.runs_home() if folder is None else Path(folder).expanduser()
+    return [Run(run.path) for run in list_runs(place)]

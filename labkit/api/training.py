@@ -1,0 +1,143 @@
+"""``labkit.train``, ``labkit.evaluate`` and ``labkit.prepare_data``: the commands as functions."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.api.run import Run, load_run
+from labkit.config import Config
+from labkit.config.presets import preset_values
+from labkit.data.manifest import Manifest
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.training.plan import plan_evaluation, plan_run
+
+__all__ = ["evaluate", "prepare_data", "train"]
+
+
+def train(
+    config: Config | None = None, *, preset: str | None = None, overwrite: bool = False, **flags: Any
+) -> Run:
+    """Train a run to its end and return it; an interrupted run continues from its last checkpoint.
+
+    The same call finds the same run again: without ``job_dir`` the directory's name follows from the
+    configuration. A run that is finished is returned at once.
+
+    Args:
+        config: where to start from; None: labkit's defaults.
+        preset: a named set of values, as with ``labkit train --preset``; not together with ``config``.
+        overwrite: delete the run that is in the directory and start anew.
+        **flags: any flag of ``labkit train`` by its name, such as ``num_layers=20`` for ``--num-layers 20``.
+            They take precedence over ``config`` and ``preset``.
+
+    Returns the run. Its ``state`` is ``finished``, ``interrupted`` (Ctrl-C: saved, the same call continues)
+    or ``failed`` (the loss became NaN; ``run.status.message`` says at which step).
+
+    Raises InputError, before anything is written, for an unknown name (with the nearest one) and for a value
+    that isn't allowed.
+
+    Example::
+
+        run = labkit.train(preset="smoke", train_steps=50)
+        run.metrics("test")["accuracy"]
+    """
+    plan = plan_run(_configuration(config, preset, flags), overwrite=overwrite)
+    if plan.found != "finished":
+        print(plan.data_note)
+    result = plan.train()
+    if not result.did_work:
+        print(result.message)
+    return Run(result.run.path)
+
+
+def _configuration(config: Config | None, preset: str | None, flags: dict[str, Any]) -> Config:
+    if config is not None and preset is not None:
+        raise InputError(f"preset is {preset!r} beside a configuration; give one of the two")
+    paths = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
+    }
+    values = {**(preset_values(preset) if preset is not None else {}), **paths}
+    return (config or Config()).replace(values)
+
+
+def evaluate(
+    run: "str | os.PathLike[str] | Run",
+    *,
+    split: str = "test",
+    checkpoint: str | int = "best",
+    data_dir: str | os.PathLike[str] | None = None,
+    eval_batch_size: int | None = None,
+    num_intra_threads: int | None = None,
+    test_time_augmentation: str | None = None,
+) -> dict[str, Any]:
+    """Evaluate a checkpoint of a run on every example of a split, and keep its predictions with the run.
+
+    Args:
+        run: a run, its directory, or its name as ``labkit runs`` lists it.
+        split: ``test``, ``validation`` or ``train``.
+        checkpoint: ``best`` (by validation accuracy; the newest where nothing was validated), ``last``, or a
+            step.
+        data_dir: the folder of prepared data sets; None: the one that the run was trained with.
+        eval_batch_size: examples per batch; None: the run's.
+        num_intra_threads: threads within one operation, 0: TensorFlow chooses; None: the run's.
+        test_time_augmentation: ``none``, ``mirror`` or ``mirror_and_shift``; None: the run's.
+
+    Returns ``split``, ``examples``, ``checkpoint_step``, ``loss`` (mean, in nats), ``accuracy`` (0 to 1), the
+    other metrics of the run's loss, ``classes``, and ``per_class``, a list with one mapping for each class.
+    The images and probabilities are in ``load_run(run).predictions(split)`` afterwards.
+
+    Raises InputError where the run, the checkpoint or the data set is missing, or a value isn't allowed.
+    """
+    found = run if isinstance(run, Run) else load_run(run)
+    plan = plan_evaluation(
+        RunDirectory(found.path),
+        split,
+        data_dir=None if data_dir is None else os.fspath(data_dir),
+        eval_batch_size=eval_batch_size,
+        num_intra_threads=num_intra_threads,
+        test_time_augmentation=test_time_augmentation,
+    )
+    return plan.evaluate(split, str(checkpoint))
+
+
+def prepare_data(
+    dataset: str = "cifar10",
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    archive: str | os.PathLike[str] | None = None,
+    validation_size: int | None = None,
+    classes: Sequence[str | int] | None = None,
+    train_examples: int | None = None,
+    url: str | None = None,
+) -> Manifest:
+    """Prepare a data set for training: get the images, check them, write TFRecords. Prints what it does.
+
+    A second call checks the files and writes nothing.
+
+    Args:
+        dataset: ``cifar10``, or ``shapes`` or ``shapes_multilabel``, which labkit draws itself.
+        data_dir: the folder of data sets; None: ``data`` in labkit's home.
+        archive: CIFAR-10 as a published archive or an extracted folder; None: download it.
+        validation_size: training examples to hold out; None: as already prepared, otherwise a tenth.
+        classes: keep only these, by name or number, with labels in this order; needs ``data_dir``.
+        train_examples: keep only this many for training, in equal shares of the classes; needs ``data_dir``.
+        url: download from here instead of from the published address.
+
+    Returns what was prepared: ``directory``, ``classes``, ``image_shape``, and ``splits`` with the number of
+    examples of each.
+
+    Raises InputError for a value that isn't allowed, and where the images can't be had or written.
+    """
+    from labkit.data.prepare import prepare
+
+    result = prepare(
+        dataset,
+        data_dir,
+        archive=archive,
+        validation_size=validation_size,
+        classes=None if classes is None else [str(name) for name in classes],
+        train_examples=train_examples,
+        url=url,
+        progress=print,
+    )
+    return result.manifest
