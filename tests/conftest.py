@@ -1,10 +1,14 @@
 """Fixtures that every test may use."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.prepare import prepare
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -21,6 +25,23 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def shapes_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of the embedded data set, drawn once for all test processes. Not to be changed."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of each process's own
+    prepare("shapes", folder / "shapes")  # of processes at the same time, one does the work
+    return folder / "shapes"
+
+
+@pytest.fixture(scope="session")
+def shapes(session_home: Path, shapes_dir: Path) -> Manifest:
+    """The embedded data set, where a training looks for it that isn't told."""
+    shutil.copytree(shapes_dir, session_home / "data", dirs_exist_ok=True)
+    return load_manifest(session_home / "data", "shapes")
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,6 @@ from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
-from labkit.data.prepare import prepare
 from labkit.run_directory import RunDirectory
 
 needs_torch = pytest.mark.skipif(not torch_is_installed(), reason="PyTorch is not installed: make peers")
@@ -255,11 +254,6 @@ def test_telemetry_is_a_share_of_the_step_of_the_same_repeat():
 
 
 # ---- peers ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory) -> Manifest:
-    return prepare("shapes", tmp_path_factory.mktemp("data")).manifest
 
 
 def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():

@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 
-from labkit.data.prepare import prepare
 from labkit.run_directory import RunDirectory
 from tests.app.conftest import CLASSES, write_predictions
 
@@ -47,11 +46,6 @@ def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
         started.wait(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def shapes(session_home) -> None:
-    prepare("shapes", session_home / "data")
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def run_cluster(job_dir: Path, *options: str, **fields: object) -> Ended:
 
 
 @pytest.fixture(scope="module", params=["in step", "asynchronous"])
-def ended(request, tmp_path_factory) -> Ended:
+def ended(request, tmp_path_factory, shapes) -> Ended:
     job_dir = tmp_path_factory.mktemp("cluster") / "run"
     if request.param == "in step":
         return run_cluster(job_dir, "--workers", "2")

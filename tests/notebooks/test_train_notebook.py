@@ -70,7 +70,7 @@ def papermill(folder: Path, **parameters: object) -> Execution:
 
 
 @pytest.fixture(scope="module")
-def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Execution:
+def on_cpu(tmp_path_factory: pytest.TempPathFactory, shapes) -> Execution:
     return papermill(tmp_path_factory.mktemp("cpu"), num_gpus=0, **SMALL)
 
 

@@ -5,6 +5,7 @@ import math
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from tests.properties.harness import (
     TIME_LIMIT,
     assert_bit_equal,
     checkpoint_values,
+    labkit,
     losses,
     metrics,
     start,
     train,
-    train_command,
+    train_arguments,
 )
 
 STEPS = 120
@@ -120,7 +122,8 @@ def test_a_signal_saves_and_the_same_command_goes_on(uninterrupted, tmp_path, nu
 def test_a_reader_of_the_output_that_goes_away_does_not_end_the_run(tmp_path):
     job_dir = tmp_path / "run"
     process = subprocess.Popen(
-        train_command(job_dir, train_steps=12, log_every_steps=1), stdout=subprocess.PIPE
+        [sys.executable, "-m", "labkit", *train_arguments(job_dir, train_steps=12, log_every_steps=1)],
+        stdout=subprocess.PIPE,
     )
     try:
         process.stdout.readline()
@@ -135,18 +138,8 @@ def test_a_reader_of_the_output_that_goes_away_does_not_end_the_run(tmp_path):
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
     job_dir = tmp_path / "run"
-    process = start(
-        job_dir,
-        train_steps=STEPS,
-        learning_rate=1e18,
-        learning_rate_schedule="constant",
-        warmup_steps=100,
-        checkpoint_every_steps=1,
-    )
-    try:
-        assert process.wait(TIME_LIMIT) == 1
-    finally:
-        process.kill()
+    rising = {"learning_rate": 1e18, "learning_rate_schedule": "constant", "warmup_steps": 100}
+    assert labkit(*train_arguments(job_dir, train_steps=STEPS, checkpoint_every_steps=1, **rising)) == 1
     status = RunDirectory(job_dir).read_status()
     assert status.state == "failed"
     assert f"step {status.step}" in status.message
