@@ -24,20 +24,18 @@ demo: env ## data, the training notebook, then where to look
 	@$(BIN)/labkit demo
 
 test: env ## every test, then the notebooks; ARGS="-k resume" goes to pytest
-	@# The quick ones first, then those that start trainings, two files at a time: most of a training of some steps is
-	@# its start, on one core. Local clusters and the browser have the machine alone.
+	@# Two files at a time, in the order of tests/conftest.py. Local clusters and the browser have the machine alone.
 	@set -e; if [ -z "$(ARGS)" ]; then \
-	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (slow or faults or thorough)"; \
-	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not (alone or faults or thorough)"; \
+	    $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not (alone or faults or thorough)"; \
 	    $(BIN)/python -m pytest -m "(alone and not (faults or thorough)) or faults_core"; \
 	else \
 	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); \
 	fi
 	@# Cells are read once as tests; what they write goes into a home of their own, not among the user's runs.
-	@# nbval passes no parameters: the variable keeps them from a download and from training to the end.
+	@# nbval passes no parameters: the variable keeps them from a download and from training a large network.
 	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \
 	    home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; trap 'exit 130' INT TERM; \
-	    LABKIT_HOME="$$home" LABKIT_PARAMETERS='{"dataset": "shapes", "train_steps": 40}' \
+	    LABKIT_HOME="$$home" LABKIT_PARAMETERS='{"dataset": "shapes", "num_layers": 8, "train_batch_size": 32, "train_steps": 40}' \
 	        $(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=600 --timeout=660 notebooks; \
 	fi
 

@@ -6,6 +6,7 @@ import pytest
 
 from labkit.cluster import launch as module
 from labkit.cluster.launch import gpu_environment, plan_launch
+from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
@@ -42,6 +43,30 @@ def test_a_place_that_holds_something_else_is_refused_before_data_are_prepared(t
     with pytest.raises(InputError, match="neither empty nor a run"):
         plan_launch(config, workers=2, announce=pytest.fail)
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "part"),
+    [
+        (["--workers", "0"], {}, "--workers is 0"),
+        (["--workers", "3"], {}, "allowed: multiples of 3"),
+        (["--ps", "1"], {"sync": True}, "--ps is 1 with --sync"),
+        (["--workers", "2"], {"worker_hosts": "a:1,b:1"}, "the launcher names the tasks"),
+        (["--max-restarts", "-1"], {}, "--max-restarts is -1"),
+        (["--workers", "2"], {"bind": "no.such.host.invalid"}, "no.such.host.invalid"),
+        (["--workers", "2"], {"num_layers": 9}, "--num-layers is 9"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be_started_before_anything_is_written(
+    shapes, tmp_path, capsys, options, fields, part
+):
+    job_dir = tmp_path / "run"
+    values = {"dataset": "shapes", "train_batch_size": 16, "job_dir": job_dir} | fields
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    assert cli.main(["cluster", "local", *options, "--", "train", *flags]) == 2
+    said = capsys.readouterr()
+    assert part in said.err and said.err.count("\n") == 1
+    assert not job_dir.exists()
 
 
 def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(shapes_dir, tmp_path, monkeypatch):
