@@ -13,7 +13,7 @@ from labkit.data.prepare import prepare
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
-# Files whose slow tests take the longest: begun first among those, so that no process waits long for another.
+# Files with the longest slow tests. They begin before other slow ones: one that came last would be waited for.
 LONGEST = (
     "test_resume.py",
     "test_follow.py",
@@ -24,7 +24,7 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files with slow tests last, and slow tests last in their file: what breaks quickly is seen first."""
+    """Run files with slow tests last, slow tests last in their file: what breaks quickly is seen first."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
 
     def place(item: pytest.Item) -> tuple[bool, int, bool]:
