@@ -13,7 +13,7 @@ from labkit.data.prepare import prepare
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
-# Files with the longest slow tests. They begin before other slow ones: one that came last would be waited for.
+# Files with the longest slow tests: they begin before other slow ones, so that none is waited for at the end.
 LONGEST = (
     "test_resume.py",
     "test_follow.py",
