@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Files with the longest slow tests: they begin before other slow ones, so that none is waited for at the end.
 LONGEST = (
     "test_resume.py",
+    "test_slurm_host.py",
     "test_follow.py",
     "test_standard.py",
     "test_replicas.py",
