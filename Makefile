@@ -26,11 +26,9 @@ demo: env ## prepare data, run the training notebook, show where its results are
 	@$(BIN)/labkit demo
 
 test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to pytest
-	@# Fast tests first, then those that start trainings: two at a time, because starting a training uses one core.
-	@# Tests with a local cluster or a browser run one at a time.
+	@# Two files at a time, in the order of tests/conftest.py. Tests with a local cluster or a browser run one at a time.
 	@set -e; if [ -z "$(ARGS)" ]; then \
-	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "not (slow or faults or thorough)"; \
-	    $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not (alone or faults or thorough)"; \
+	    $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not (alone or faults or thorough)"; \
 	    $(BIN)/python -m pytest -m "(alone and not (faults or thorough)) or faults_core"; \
 	else \
 	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); \

@@ -1,4 +1,4 @@
-"""``labkit.load_run`` and ``labkit.run_directory.directory``: runs as objects with arrays. Needs no TensorFlow."""
+"""``labkit.load_run`` and ``labkit.runs``: runs as objects with arrays. Needs no TensorFlow."""
 
 import os
 from pathlib import Path

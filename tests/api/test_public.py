@@ -57,7 +57,7 @@ def test_import_loads_neither_tensorflow_nor_numpy_and_takes_under_a_tenth_of_a_
         (lambda: labkit.evaluate("nothing"), "no run at 'nothing'"),
         (lambda: labkit.load_run("nothing"), "no run at 'nothing'"),
         (lambda: labkit.Run("nothing"), "nothing is not a run directory"),
-        (lambda: labkit.run_directory.directory("nothing"), "'nothing' is not a directory"),
+        (lambda: labkit.runs("nothing"), "'nothing' is not a directory"),
         (lambda: labkit.prepare_data("cifar"), "data set 'cifar' is unknown"),
         (
             lambda: labkit.prepare_data("shapes", train_examples=10),

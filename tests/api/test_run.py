@@ -101,10 +101,10 @@ def test_runs_come_newest_first_and_by_name(tmp_path: Path, monkeypatch: pytest.
     import os
 
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    assert labkit.run_directory.directory() == []
+    assert labkit.runs() == []
     for age, name in ((20, "older"), (10, "newer")):
         run = _run(tmp_path / "runs" / name)
         os.utime(run.config_path, (time.time() - age,) * 2)
-    assert [run.name for run in labkit.run_directory.directory()] == ["newer", "older"]
-    assert [run.name for run in labkit.run_directory.directory(tmp_path / "runs")] == ["newer", "older"]
+    assert [run.name for run in labkit.runs()] == ["newer", "older"]
+    assert [run.name for run in labkit.runs(tmp_path / "runs")] == ["newer", "older"]
     assert labkit.load_run("older").path == tmp_path / "runs" / "older"

@@ -18,7 +18,6 @@ import psutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from labkit.data.prepare import prepare
 from labkit.run_directory import RunDirectory
 from tests.app.conftest import CLASSES, write_predictions
 
@@ -48,11 +47,6 @@ def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
         started.wait(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def shapes(session_home) -> None:
-    prepare("shapes", session_home / "data")
 
 
 @contextmanager

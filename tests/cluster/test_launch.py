@@ -6,8 +6,8 @@ import pytest
 
 from labkit.cluster import launch as module
 from labkit.cluster.launch import gpu_environment, plan_launch
+from labkit.commands import main as cli
 from labkit.config import Config
-from labkit.data.prepare import prepare
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.training import resolution
@@ -45,9 +45,32 @@ def test_a_place_that_holds_something_else_is_refused_before_data_are_prepared(t
     assert not (tmp_path / "home").exists()
 
 
-def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(tmp_path, monkeypatch):
-    prepare("shapes", tmp_path / "data")
-    config = Config.from_flat({"data_dir": str(tmp_path / "data"), "job_dir": str(tmp_path / "run")})
+@pytest.mark.parametrize(
+    ("options", "fields", "part"),
+    [
+        (["--workers", "0"], {}, "--workers is 0"),
+        (["--workers", "3"], {}, "allowed: multiples of 3"),
+        (["--ps", "1"], {"sync": True}, "--ps is 1 with --sync"),
+        (["--workers", "2"], {"worker_hosts": "a:1,b:1"}, "the launcher names the tasks"),
+        (["--max-restarts", "-1"], {}, "--max-restarts is -1"),
+        (["--workers", "2"], {"bind": "no.such.host.invalid"}, "no.such.host.invalid"),
+        (["--workers", "2"], {"num_layers": 9}, "--num-layers is 9"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be_started_before_anything_is_written(
+    shapes, tmp_path, capsys, options, fields, part
+):
+    job_dir = tmp_path / "run"
+    values = {"dataset": "shapes", "train_batch_size": 16, "job_dir": job_dir} | fields
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    assert cli.main(["cluster", "local", *options, "--", "train", *flags]) == 2
+    said = capsys.readouterr()
+    assert part in said.err and said.err.count("\n") == 1
+    assert not job_dir.exists()
+
+
+def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(shapes_dir, tmp_path, monkeypatch):
+    config = Config.from_flat({"data_dir": str(shapes_dir), "job_dir": str(tmp_path / "run")})
     said: list[str] = []
     launch = plan_launch(config, workers=2, announce=said.append)
     given: dict[str, str] = {}
@@ -95,9 +118,7 @@ def test_without_gpus_nothing_is_shared_out(monkeypatch):
     assert gpu_environment(ClusterTask({"worker": ("a:1", "a:2")}, "worker", 0), None) == {}
 
 
-def test_a_run_belongs_to_one_launcher(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
-    prepare("shapes", tmp_path / "home" / "data", progress=lambda line: None)
+def test_a_run_belongs_to_one_launcher(shapes, tmp_path, monkeypatch):
     config = Config.from_flat({"dataset": "shapes", "job_dir": str(tmp_path / "run")})
     first, second = (plan_launch(config, workers=2, announce=lambda line: None) for _ in range(2))
     started = []

@@ -12,7 +12,6 @@ import pytest
 
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.config import Config
-from labkit.data.prepare import prepare
 from labkit.distributed.tf_config import parse_tf_config
 from labkit.run_directory import RunDirectory, process_alive
 from tests.cluster.slurm_host import SlurmHost, missing, slurm_host, wait_for
@@ -143,10 +142,11 @@ def test_a_job_that_loses_tasks_gives_up_in_the_end(slurm, tmp_path):
     assert lines_with(log, r"^labkit: lost a task \(exit code 75\) more than 1 times; giving up$")
 
 
-def training_job(slurm: SlurmHost, folder: Path, steps: int) -> tuple[str, Path, RunDirectory]:
+def training_job(
+    slurm: SlurmHost, data_dir: Path, folder: Path, steps: int
+) -> tuple[str, Path, RunDirectory]:
     """Submit a real training of two tasks; return job, log and run."""
-    prepare("shapes", folder / "data")
-    places = {"data_dir": str(folder / "data"), "job_dir": str(folder / "run")}
+    places = {"data_dir": str(data_dir), "job_dir": str(folder / "run")}
     config = Config.from_flat({**TRAINING, **places, "train_steps": steps})
     script = folder / "train.sbatch"
     options = BatchOptions(nodes=2, labkit=str(LABKIT), time_limit="10", max_restarts=0)
@@ -169,16 +169,16 @@ def check_finished(slurm: SlurmHost, job: str, log: Path, run: RunDirectory) -> 
 
 
 @pytest.mark.thorough
-def test_a_synchronous_training_of_two_tasks(slurm, tmp_path):
-    job, log, run = training_job(slurm, tmp_path, steps=20)
+def test_a_synchronous_training_of_two_tasks(slurm, shapes_dir, tmp_path):
+    job, log, run = training_job(slurm, shapes_dir, tmp_path, steps=20)
     ended = check_finished(slurm, job, log, run)
     assert ended["Restarts"] == "0"
     assert trained_steps(run) == list(range(1, 21))
 
 
-def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(slurm, tmp_path):
+def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(slurm, shapes_dir, tmp_path):
     steps = 150  # enough that the signal comes in time
-    job, log, run = training_job(slurm, tmp_path, steps)
+    job, log, run = training_job(slurm, shapes_dir, tmp_path, steps)
     wait_for(lambda: run.metrics_path.exists() and len(trained_steps(run)) >= 5, 90, lambda: log.read_text())
     slurm.run("scancel", "--signal=TERM", job)  # to the tasks and not to the script, as --signal does
     ended = check_finished(slurm, job, log, run)

@@ -67,7 +67,7 @@ def run_cluster(job_dir: Path, *options: str, **fields: object) -> Ended:
 
 
 @pytest.fixture(scope="module", params=["in step", "asynchronous"])
-def ended(request, tmp_path_factory) -> Ended:
+def ended(request, tmp_path_factory, shapes) -> Ended:
     job_dir = tmp_path_factory.mktemp("cluster") / "run"
     if request.param == "in step":
         return run_cluster(job_dir, "--workers", "2")
@@ -124,27 +124,6 @@ def test_a_cluster_that_is_done_says_so_at_once(ended):
     assert again.code == 0
     assert "nothing left to do" in again.output
     assert ended.run.metrics_path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("options", "fields", "part"),
-    [
-        (["--workers", "0"], {}, "--workers is 0"),
-        (["--workers", "3"], {}, "allowed: multiples of 3"),
-        (["--ps", "1"], {"sync": True}, "--ps is 1 with --sync"),
-        (["--workers", "2"], {"worker_hosts": "a:1,b:1"}, "the launcher names the tasks"),
-        (["--max-restarts", "-1"], {}, "--max-restarts is -1"),
-        (["--workers", "2"], {"bind": "no.such.host.invalid"}, "no.such.host.invalid"),
-        (["--workers", "2"], {"num_layers": 9}, "--num-layers is 9"),
-    ],
-)
-def test_what_cannot_be_started_is_refused_before_anything_is_written(tmp_path, options, fields, part):
-    job_dir = tmp_path / "run"
-    ended = run_cluster(job_dir, *options, **fields)
-    assert ended.code == 2, ended.output
-    assert part in ended.output
-    assert "Traceback" not in ended.output
-    assert not job_dir.exists()
 
 
 def test_no_update_is_lost_and_variables_are_spread(tmp_path):

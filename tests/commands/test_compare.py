@@ -20,7 +20,6 @@ from labkit.analysis.comparison.read import read_comparison
 from labkit.analysis.comparison.trials import plan_comparison
 from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
-from labkit.data.prepare import prepare
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.metrics import MetricsReader
@@ -33,8 +32,8 @@ MEGABYTE = 2**20
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shapes(session_home):
-    return prepare("shapes", session_home / "data").manifest
+def shapes_at_home(shapes):
+    """The embedded data set, where trainings look for it."""
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
-def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, tmp_path, number):
+def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, shapes, tmp_path, number):
     run = RunDirectory(tmp_path / "run")
     parameters = {
         "dataset": "shapes",

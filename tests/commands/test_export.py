@@ -7,20 +7,16 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.config import Config
-from labkit.data.prepare import prepare
 from labkit.export import api
 from labkit.run_directory import RunDirectory
 
 
 @pytest.fixture
-def folder(tmp_path, session_home, monkeypatch):
+def folder(tmp_path, shapes_dir, monkeypatch):
     """A folder with a run that has no checkpoint yet, and what may be in the way."""
-    manifest = prepare("shapes", session_home / "data").manifest
     run = RunDirectory(tmp_path / "run")
     run.create()
-    config = Config.from_flat(
-        {"num_layers": 8, "dataset": "shapes", "data_dir": str(manifest.directory.parent)}
-    )
+    config = Config.from_flat({"num_layers": 8, "dataset": "shapes", "data_dir": str(shapes_dir)})
     run.config_path.write_text(json.dumps(config.to_json()))
     (tmp_path / "there.keras").write_text("older")
     (tmp_path / "photos").mkdir()

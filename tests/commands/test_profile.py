@@ -1,10 +1,7 @@
 """``labkit profile``: a real one of a small network, what it prints, what it refuses."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +10,6 @@ from labkit.analysis import profile as profiling
 from labkit.analysis.profile import Profile
 from labkit.analysis.trace import KINDS, KindTime, StepTimes
 from labkit.commands import main as cli
-from labkit.data.prepare import prepare
 
 PROFILE = Profile(
     model="resnet20",
@@ -37,11 +33,6 @@ PROFILE = Profile(
         ),
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return prepare("shapes", tmp_path_factory.mktemp("data")).manifest.directory.parent
 
 
 @pytest.fixture
@@ -129,11 +120,11 @@ def test_a_task_of_a_cluster_is_not_profiled(asked, capsys, monkeypatch):
     assert "worker:1" in capsys.readouterr().err
 
 
-def test_what_can_be_refused_without_tensorflow_is(tmp_path, data_dir, monkeypatch, capsys):
+def test_what_can_be_refused_without_tensorflow_is(tmp_path, shapes_dir, monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr(profiling, "import_tensorflow", lambda: pytest.fail("TensorFlow was imported"))
     (tmp_path / "file").write_text("")
-    data = ["--data-dir", str(data_dir)]
+    data = ["--data-dir", str(shapes_dir)]
     for flags, word in (
         (["--output", str(tmp_path / "file")], "is not a directory"),
         (["--train-batch-size", "100000", *data], "allowed: at most"),
@@ -145,16 +136,15 @@ def test_what_can_be_refused_without_tensorflow_is(tmp_path, data_dir, monkeypat
 
 
 @pytest.mark.slow
-def test_a_real_profile_counts_what_the_network_has(tmp_path, data_dir):
-    command = [sys.executable, "-m", "labkit", "profile", "--num-layers", "8", "--train-batch-size", "16"]
-    command += ["--data-dir", str(data_dir), "--steps", "6", "--output", str(tmp_path / "out")]
-    command += ["--num-gpus", "0"]
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_a_real_profile_counts_what_the_network_has(tmp_path, shapes_dir, monkeypatch, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    command = ["profile", "--num-layers", "8", "--train-batch-size", "16", "--data-dir", str(shapes_dir)]
+    command += ["--steps", "6", "--output", str(tmp_path / "out"), "--num-gpus", "0"]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
     rows = {
         cells[0]: cells[1:]
-        for cells in (re.split(r"\s*│\s*", line.strip("│ ")) for line in done.stdout.splitlines())
+        for cells in (re.split(r"\s*│\s*", line.strip("│ ")) for line in shown.splitlines())
         if cells[0] in KINDS or cells[0] in ("nothing runs", "a step")
     }
     assert set(rows) == {*KINDS, "nothing runs", "a step"}
@@ -169,7 +159,7 @@ def test_a_real_profile_counts_what_the_network_has(tmp_path, data_dir):
     milliseconds = {name: float(cells[1].replace(",", "")) for name, cells in rows.items()}
     whole = milliseconds.pop("a step")
     assert sum(milliseconds.values()) == pytest.approx(whole, abs=0.01 * len(rows))
-    share = re.search(r"([\d,]+) GFLOP/s: (\d+)% of the ([\d,]+) GFLOP/s", done.stdout)
+    share = re.search(r"([\d,]+) GFLOP/s: (\d+)% of the ([\d,]+) GFLOP/s", shown)
     assert share and int(share[3].replace(",", "")) > 0
     assert list((tmp_path / "out").glob("plugins/profile/*/*.xplane.pb"))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -1,10 +1,8 @@
-"""The embedded data set, prepared once for all trainings of this folder."""
+"""What all trainings of this folder need."""
 
 import pytest
 
-from labkit.data.prepare import prepare
-
 
 @pytest.fixture(scope="session", autouse=True)
-def shapes(session_home):
-    return prepare("shapes", session_home / "data").manifest
+def shapes_at_home(shapes):
+    """The embedded data set, where they look for it."""

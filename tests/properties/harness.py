@@ -1,4 +1,4 @@
-"""Real trainings in processes of their own, for the tests of this folder."""
+"""Real trainings, in this process or in one of their own, for the tests of this folder."""
 
 import signal
 import subprocess
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.config import disable_op_determinism
 
+from labkit.commands import main as cli
 from labkit.run_directory.metrics import MetricsReader
 
 # Small enough for seconds, with everything in it that resume has to get right: batch normalization,
@@ -28,20 +30,28 @@ SMALL = {
 TIME_LIMIT = 240  # seconds for one process; far above what any needs
 
 
-def train_command(job_dir: Path, **fields: object) -> list[str]:
-    """Return the command line of a training of ``SMALL`` with other ``fields``; None: not given."""
-    command = [sys.executable, "-m", "labkit", "train", "--job-dir", str(job_dir)]
+def train_arguments(job_dir: Path, **fields: object) -> list[str]:
+    """Return the command of a training of ``SMALL`` with other ``fields``; None: not given."""
+    arguments = ["train", "--job-dir", str(job_dir)]
     values = {name: value for name, value in (SMALL | fields).items() if value is not None}
     for name, value in values.items():
-        command += ["--" + name.replace("_", "-"), str(value)]
-    return command
+        arguments += ["--" + name.replace("_", "-"), str(value)]
+    return arguments
+
+
+def labkit(*arguments: str) -> int:
+    """Run a command in this process, on one replica; return its exit code."""
+    try:
+        return cli.main(arguments)
+    finally:
+        disable_op_determinism()  # else other tests of this process would have to seed every operation
 
 
 def start(job_dir: Path, **fields: object) -> subprocess.Popen:
     """Start a training, as from a terminal; its output goes beside the run directory."""
     with open(job_dir.with_suffix(".txt"), "a") as output:
         return subprocess.Popen(
-            train_command(job_dir, **fields),
+            [sys.executable, "-m", "labkit", *train_arguments(job_dir, **fields)],
             stdout=output,
             stderr=subprocess.STDOUT,
             # Tests that were started in the background ignore Ctrl-C, and would hand that down.
@@ -50,7 +60,10 @@ def start(job_dir: Path, **fields: object) -> subprocess.Popen:
 
 
 def train(job_dir: Path, **fields: object) -> None:
-    """Train to the end."""
+    """Train to the end. Several replicas get a process of their own: TensorFlow splits the CPU only once."""
+    if not fields.get("num_gpus"):
+        assert labkit(*train_arguments(job_dir, **fields)) == 0
+        return
     process = start(job_dir, **fields)
     try:
         code = process.wait(TIME_LIMIT)

@@ -1,11 +1,14 @@
 """A run that was stopped is the run that was never stopped."""
 
+import functools
 import json
 import math
 import random
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,23 +18,30 @@ from tests.properties.harness import (
     TIME_LIMIT,
     assert_bit_equal,
     checkpoint_values,
+    labkit,
     losses,
     metrics,
     start,
     train,
-    train_command,
+    train_arguments,
 )
 
-STEPS = 120
+STEPS, OF_MANY_KILLS = 80, 120
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Path:
-    job_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
-    train(job_dir, train_steps=STEPS, checkpoint_every_steps=1)
-    return job_dir
+def uninterrupted(tmp_path_factory) -> Callable[[int], Path]:
+    """Return what gives the run of so many steps that nothing interrupted; each trains once."""
+
+    @functools.cache
+    def made(steps: int) -> Path:
+        job_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
+        train(job_dir, train_steps=steps)
+        return job_dir
+
+    return made
 
 
 def kill_when(process, condition) -> bool:
@@ -61,28 +71,30 @@ def moment(kind: str, job_dir: Path, chance: random.Random):
     return lambda: metrics_path.exists() and metrics_path.stat().st_size >= size + more
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.thorough)])
-def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, kills):
+@pytest.mark.parametrize(
+    ("kills", "steps"), [(4, STEPS), pytest.param(20, OF_MANY_KILLS, marks=pytest.mark.thorough)]
+)
+def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, kills, steps):
     chance = random.Random(20)
-    job_dir = tmp_path / "run"
+    whole, job_dir = uninterrupted(steps), tmp_path / "run"
     kinds = ["saving", "stepping", "anywhere", "stepping"] * (kills // 4)
     killed = {"saving": 0, "stepping": 0, "anywhere": 0}
     for kind in kinds:
-        process = start(job_dir, train_steps=STEPS, checkpoint_every_steps=1)
+        process = start(job_dir, train_steps=steps, checkpoint_every_steps=1)
         try:
             killed[kind] += kill_when(process, moment(kind, job_dir, chance))
         finally:
             process.kill()
             process.wait(TIME_LIMIT)
-    train(job_dir, train_steps=STEPS, checkpoint_every_steps=1)
+    train(job_dir, train_steps=steps, checkpoint_every_steps=1)
 
     assert sum(killed.values()) == kills, f"the run ended before the last kill: {killed}"
-    assert_bit_equal(checkpoint_values(uninterrupted, STEPS), checkpoint_values(job_dir, STEPS))
+    assert_bit_equal(checkpoint_values(whole, steps), checkpoint_values(job_dir, steps))
     rows = metrics(job_dir)
-    assert [row["step"] for row in rows.split("train")] == list(range(1, STEPS + 1))
-    assert [row["step"] for row in rows.split("validation")] == [25, 50, 75, 100, 120]
+    assert [row["step"] for row in rows.split("train")] == list(range(1, steps + 1))
+    assert [row["step"] for row in rows.split("validation")] == [*range(25, steps, 25), steps]
     assert len(rows.split("test")) == 1
-    assert losses(job_dir) == losses(uninterrupted)
+    assert losses(job_dir) == losses(whole)
     assert rows.resume_points
     assert not list((job_dir / "checkpoints").glob(".*"))
 
@@ -113,14 +125,15 @@ def test_a_signal_saves_and_the_same_command_goes_on(uninterrupted, tmp_path, nu
 
     train(job_dir, **fields)
     assert metrics(job_dir).resume_points[-1].step == status.step
-    assert_bit_equal(checkpoint_values(uninterrupted, STEPS), checkpoint_values(job_dir, STEPS))
-    assert losses(job_dir) == losses(uninterrupted)
+    assert_bit_equal(checkpoint_values(uninterrupted(STEPS), STEPS), checkpoint_values(job_dir, STEPS))
+    assert losses(job_dir) == losses(uninterrupted(STEPS))
 
 
 def test_a_reader_of_the_output_that_goes_away_does_not_end_the_run(tmp_path):
     job_dir = tmp_path / "run"
     process = subprocess.Popen(
-        train_command(job_dir, train_steps=12, log_every_steps=1), stdout=subprocess.PIPE
+        [sys.executable, "-m", "labkit", *train_arguments(job_dir, train_steps=12, log_every_steps=1)],
+        stdout=subprocess.PIPE,
     )
     try:
         process.stdout.readline()
@@ -135,18 +148,8 @@ def test_a_reader_of_the_output_that_goes_away_does_not_end_the_run(tmp_path):
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
     job_dir = tmp_path / "run"
-    process = start(
-        job_dir,
-        train_steps=STEPS,
-        learning_rate=1e18,
-        learning_rate_schedule="constant",
-        warmup_steps=100,
-        checkpoint_every_steps=1,
-    )
-    try:
-        assert process.wait(TIME_LIMIT) == 1
-    finally:
-        process.kill()
+    rising = {"learning_rate": 1e18, "learning_rate_schedule": "constant", "warmup_steps": 100}
+    assert labkit(*train_arguments(job_dir, train_steps=STEPS, checkpoint_every_steps=1, **rising)) == 1
     status = RunDirectory(job_dir).read_status()
     assert status.state == "failed"
     assert f"step {status.step}" in status.message

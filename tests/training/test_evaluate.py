@@ -6,16 +6,10 @@ import tensorflow as tf
 
 from labkit.data.loading import load_split
 from labkit.data.pipeline import standardize
-from labkit.data.prepare import prepare
 from labkit.training.evaluate import Evaluation, evaluate_split, per_class
 
 LOGITS = np.array([[2, 1, 0, -1, -2, -3, -4], [0, 0, 0, 0, 0, 0, 9], [5, 4, 3, 2, 1, 0, -1.0]], np.float32)
 LABELS = np.array([0, 2, 5], np.int32)
-
-
-@pytest.fixture(scope="module")
-def shapes(session_home):
-    return prepare("shapes", session_home / "data").manifest
 
 
 def test_figures_by_hand():

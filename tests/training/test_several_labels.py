@@ -1,9 +1,6 @@
 """Several labels per image: evaluated once each, learned, refused where the loss isn't for them."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from labkit.analysis.predictions import load_predictions
+from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.data.loading import load_split
 from labkit.data.pipeline import standardize
@@ -117,16 +115,20 @@ def test_a_small_network_learns_its_batch_by_heart(manifest, name):
         (["--loss", "hinge"], ["--loss", "hinge", "softmax", "sigmoid"]),
     ],
 )
-def test_a_loss_for_other_targets_is_refused_before_anything_is_written(tmp_path, arguments, words):
+def test_a_loss_for_other_targets_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, capsys, arguments, words
+):
     """The data set isn't prepared yet: it must not be drawn, or downloaded, for nothing."""
-    command = [sys.executable, "-m", "labkit", "train", "--num-layers", "8", *arguments]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=os.environ | {"LABKIT_HOME": str(tmp_path)}
-    )
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("labkit: error: ") and ended.stderr.count("\n") == 1
-    assert all(word in ended.stderr for word in words), ended.stderr
-    assert ended.stdout == "" and not list(tmp_path.iterdir())
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    try:
+        code = cli.main(["train", "--num-layers", "8", *arguments])
+    except SystemExit as end:  # what the parser itself refuses
+        code = end.code
+    assert code == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("labkit: error: ") and shown.err.count("\n") == 1
+    assert all(word in shown.err for word in words), shown.err
+    assert shown.out == "" and not list(tmp_path.iterdir())
 
 
 FIELDS = {
@@ -165,12 +167,12 @@ def test_a_run_records_what_belongs_to_its_loss(run):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_run_is_evaluated_and_exported(run):
+def test_a_run_is_evaluated_and_exported(run, monkeypatch, capsys):
+    monkeypatch.chdir(run)
+
     def labkit(*arguments):
-        command = [sys.executable, "-m", "labkit", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=run)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        assert cli.main(arguments) == 0
+        return capsys.readouterr().out
 
     told = labkit("evaluate", str(run))
     assert "accuracy" in told and "f1_macro" in told and "recall" in told and "top-" not in told

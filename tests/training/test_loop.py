@@ -1,0 +1,181 @@
+"""The loop on a real, small network: rows, validations, checkpoints, a stop, what compiles, a failure."""
+
+import contextlib
+import io
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.data import shapes
+from labkit.data.prepare import prepare
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import selection_metric
+from labkit.training.telemetry import SECONDS_TO_START
+from tests.properties.harness import assert_bit_equal, checkpoint_values, labkit, losses, metrics
+
+TRAIN, VALIDATION, TEST = 60, 10, 20
+STEPS, BATCH = 12, 8
+SAVED, VALIDATED = 4, 5  # each so many steps
+FIELDS = {
+    "dataset": "shapes",
+    "model": "tutorial_cnn",
+    "train_steps": STEPS,
+    "train_batch_size": BATCH,
+    "eval_batch_size": TEST,
+    "learning_rate": 0.01,
+    "checkpoint_every_steps": SAVED,
+    "keep_checkpoints": STEPS,
+    "validate_every_steps": VALIDATED,
+    "log_every_steps": 1,
+    "num_gpus": 0,
+    "deterministic": True,
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> Path:
+    """A folder with a few of the drawn images."""
+    few, folder = (
+        shapes.generate(train_count=TRAIN + VALIDATION, test_count=TEST),
+        tmp_path_factory.mktemp("few"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "generate", lambda *given, **named: few)
+        prepare("shapes", folder, validation_size=VALIDATION)
+    return folder
+
+
+def train(job_dir: Path, data_dir: Path, **fields: object) -> int:
+    """Train in this process; return the exit code."""
+    values = FIELDS | {"job_dir": job_dir, "data_dir": data_dir} | fields
+    return labkit("train", *(f"--{name.replace('_', '-')}={value}" for name, value in values.items()))
+
+
+def saved_steps(job_dir: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (job_dir / "checkpoints").iterdir())
+
+
+@pytest.fixture(scope="module")
+def whole(data_dir, tmp_path_factory) -> Path:
+    """A run without a stop."""
+    job_dir = tmp_path_factory.mktemp("loop") / "whole"
+    assert train(job_dir, data_dir) == 0
+    return job_dir
+
+
+def test_each_step_has_a_row(whole):
+    rows = metrics(whole).split("train")
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    for row in rows:
+        assert row["epoch"] == pytest.approx(row["step"] * BATCH / TRAIN)
+        assert row["examples_per_second"] == pytest.approx(BATCH / row["seconds_per_step"])
+        assert 0 <= row["input_wait_fraction"] <= 1
+    status = RunDirectory(whole).read_status()
+    assert (status.state, status.step, status.total_steps) == ("finished", STEPS, STEPS)
+
+
+def test_it_validates_and_saves_when_asked_and_at_the_end_and_tests_the_best(whole):
+    validations, (test,) = metrics(whole).split("validation"), metrics(whole).split("test")
+    assert [row["step"] for row in validations] == [5, 10, STEPS]
+    assert {row["examples"] for row in validations} == {VALIDATION} and test["examples"] == TEST
+    best, improved = -1.0, []
+    for row in validations:
+        if selection_metric(row) > best:
+            best = selection_metric(row)
+            improved.append(row["step"])
+    assert saved_steps(whole) == sorted({4, 8, 12, *improved})
+    assert test["step"] == improved[-1]
+
+
+class SignalAt(io.StringIO):
+    """Output that sends SIGTERM to this process when a line says ``words``."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+
+    def write(self, text: str) -> int:
+        if self._words in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().write(text)
+
+
+def test_a_stop_saves_and_going_on_from_there_equals_no_stop(whole, data_dir):
+    stopped = whole.with_name("stopped")
+    with contextlib.redirect_stdout(SignalAt(f"step 7/{STEPS}")):
+        assert train(stopped, data_dir) == 128 + signal.SIGTERM
+    status = RunDirectory(stopped).read_status()
+    assert (status.state, status.step) == ("interrupted", 7)
+    assert saved_steps(stopped)[-1] == 7 and not metrics(stopped).split("test")
+
+    assert train(stopped, data_dir) == 0
+    assert [resume_point.step for resume_point in metrics(stopped).resume_points] == [7]
+    assert losses(stopped) == losses(whole)
+    assert_bit_equal(checkpoint_values(whole, STEPS), checkpoint_values(stopped, STEPS))
+    for split in ("validation", "test"):
+        ours, theirs = metrics(whole).split(split), metrics(stopped).split(split)
+        assert [(row["step"], row["loss"]) for row in ours] == [(row["step"], row["loss"]) for row in theirs]
+
+
+def test_a_loss_that_is_not_finite_fails_the_run_and_names_the_step(data_dir, tmp_path):
+    job_dir = tmp_path / "run"
+    assert train(job_dir, data_dir, learning_rate=1e18, checkpoint_every_steps=100) == 1
+    rows, status = metrics(job_dir).split("train"), RunDirectory(job_dir).read_status()
+    assert status.state == "failed" and status.step == rows[-1]["step"] < STEPS
+    assert re.match(rf"loss is -?(nan|inf) at step {status.step};", status.message)
+
+
+@contextlib.contextmanager
+def statuses(job_dir: Path) -> Iterator[set[tuple[int, str, float]]]:
+    """Look at the status all the time: completed steps, message, seconds until the run counts as stalled."""
+    seen, done, run = set(), threading.Event(), RunDirectory(job_dir)
+
+    def look() -> None:
+        while not done.wait(0.005):
+            status = run.read_status()
+            if status:
+                seen.add((status.step, status.message, status.stalled_after_seconds))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_what_compiles_anew_is_announced_and_left_out_of_the_average(data_dir, tmp_path, capsys):
+    job_dir = tmp_path / "run"
+    fields = {
+        "model": "resnet",
+        "num_layers": 8,
+        "progressive_resizing": "16:0.25,24:0.5",  # until step 3, and step 6
+        "freeze": "stage1,stage2",
+        "unfreeze_every_steps": 6,
+        "validate_every_steps": 0,
+        "checkpoint_every_steps": 100,
+    }
+    with statuses(job_dir) as seen:
+        assert train(job_dir, data_dir, **fields) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "images of 24 x 24 pixels from step 4 on",
+        "stage2 thaws after step 6: ",
+        "images of 32 x 32 pixels from step 7 on",
+    ):
+        assert said.count(line) == 1
+    compiling = {(step, message) for step, message, limit in seen if limit == SECONDS_TO_START}
+    assert {(3, "images of 24 x 24 pixels"), (6, "stage2 thaws; images of 32 x 32 pixels")} <= compiling
+
+    seconds = {row["step"]: row["seconds_per_step"] for row in metrics(job_dir).split("train")}
+    others = [taken for step, taken in seconds.items() if step not in (1, 4, 7)]
+    assert sum(others) < sum(seconds.values()) / 2, "a step that compiles takes as long as many"
+    [average] = re.findall(rf"step {STEPS}/{STEPS} .*average (\d+)", said)
+    assert BATCH * STEPS / sum(seconds.values()) < int(average) / 2
+    assert int(average) <= BATCH / (sum(others) / len(others)) + 1
