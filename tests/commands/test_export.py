@@ -55,7 +55,10 @@ def refused(folder, arguments, capsys) -> str:
         (["run", "--format", "pb"], ["--format", "'pb'", "saved_model"]),
         (["run", "--output", "a.h5"], ["--output", "a.h5", "ends with .keras"]),
         (["run", "--output", "there.keras"], ["there.keras already exists", "--overwrite"]),
-        (["run", "--output", "photos", "--format", "saved_model", "--overwrite"], ["a folder without a SavedModel"]),
+        (
+            ["run", "--output", "photos", "--format", "saved_model", "--overwrite"],
+            ["a folder without a SavedModel"],
+        ),
         (["run", "--output", "there.keras/a.keras"], ["not a directory"]),
         (["run", "--data-dir", "photos"], ["no prepared 'shapes' data set in"]),
     ],
