@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from labkit.data import shapes, sources
-from labkit.data.archives import ImageData, read_archive, source_sha256
+from labkit.data.archives import ImageData, read_archive
 from labkit.data.folder import (
     check_space,
     clean,
@@ -163,7 +163,7 @@ def _changes(request: Request, present: Manifest) -> list[str]:
     if request.train_examples not in (None, present.train_examples):
         before = "all" if present.train_examples is None else present.train_examples
         changes.append(f"preparing again: {request.train_examples} training examples instead of {before}")
-    if request.archive is not None and source_sha256(request.archive) != present.source["sha256"]:
+    if request.archive is not None and sources.source_sha256(request.archive) != present.source["sha256"]:
         changes.append(
             f"preparing again: {request.archive} differs from the source {present.source['location']}"
         )

@@ -28,6 +28,7 @@ __all__ = [
     "describe",
     "download",
     "matches_published",
+    "source_sha256",
 ]
 
 DEFAULT_TIMEOUT = 30.0
