@@ -17,9 +17,9 @@ __all__ = [
     "clean",
     "locked",
     "path_errors",
-    "readable_errors",
     "recall_manifest",
     "retire_manifest",
+    "writing_errors",
 ]
 
 _LOCK_NAME = ".lock"
@@ -29,7 +29,7 @@ _SPARE_BYTES = 16 * 2**20
 
 
 @contextmanager
-def readable_errors(directory: Path) -> Iterator[None]:
+def writing_errors(directory: Path) -> Iterator[None]:
     """Convert an OSError while writing into an InputError."""
     try:
         yield
@@ -82,7 +82,7 @@ def locked(directory: Path, announce: Callable[[str], None]) -> Iterator[None]:
 def _acquire(directory: Path, announce: Callable[[str], None]) -> TextIO:
     """Open and lock the folder's lock file; closing it releases the lock."""
     while True:
-        with readable_errors(directory):
+        with writing_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
             lock = open(directory / _LOCK_NAME, "a", encoding="utf-8")  # noqa: SIM115
         try:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from labkit.data.augment import Distortion, distort, distortion_key, standardize
 from labkit.data.hashing import mix64, mix64_tensor, permutation
-from labkit.data.inputs import INPUT_PATHS, WHOLE_BATCH, InputShare, choose_input_path
+from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import damage_error, find_split, load_split, verified_paths
 from labkit.data.manifest import Manifest, has_size
 from labkit.data.records import parse_batch
@@ -27,13 +27,9 @@ from labkit.errors import InputError
 
 __all__ = [
     "DEFAULT_SHUFFLE_BUFFER_SIZE",
-    "INPUT_PATHS",
-    "WHOLE_BATCH",
     "Distortion",
     "InputShare",
-    "choose_input_path",
     "eval_dataset",
-    "load_split",
     "standardize",
     "train_dataset",
 ]

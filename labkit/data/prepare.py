@@ -14,17 +14,17 @@ import numpy as np
 
 from labkit import home
 from labkit.data import shapes, sources
+from labkit.data.archives import ImageData, read_archive
 from labkit.data.folder import (
     check_space,
     clean,
     locked,
     path_errors,
-    readable_errors,
     recall_manifest,
     retire_manifest,
+    writing_errors,
 )
 from labkit.data.manifest import (
-    DATASETS,
     GENERATED,
     MULTI_LABEL,
     Manifest,
@@ -47,11 +47,11 @@ from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.quiet_import import import_tensorflow
 
-__all__ = ["DATASETS", "DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
+__all__ = ["DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
 
 DEFAULT_EXAMPLES_PER_SHARD = 2_500
 # Hold out one example in 10, so 5,000 of CIFAR-10's 50,000: He et al. 2016 (arXiv:1512.03385), section 4.2.
-_TRAIN_PER_VALIDATION = 10
+_VALIDATION_DIVISOR = 10
 _RECORD_OVERHEAD = 128  # bytes of a record in addition to the pixels, rounded up
 
 
@@ -188,14 +188,14 @@ def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> P
         data = with_classes(data, class_names(kept, all_classes))
     size, train_examples = request.validation_size, request.train_examples
     if size is None:
-        size = len(data.train_labels) // _TRAIN_PER_VALIDATION
+        size = len(data.train_labels) // _VALIDATION_DIVISOR
         if known is not None and known.classes == data.classes:
             size = known.validation_size
     if train_examples is None and known is not None:
         train_examples = known.train_examples
     parts = _split(data, size, request.seed, train_examples)
     check_space(request.directory, _bytes_of(*(images for images, _ in parts.values())))
-    with readable_errors(request.directory):
+    with writing_errors(request.directory):
         retire_manifest(request.directory)
         splits = {}
         for name, (images, labels) in parts.items():
@@ -258,7 +258,7 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
         if shard.file not in damaged:
             continue
         images, labels = (array[first : first + shard.count] for array in splits[name])
-        with readable_errors(request.directory):
+        with writing_errors(request.directory):
             written = write_shard(present.shard_path(shard), images, labels, first)
         if written != shard:
             raise InputError(
@@ -283,7 +283,7 @@ def _shards(manifest: Manifest) -> list[tuple[str, int, Shard]]:
 
 
 def _split(
-    data: sources.ImageData, size: int, seed: int, train_examples: int | None
+    data: ImageData, size: int, seed: int, train_examples: int | None
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return images and labels by split; depends only on the arguments."""
     total = len(data.train_labels)
@@ -303,7 +303,7 @@ def _bytes_of(*images: np.ndarray) -> int:
     return sum(array.nbytes + len(array) * _RECORD_OVERHEAD for array in images)
 
 
-def _read_source(request: Request, known: Manifest | None) -> tuple[sources.ImageData, dict[str, Any]]:
+def _read_source(request: Request, known: Manifest | None) -> tuple[ImageData, dict[str, Any]]:
     """Read the requested source, else the source of `known`, else a download; return the data and source."""
     if request.dataset in GENERATED:
         request.announce(f"generating the {request.dataset} data set")
@@ -311,7 +311,7 @@ def _read_source(request: Request, known: Manifest | None) -> tuple[sources.Imag
         return generated, shapes.describe(generated)
     path, kind, location = _locate_cifar10(request, known.source if known else {})
     request.announce(f"reading {path}")
-    return sources.read_archive(path), sources.describe(path, kind, location)
+    return read_archive(path), sources.describe(path, kind, location)
 
 
 def _locate_cifar10(request: Request, known: dict[str, Any]) -> tuple[Path, str, str]:

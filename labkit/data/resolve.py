@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit.data import prepare as preparing
 from labkit.data import sources
 from labkit.data.folder import path_errors
 from labkit.data.manifest import DATASETS, GENERATED, Manifest, find_manifest, load_manifest
+from labkit.data.prepare import prepare
 from labkit.errors import InputError
 
 __all__ = ["CHOICES", "CONNECT_TIMEOUT", "find_data_set", "resolve"]
@@ -77,7 +77,7 @@ def resolve(
                 )
             return _make_cifar10_or_shapes(data_dir, timeout, announce)
         if dataset in GENERATED and may_prepare:
-            manifest = preparing.prepare(dataset, data_dir, progress=announce).manifest
+            manifest = prepare(dataset, data_dir, progress=announce).manifest
         else:
             manifest = load_manifest(data_dir, dataset)
         return manifest, _choice(manifest)
@@ -88,13 +88,13 @@ def _make_cifar10_or_shapes(
 ) -> tuple[Manifest, str]:
     try:
         sources.check_connection(sources.DEFAULT_URL, timeout)
-        prepared = preparing.prepare("cifar10", data_dir, timeout=timeout, attempts=1, progress=announce)
+        prepared = prepare("cifar10", data_dir, timeout=timeout, attempts=1, progress=announce)
         return prepared.manifest, _choice(prepared.manifest)
     except InputError as error:
         reason = f"cifar10 is not available: {error}"
     shapes = find_manifest(data_dir, "shapes")
     if shapes is None:
-        shapes = preparing.prepare("shapes", data_dir, progress=announce).manifest
+        shapes = prepare("shapes", data_dir, progress=announce).manifest
     return shapes, _choice(shapes, reason)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from labkit.data.archives import ImageData, read_archive, source_sha256
+from labkit.data.archives import source_sha256
 from labkit.data.manifest import file_sha256
 from labkit.errors import InputError
 
@@ -22,14 +22,12 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "DEFAULT_URL",
     "PUBLISHED",
-    "ImageData",
     "Published",
     "check_connection",
     "check_url",
     "describe",
     "download",
     "matches_published",
-    "read_archive",
     "source_sha256",
 ]
 

@@ -1,1 +1,1 @@
-"""What moves the weights: optimizers and learning-rate schedules."""
+"""Optimizers and learning-rate schedules."""

@@ -55,7 +55,7 @@ def test_links_and_devices_are_refused(make_tar, tmp_path, kind):
         read_archive(make_tar(tmp_path / "a.tar.gz", {"readme.html": b""}, extra))
 
 
-def test_an_archive_that_unpacks_without_end_is_refused(tmp_path):
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path):
     member = tarfile.TarInfo("data_batch_1")
     member.size = 2**31
     (tmp_path / "a.tar").write_bytes(member.tobuf())
@@ -152,7 +152,7 @@ def test_a_batch_file_that_cannot_be_read_is_named(fake_cifar, tmp_path, monkeyp
         read_archive(folder)
 
 
-def test_a_batch_that_is_there_twice_is_refused(fake_cifar, make_tar, tmp_path):
+def test_a_repeated_batch_is_refused(fake_cifar, make_tar, tmp_path):
     files = {f"a/{name}": content for name, content in fake_cifar.files("binary").items()}
     files["b/data_batch_2.bin"] = files["a/data_batch_2.bin"]
     with pytest.raises(InputError, match="data_batch_2.bin twice"):

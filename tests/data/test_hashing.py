@@ -23,12 +23,12 @@ def test_mix64_gives_splitmix64s_published_first_output():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1))
-def test_tensors_hash_as_integers_do(first, second):
+def test_tensors_and_integers_have_equal_hashes(first, second):
     state = mix64_tensor(tf.constant(mix64(first), tf.uint64), tf.constant(second, tf.uint64))
     assert int(state) == mix64(first, second)
 
 
-def test_nearby_values_hash_apart():
+def test_nearby_values_have_unrelated_hashes():
     hashes = {mix64(seed, value) for seed in range(50) for value in range(50)}
     assert len(hashes) == 2500
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from labkit.data import pipeline
 from labkit.data.augment import PADDING, distortion_key, distortion_offsets
+from labkit.data.loading import load_split
 from labkit.data.manifest import load_manifest
-from labkit.data.pipeline import InputShare, eval_dataset, load_split, standardize, train_dataset
+from labkit.data.pipeline import InputShare, eval_dataset, standardize, train_dataset
 from labkit.errors import InputError
 
 PATHS = ("memory", "streaming")
@@ -138,7 +139,7 @@ def test_shapes_are_static_and_dtypes_fit_the_model(prepared, path):
     assert (labels.shape, labels.dtype) == ((6,), tf.int32)
 
 
-def test_arrays_that_are_passed_are_used(prepared, monkeypatch):
+def test_given_arrays_are_not_read_again(prepared, monkeypatch):
     arrays = load_split(prepared, "train")
     expected = _batches(prepared, 0, 3)
     monkeypatch.setattr(pipeline, "load_split", lambda *_: pytest.fail("read again"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from labkit.data import shapes, sources
+from labkit.data.archives import source_sha256
 from labkit.data.loading import load_split
 from labkit.data.manifest import find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
@@ -48,7 +49,7 @@ def test_every_layout_gives_the_same_data_set(fake_cifar, tmp_path, prepared):
 def test_a_differing_checksum_is_reported_and_recorded_not_fatal(tmp_path, archive, monkeypatch):
     result = prepare("cifar10", tmp_path / "1", archive=archive, **OPTIONS)
     assert any("not one of the published" in line for line in result.messages)
-    sha256 = sources.source_sha256(archive)
+    sha256 = source_sha256(archive)
     monkeypatch.setitem(
         sources.PUBLISHED, "cifar-10-python.tar.gz", sources.Published("http://x/", sha256, 1)
     )

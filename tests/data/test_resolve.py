@@ -5,10 +5,9 @@ import sys
 
 import pytest
 
-from labkit.data import prepare as preparing
 from labkit.data import resolve as resolving
 from labkit.data import shapes, sources
-from labkit.data.manifest import find_manifest
+from labkit.data.manifest import DATASETS, find_manifest
 from labkit.data.prepare import prepare
 from labkit.data.resolve import find_data_set, resolve
 from labkit.errors import InputError
@@ -113,8 +112,8 @@ def test_an_unusable_path_is_refused_in_one_line(tmp_path, offline, dataset):
     assert "\n" not in str(caught.value)
 
 
-def test_the_choices_are_those_of_prepare_and_auto():
-    assert set(resolving.CHOICES) == {"auto", *preparing.DATASETS}
+def test_the_choices_are_auto_and_every_data_set():
+    assert set(resolving.CHOICES) == {"auto", *DATASETS}
 
 
 @pytest.mark.parametrize("module", ["manifest", "inputs", "sources", "shapes", "prepare", "resolve"])

@@ -43,7 +43,7 @@ def test_the_bytes_are_the_same_on_every_machine():
     assert hashlib.sha256(images.tobytes()).hexdigest()[:16] == "fb71b9f3de0c4854"
 
 
-def test_no_image_is_in_both_splits_or_twice(drawn):
+def test_all_images_differ(drawn):
     every = [image.tobytes() for image in (*drawn.train_images, *drawn.test_images)]
     assert len(set(every)) == len(every)
 

@@ -118,7 +118,7 @@ def test_labels_stay_with_their_images(manifest, input_path):
     assert seen == TRAIN and not known
 
 
-def test_padding_of_an_evaluation_has_weight_0(manifest):
+def test_padding_in_evaluation_has_weight_0(manifest):
     rows = list(eval_dataset(manifest, "test", global_batch_size=32).as_numpy_iterator())
     assert [labels.shape for _, labels, _, _ in rows] == [(32, 10)] * 3
     index, weight = (np.concatenate([row[place] for row in rows]) for place in (2, 3))

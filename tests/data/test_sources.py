@@ -202,7 +202,7 @@ def test_a_server_error_is_retried(tmp_path):
     assert any("503" in line and "2 of 3" in line for line in lines)
 
 
-def test_no_network_is_one_line(tmp_path):
+def test_a_missing_network_is_reported_in_one_line(tmp_path):
     with _serving("whole") as server:
         url = server.url
     with pytest.raises(InputError, match="no connection.*--archive PATH") as caught:

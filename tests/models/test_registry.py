@@ -124,7 +124,7 @@ def test_a_keras_file_contains_the_whole_model(name, tmp_path):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 @pytest.mark.parametrize("size", [(28, 28, 1), (45, 31, 4)], ids=str)
-def test_other_image_sizes_and_channels(name, size):
+def test_other_image_sizes_and_channels_work(name, size):
     model = build(name, size=size)
     found = model(np.ones((2, *size), np.float32), training=True).numpy()
     assert found.shape == (2, 10)

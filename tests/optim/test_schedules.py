@@ -73,6 +73,6 @@ def test_constant_with_warm_up():
 
 
 @pytest.mark.parametrize("schedule", ["steps", "cosine", "one_cycle", "constant"])
-def test_warm_up_of_the_whole_run_is_defined(schedule):
+def test_rates_are_finite_if_the_whole_run_is_warm_up(schedule):
     found = rates(range(10), total_steps=10, learning_rate_schedule=schedule, warmup_steps=10)
     assert all(math.isfinite(rate) and rate >= 0 for rate in found)
