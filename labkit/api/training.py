@@ -10,7 +10,6 @@ from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.training.plan import plan_evaluation, plan_run
 
 __all__ = ["evaluate", "prepare_data", "train"]
 
@@ -41,6 +40,8 @@ def train(
         run = labkit.train(preset="smoke", train_steps=50)
         run.metrics("test")["accuracy"]
     """
+    from labkit.training.plan import plan_run
+
     plan = plan_run(_configuration(config, preset, flags), overwrite=overwrite)
     if plan.found != "finished":
         print(plan.data_note)
@@ -89,6 +90,8 @@ def evaluate(
     Raises InputError where the run, the checkpoint or the data set is missing, or a value isn't allowed.
     """
     found = run if isinstance(run, Run) else load_run(run)
+    from labkit.training.plan import plan_evaluation
+
     plan = plan_evaluation(
         RunDirectory(found.path),
         split,

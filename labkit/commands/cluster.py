@@ -98,8 +98,8 @@ def _slurm_task(options: argparse.Namespace) -> NoReturn:
     from labkit.cluster.tasks import become_slurm_task
 
     command = _behind_dashes(options.command_line)
-    if options.ending and not is_local_path(options.ending):
-        raise InputError(f"--ending is {options.ending!r}; allowed: {LOCAL_PATH}")
+    if options.exit_status and not is_local_path(options.exit_status):
+        raise InputError(f"--exit-status is {options.exit_status!r}; allowed: {LOCAL_PATH}")
     try:
         become_slurm_task(command, ps=options.ps, exit_status=options.exit_status)
     except InputError:

@@ -38,6 +38,7 @@ __all__ = [
     "check_place",
     "data_directory",
     "decide_devices",
+    "launchers_choice",
     "place_run",
     "plan_evaluation",
     "plan_run",
@@ -168,7 +169,7 @@ def plan_run(
         check_cluster(config, task)
         if not launches:
             _refuse_overwrite(overwrite)
-            asked_for, note = _launchers_choice() or (asked_for, note)
+            asked_for, note = launchers_choice() or (asked_for, note)
     config = _with_recorded_choices(config, overwrite)
     manifest, why = prepared_data_set(config, may_prepare=task is None or launches)
     if manifest is None:
@@ -236,7 +237,7 @@ def _with_recorded_choices(config: Config, overwrite: bool) -> Config:
     return config.replace({name: recorded[name] for name in automatic})
 
 
-def _launchers_choice() -> tuple[str, str] | None:
+def launchers_choice() -> tuple[str, str] | None:
     """Return what the launcher of this task said of the data set: its name as asked for, and the note."""
     text = os.environ.get(DATA_CHOICE, "")
     if not text:

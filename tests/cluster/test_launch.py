@@ -10,7 +10,7 @@ from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.training import resolution
+from labkit.training import plan
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,11 @@ from labkit.training import resolution
     [
         ({"train_batch_size": 127}, {"workers": 2}, "--train-batch-size is 127"),
         ({"num_gpus": 2}, {"workers": 2, "ps": 1}, "one worker for each GPU"),
-        ({"sync_batch_norm": True}, {"workers": 2, "ps": 1}, "needs replicas in step"),
+        (
+            {"sync_batch_norm": True},
+            {"workers": 2, "ps": 1},
+            "--sync-batch-norm is not available in asynchronous training",
+        ),
         ({"bind": "203.0.113.7"}, {"workers": 2}, "no port of '203.0.113.7' can be used"),
         ({"bind": "a..b"}, {"workers": 2}, "no port of 'a..b' can be used"),
         ({"task_index": 1}, {"workers": 2}, "--task-index is 1"),
@@ -84,10 +88,10 @@ def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(shapes_dir, tmp
     assert launch.start() == 0
     assert json.loads(given["LABKIT_DATA_CHOICE"]) == {"asked_for": "auto", "note": said[-1]}
     monkeypatch.setenv("LABKIT_DATA_CHOICE", given["LABKIT_DATA_CHOICE"])
-    assert resolution.launchers_choice() == {"asked_for": "auto", "note": said[-1]}
+    assert plan.launchers_choice() == ("auto", said[-1])
     monkeypatch.setenv("LABKIT_DATA_CHOICE", "[1]")
     with pytest.raises(InputError, match="LABKIT_DATA_CHOICE is"):
-        resolution.launchers_choice()
+        plan.launchers_choice()
 
 
 @pytest.mark.parametrize(
