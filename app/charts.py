@@ -1,14 +1,15 @@
-"""Data to Plotly figures. Nothing here draws on a page."""
+"""Make Plotly figures from data. Nothing here draws on a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
-from app.curves import Curve, Floats
+from app.curves import Curve, Floats, Snapshot
 from labkit.analysis.curves import moving_average
 from labkit.run_directory.metrics import ResumePoint
 
@@ -21,25 +22,25 @@ __all__ = [
     "curve_figure",
     "downsample",
     "last_steps",
+    "metric_line",
     "shares_figure",
 ]
 
-# Blue and orange first, so that the two lines of most charts don't rest on telling red from green. Each has a
-# contrast of at least 3:1 (WCAG 2.2, 1.4.11) with the backgrounds of both themes.
+# Blue and orange come first: most charts have two lines, and colour-blind readers can tell these two apart.
+# Each colour has a contrast of at least 3:1 (WCAG 2.2, 1.4.11) with the backgrounds of both themes.
 PALETTE = ("#2f7fd1", "#d9730d", "#1a9e77", "#b65fb0", "#a88600", "#2a9fc0", "#c0504d", "#7a7f87")
 COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "not finite": "#d92d43"}
 X_AXES = {"step": "Step", "epoch": "Epoch", "time": "Minutes"}
 
-# Points drawn of one line: two for each of 1,200 columns of pixels, more than a chart is wide.
-MAX_POINTS = 2400
+MAX_POINTS = 2400  # of a line: two for each of 1,200 columns of pixels, which is wider than a chart
 MAX_MARKS = 400
-MAX_MARKERS = 100  # of a line drawn with markers: beyond, they only hide each other
+MAX_MARKERS = 100  # of a line; more would overlap
 MAX_RESUME_LABELS = 4
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve to draw. With ``smoothing`` (weight of the past, 0 ≤ w < 1) the raw curve shows faintly."""
+    """One curve to draw. With ``smoothing`` (weight of the past, 0 ≤ w < 1) the raw curve is faint."""
 
     name: str
     curve: Curve
@@ -49,19 +50,50 @@ class Line:
 
 
 def last_steps(curve: Curve, steps: int | None, end: float) -> Curve:
-    """Return the part of ``curve`` in the last ``steps`` steps before ``end``; all of it for None."""
+    """Return the part of ``curve`` in the last ``steps`` steps up to step ``end``; all of it for None."""
     if steps is None:
         return curve
     kept = curve.step > end - steps
     return Curve(curve.step[kept], curve.epoch[kept], curve.wall_time[kept], curve.y[kept])
 
 
-def downsample(y: Floats, points: int = MAX_POINTS) -> NDArray[np.intp]:
-    """Return the indices to draw of ``y``, ascending, about ``points`` of the finite ones at most.
+def metric_line(
+    snapshot: Snapshot,
+    split: str,
+    value: str,
+    name: str,
+    color: str,
+    smoothing: float,
+    window: int | None,
+    end: float,
+) -> Line:
+    """Return the line of a metric. Only training metrics are smoothed, and the learning rate never is.
 
-    The lowest and the highest finite value of each of ``points // 2`` equal stretches are kept, and both
-    ends: a spike of a single step always shows. (LTTB keeps one point of a stretch, and so loses a dip
-    beside a spike.)
+    Args:
+        snapshot: of the run.
+        split: ``train``, ``validation`` or ``test``.
+        value: the metric.
+        name: of the line.
+        color: of the line.
+        smoothing: weight of the past, 0 ≤ smoothing < 1.
+        window: how many last steps to show; None: all.
+        end: the step that these last steps end at.
+    """
+    smooths = split == "train" and value != "learning_rate"
+    curve = last_steps(snapshot.curve(split, value), window, end)
+    return Line(name, curve, color, smoothing if smooths else 0.0, markers=split != "train")
+
+
+def downsample(y: Floats, points: int = MAX_POINTS) -> NDArray[np.intp]:
+    """Return the indices of the values to draw, ascending; about ``points`` finite values at most.
+
+    ``y`` is divided into ``points // 2`` equal intervals, and the lowest and the highest finite value of each
+    are kept, as well as both ends. A spike of a single step is therefore always drawn. (LTTB keeps one point
+    of each interval and would lose a dip beside a spike.)
+
+    Args:
+        y: float64 [n].
+        points: how many to keep.
     """
     finite = np.flatnonzero(np.isfinite(y))
     if len(finite) <= points:
@@ -80,10 +112,19 @@ def curve_figure(
     resume_points: Sequence[ResumePoint] = (),
     height: int = 300,
 ) -> go.Figure:
-    """Draw ``lines`` over ``x_axis`` ("step", "epoch" or "time", minutes since the first point).
+    """Draw ``lines`` over ``x_axis``.
 
-    Values that aren't finite are marked in red on the frame at their place. The view that a reader zoomed to
-    survives new data: it is bound to the axes, not to the points.
+    Values that aren't finite are marked in red at the edge of the chart. The user's zoom is kept when new
+    data arrive, because ``uirevision`` depends only on the axes.
+
+    Args:
+        lines: those without points are left out.
+        title: of the chart.
+        x_axis: ``step``, ``epoch``, or ``time`` in minutes since the first point.
+        log_y: whether the vertical axis is logarithmic.
+        percent: whether values are shares, shown in percent.
+        resume_points: each is drawn as a vertical line.
+        height: in pixels.
     """
     figure = go.Figure()
     lines = [line for line in lines if len(line.curve)]
@@ -94,19 +135,8 @@ def curve_figure(
     if lines:
         _add_resume_points(figure, resume_points, lines[0].curve, x_axis, origin)
     figure.update_layout(
-        title={
-            "text": title,
-            "font": {"size": 15, "weight": 600},
-            "x": 0,
-            "xanchor": "left",
-            "y": 0.97,
-            "yanchor": "top",
-        },
-        template="none",
+        _base_layout(title, height),
         colorway=list(PALETTE),
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        height=height,
         margin={"l": 8, "r": 8, "t": 56, "b": 8},
         hovermode="x unified",
         showlegend=sum(trace.showlegend is not False for trace in figure.data) > 1,
@@ -128,6 +158,17 @@ def curve_figure(
         yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
     )
     return figure
+
+
+def _base_layout(title: str, height: int) -> dict[str, Any]:
+    font = {"size": 15, "weight": 600}
+    return {
+        "title": {"text": title, "font": font, "x": 0, "xanchor": "left", "y": 0.97, "yanchor": "top"},
+        "template": "none",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "height": height,
+    }
 
 
 def _x(curve: Curve, x_axis: str, origin: float) -> Floats:
@@ -167,7 +208,7 @@ def _add_line(figure: go.Figure, line: Line, x: Floats, percent: bool) -> None:
 
 
 def _drawn(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the points to draw, with a gap wherever a value that isn't finite lies between two of them."""
+    """Return the points to draw, with a gap (NaN) wherever a value between two of them isn't finite."""
     kept = downsample(y)
     gaps = np.searchsorted(kept, np.flatnonzero(~np.isfinite(y)))
     gaps = np.unique(gaps[(gaps > 0) & (gaps < len(kept))])
@@ -217,9 +258,14 @@ def _add_resume_points(
 
 
 def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> go.Figure:
-    """Draw a confusion matrix ``int64 [true, predicted]``; colour is the share of the true class's examples.
+    """Draw a confusion matrix. The colour of a cell is its share of the true class.
 
-    A square marker lies on every cell, ``customdata`` (true, predicted): heat maps can't be clicked.
+    Heat maps can't be clicked. An invisible square marker therefore lies on every cell, whose ``customdata``
+    is (true, predicted).
+
+    Args:
+        confusion: counts, int64 [true class, predicted class].
+        classes: their names.
     """
     count = len(classes)
     totals = confusion.sum(axis=1, keepdims=True)
@@ -247,7 +293,7 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> go
         marker={"symbol": "square", "size": 30, "opacity": 0},
         customdata=cells,
         hovertext=[
-            f"{classes[true]} taken for {classes[predicted]}: {confusion[true, predicted]:,}"
+            f"{classes[true]} predicted as {classes[predicted]}: {confusion[true, predicted]:,}"
             f" ({share[true, predicted]:.1%} of {classes[true]})"
             for true, predicted in cells
         ],
@@ -266,7 +312,12 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> go
 
 
 def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Figure:
-    """Draw a bar for each worker, of its shares of computing, communicating, and input or waiting."""
+    """Draw a bar for each worker with its shares of time.
+
+    Args:
+        shares: of compute, communication, and input or waiting, by the worker's name.
+        title: of the chart.
+    """
     names = list(shares)
     figure = go.Figure()
     kinds = (("compute", PALETTE[0]), ("communication", PALETTE[1]), ("input, waiting", PALETTE[7]))
@@ -280,14 +331,9 @@ def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Fi
             hovertemplate="%{x:.1%}",
         )
     figure.update_layout(
-        title={"text": title, "font": {"size": 15, "weight": 600}, "x": 0, "xanchor": "left", "y": 0.97,
-               "yanchor": "top"},
-        template="none",
+        _base_layout(title, max(300, 120 + 28 * len(names))),
         barmode="stack",
         bargap=0.4,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        height=max(300, 120 + 28 * len(names)),
         margin={"l": 8, "r": 16, "t": 56, "b": 8},
         hovermode="y unified",
         legend={
@@ -301,5 +347,5 @@ def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Fi
         uirevision="shares",
         xaxis={"range": [0, 1], "tickformat": ".0%", "automargin": True, "showgrid": False},
         yaxis={"autorange": "reversed", "automargin": True, "showgrid": False, "ticklabelstandoff": 6},
-    )  # fmt: skip
+    )
     return figure
