@@ -46,17 +46,17 @@ def data_uri(image: NDArray[np.uint8]) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def grid(predictions: Predictions, places: Iterable[int], top: int = 3) -> str:
-    """Return the HTML of a card for each position in ``places``, with the ``top`` most probable classes."""
-    cards = "".join(_card(predictions, int(place), top) for place in places)
+def grid(predictions: Predictions, indices: Iterable[int], top: int = 3) -> str:
+    """Return the HTML of a card for each of these examples, with the ``top`` most probable classes."""
+    cards = "".join(_card(predictions, int(index), top) for index in indices)
     return f'{STYLE}<ul class="lk-grid">{cards}</ul>'
 
 
-def _card(predictions: Predictions, place: int, top: int) -> str:
-    has, given = predictions.has[place], predictions.given[place]
+def _card(predictions: Predictions, index: int, top: int) -> str:
+    has, given = predictions.has[index], predictions.given[index]
     true, predicted = (html.escape(predictions.names(classes)) for classes in (has, given))
-    kind, mark = ("wrong", "✗") if predictions.wrong[place] else ("right", "✓")
-    shares = predictions.probabilities[place]
+    kind, mark = ("wrong", "✗") if predictions.wrong[index] else ("right", "✓")
+    shares = predictions.probabilities[index]
     shown = [
         number
         for rank, number in enumerate(np.argsort(-shares, kind="stable"))
@@ -70,9 +70,9 @@ def _card(predictions: Predictions, place: int, top: int) -> str:
         )
         for number in shown
     )
-    number = int(predictions.index[place])
+    number = int(predictions.index[index])
     return (
-        f'<li class="lk-card {kind}"><img src="{data_uri(predictions.images[place])}" loading="lazy" '
+        f'<li class="lk-card {kind}"><img src="{data_uri(predictions.images[index])}" loading="lazy" '
         f'alt="Test image {number}: {true}, predicted {predicted}">'
         f'<div class="lk-text"><div class="lk-head"><span>{mark} {predicted}</span>'
         f'<span style="opacity:.55">#{number}</span></div>'

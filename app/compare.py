@@ -5,9 +5,10 @@ from typing import Any
 import streamlit as st
 
 from app import frames, state
-from app.charts import PALETTE, curve_figure, metric_line
+from app.charts import PALETTE, curve_figure
 from app.configuration import flatten
 from app.controls import controls
+from app.lines import metric_line
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -74,7 +75,7 @@ def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
     names = unique_names([run for run, _ in snapshots])
     end = max((snapshot.last_step() for _, snapshot in snapshots), default=0)
     columns = st.columns(2 if len(shown) > 1 else 1)
-    for place, title in enumerate(name for name in VALUES if name in shown):
+    for number_shown, title in enumerate(name for name in VALUES if name in shown):
         split, value = VALUES[title]
         lines = [
             metric_line(snapshot, split, value, name, PALETTE[number], smoothing, window, end)
@@ -88,7 +89,7 @@ def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
             percent=value == "accuracy",
             height=380,
         )
-        with columns[place % len(columns)].container(border=True):
+        with columns[number_shown % len(columns)].container(border=True):
             frames.draw(figure, key=f"compare-{split}-{value}", label=title)
 
 

@@ -102,9 +102,9 @@ class _Table:
         table.extend(rows)
         return table._rows(np.argsort(table.columns["step"][: table.size], kind="stable"))
 
-    def _rows(self, places: Any) -> "_Table":
-        columns = {name: column[places] for name, column in self.columns.items()}
-        present = {name: column[places] for name, column in self.present.items()}
+    def _rows(self, indices: Any) -> "_Table":
+        columns = {name: column[indices] for name, column in self.columns.items()}
+        present = {name: column[indices] for name, column in self.present.items()}
         return _Table(columns, present, len(columns["step"]))
 
 

@@ -9,9 +9,10 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app import frames, state, workers
-from app.charts import COLORS, curve_figure, metric_line
+from app.charts import COLORS, curve_figure
 from app.controls import controls
 from app.curves import Snapshot
+from app.lines import metric_line
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
 

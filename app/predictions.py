@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app import cards, state
-from app.charts import confusion_figure
+from app.confusion import confusion_figure
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -108,15 +108,15 @@ def _clear() -> None:
 
 
 def _grid(predictions: Predictions, true: int | None, predicted: int | None, wrong_only: bool) -> None:
-    places = predictions.select(true, predicted, wrong_only)
-    if not len(places):
+    indices = predictions.select(true, predicted, wrong_only)
+    if not len(indices):
         st.info("No test image matches this selection.")
         return
-    pages = -(-len(places) // PAGE_SIZE)
+    pages = -(-len(indices) // PAGE_SIZE)
     number = min(st.session_state.get("page", 1), pages)
     first = (number - 1) * PAGE_SIZE
-    part = places[first : first + PAGE_SIZE]
-    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(places):,}, the most confident mistakes first")
+    part = indices[first : first + PAGE_SIZE]
+    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(indices):,}, the most confident mistakes first")
     st.html(cards.grid(predictions, part))
     if pages > 1:
         st.pagination(pages, key="page", bind="query-params")

@@ -11,8 +11,9 @@ import numpy as np
 import streamlit as st
 
 from app import frames
-from app.charts import PALETTE, Line, curve_figure, last_steps, shares_figure
+from app.charts import PALETTE, curve_figure, shares_figure
 from app.curves import Curve, Floats
+from app.lines import Line, last_steps
 from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, read_beats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.metrics import MetricsReader

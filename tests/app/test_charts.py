@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.charts import (
-    MAX_POINTS,
-    PALETTE,
-    Line,
-    confusion_figure,
-    curve_figure,
-    downsample,
-    last_steps,
-)
+from app.charts import PALETTE, curve_figure
+from app.confusion import confusion_figure
 from app.curves import Curve
+from app.lines import MAX_POINTS, Line, downsample, last_steps
 from labkit.run_directory.metrics import ResumePoint
 
 
@@ -30,13 +24,13 @@ def trace(figure, name: str):
     return next(trace for trace in figure.data if trace.name == name)
 
 
-@given(place=st.integers(0, 299_999), height=st.sampled_from([-50.0, 50.0]))
+@given(index=st.integers(0, 299_999), height=st.sampled_from([-50.0, 50.0]))
 @settings(max_examples=30, deadline=None)
-def test_a_spike_of_one_step_among_300000_is_drawn(place, height):
+def test_a_spike_of_one_step_among_300000_is_drawn(index, height):
     y = np.random.default_rng(0).normal(size=300_000)
-    y[place] = height
+    y[index] = height
     kept = downsample(y)
-    assert place in kept
+    assert index in kept
     assert len(kept) <= MAX_POINTS + 2
 
 
@@ -83,9 +77,9 @@ def test_a_curve_of_only_nan_is_marked():
 
 
 @pytest.mark.parametrize(
-    ("x_axis", "places"), [("step", (1, 3)), ("epoch", (0.1, 0.3)), ("time", (0.0, 0.2))]
+    ("x_axis", "expected"), [("step", (1, 3)), ("epoch", (0.1, 0.3)), ("time", (0.0, 0.2))]
 )
-def test_points_and_resume_points_on_every_axis(x_axis, places):
+def test_points_and_resume_points_on_every_axis(x_axis, expected):
     resume_point = ResumePoint(3, 1_700_000_000 + 18)
     figure = curve_figure(
         [Line("train", curve([3, 2, 1]), "#2f7fd1")],
@@ -94,8 +88,8 @@ def test_points_and_resume_points_on_every_axis(x_axis, places):
         resume_points=[resume_point],
     )
     drawn = trace(figure, "train")
-    assert (drawn.x[0], drawn.x[-1]) == pytest.approx(places)
-    assert figure.layout.shapes[0].x0 == pytest.approx(places[1])
+    assert (drawn.x[0], drawn.x[-1]) == pytest.approx(expected)
+    assert figure.layout.shapes[0].x0 == pytest.approx(expected[1])
     assert "resumed at 3" in [note.text for note in figure.layout.annotations]
 
 

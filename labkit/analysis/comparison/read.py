@@ -81,19 +81,19 @@ class Comparison:
     @property
     def command(self) -> str:
         """The shell command that makes this comparison."""
-        words = ["labkit", "compare", "--models", ",".join(self.request.models)]
-        words += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
+        arguments = ["labkit", "compare", "--models", ",".join(self.request.models)]
+        arguments += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
         if self.request.data_dir is not None:
-            words += ["--data-dir", self.request.data_dir]
+            arguments += ["--data-dir", self.request.data_dir]
         for name, value in self.request.budget.items():
             info = fields_by_name()[name]
             if value == info.default:
                 continue
             if isinstance(value, bool):
-                words.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
+                arguments.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
             else:
-                words += [info.flag, "none" if value is None else str(value)]
-        return shlex.join(words)
+                arguments += [info.flag, "none" if value is None else str(value)]
+        return shlex.join(arguments)
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the header and a row of cells for each model."""
