@@ -158,15 +158,15 @@ def show_tasks(run: RunDirectory) -> None:
 
 def _row(task: Task, workers: Workers) -> dict[str, Any]:
     beat = task.beat
-    # The chief writes the metrics of asynchronous workers; the step is that of the last row.
-    has_metrics = beat.name in workers.rows
+    rate, step = None, beat.step or None
+    if beat.name in workers.rows:  # the chief writes those of asynchronous workers
+        rate = float(workers.column(beat.name, "examples_per_second")[-1])
+        step = int(workers.column(beat.name, "step")[-1])
     return {
         "Task": beat.name,
         "State": task.state + (f": {beat.message}" if beat.phase == "lost" and beat.message else ""),
-        "Examples per second": float(workers.column(beat.name, "examples_per_second")[-1])
-        if has_metrics
-        else None,
-        "Step": int(workers.column(beat.name, "step")[-1]) if has_metrics else beat.step or None,
+        "Examples per second": rate,
+        "Step": step,
         "Last heartbeat": "–" if task.state == "ended" else f"{_span(task.age)} ago",
         "Address": beat.address,
         "Process": f"{beat.pid} on {beat.host}",

@@ -120,9 +120,8 @@ def _place_labels(axis: "Axes", labels: list["Annotation"]) -> None:
         outside = box.x0 < axis.bbox.x0 or box.x1 > axis.bbox.x1 or box.y0 < axis.bbox.y0
         return 100 * (outside + box.count_overlaps(placed)) + box.count_overlaps(drawn)
 
-    for label in sorted(
-        labels, key=lambda label: -label.xy[1]
-    ):  # best model first, so that it gets the upper position
+    # The best model comes first, so that its label gets the upper position.
+    for label in sorted(labels, key=lambda label: -label.xy[1]):
         label.set_in_layout(False)
         _move(label, min(LABEL_POSITIONS, key=lambda position: covered(label, position)))
         placed.append(label.get_window_extent())
