@@ -1,1 +1,1 @@
-"""The dashboard: it reads run directories, writes nothing, and never imports TensorFlow."""
+"""The dashboard. It only reads run directories, and never imports TensorFlow."""

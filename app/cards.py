@@ -1,4 +1,4 @@
-"""Test images with their classes and probabilities, as HTML."""
+"""Cards that show test images with their classes and probabilities, as HTML."""
 
 import base64
 import html
@@ -13,7 +13,7 @@ from labkit.analysis.predictions import Predictions
 
 __all__ = ["data_uri", "grid"]
 
-# Colours come from currentColor and translucent tints, so that they fit the light theme and the dark one.
+# currentColor and translucent tints fit both the light and the dark theme.
 STYLE = """
 <style>
 .lk-grid {display: grid; grid-template-columns: repeat(auto-fill, minmax(152px, 1fr)); gap: 14px;
@@ -40,23 +40,23 @@ STYLE = """
 
 
 def data_uri(image: NDArray[np.uint8]) -> str:
-    """Return ``uint8 [height, width, 1 or 3]`` as the URI of a PNG, to be enlarged by the page."""
+    """Return an image, uint8 [height, width, 1 or 3], as the data URI of a PNG in its original size."""
     buffer = io.BytesIO()
     Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(buffer, "PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def grid(predictions: Predictions, places: Iterable[int], top: int = 3) -> str:
-    """Return the examples at ``places`` as a list of cards with their ``top`` most probable classes."""
-    cards = "".join(_card(predictions, int(place), top) for place in places)
+def grid(predictions: Predictions, indices: Iterable[int], top: int = 3) -> str:
+    """Return the HTML of a card for each of these examples, with the ``top`` most probable classes."""
+    cards = "".join(_card(predictions, int(index), top) for index in indices)
     return f'{STYLE}<ul class="lk-grid">{cards}</ul>'
 
 
-def _card(predictions: Predictions, place: int, top: int) -> str:
-    has, given = predictions.has[place], predictions.given[place]
+def _card(predictions: Predictions, index: int, top: int) -> str:
+    has, given = predictions.has[index], predictions.given[index]
     true, predicted = (html.escape(predictions.names(classes)) for classes in (has, given))
-    kind, mark = ("wrong", "✗") if predictions.wrong[place] else ("right", "✓")
-    shares = predictions.probabilities[place]
+    kind, mark = ("wrong", "✗") if predictions.wrong[index] else ("right", "✓")
+    shares = predictions.probabilities[index]
     shown = [
         number
         for rank, number in enumerate(np.argsort(-shares, kind="stable"))
@@ -70,9 +70,9 @@ def _card(predictions: Predictions, place: int, top: int) -> str:
         )
         for number in shown
     )
-    number = int(predictions.index[place])
+    number = int(predictions.index[index])
     return (
-        f'<li class="lk-card {kind}"><img src="{data_uri(predictions.images[place])}" loading="lazy" '
+        f'<li class="lk-card {kind}"><img src="{data_uri(predictions.images[index])}" loading="lazy" '
         f'alt="Test image {number}: {true}, predicted {predicted}">'
         f'<div class="lk-text"><div class="lk-head"><span>{mark} {predicted}</span>'
         f'<span style="opacity:.55">#{number}</span></div>'

@@ -1,13 +1,14 @@
-"""The comparison page: curves of several runs in one frame, and how their configurations differ."""
+"""The comparison page: curves of several runs in one chart, and the differences of their configurations."""
 
 from typing import Any
 
 import streamlit as st
 
 from app import frames, state
-from app.charts import PALETTE, Line, curve_figure, last_steps
+from app.charts import PALETTE, curve_figure
 from app.configuration import flatten
-from app.live import controls
+from app.controls import controls
+from app.lines import metric_line
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -27,7 +28,7 @@ VALUES = {
 
 
 def page() -> None:
-    """Draw the comparison of the runs chosen here; the one of the sidebar is among them at first."""
+    """Draw the comparison of the selected runs. At first, the sidebar's run is one of them."""
     st.subheader("Compare runs", anchor=False)
     labels = state.run_labels()
     chosen_elsewhere = st.session_state.get("run")
@@ -43,7 +44,7 @@ def page() -> None:
     )
     runs = [run for run in map(state.find_run, chosen) if run.exists()]
     if not runs:
-        st.info("Choose runs to compare.")
+        st.info("Choose the runs to compare.")
         return
     frames.prepare()
     shown = st.pills(
@@ -65,26 +66,20 @@ def page() -> None:
 
 def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
     x_axis, smoothing, window, log_y = controls()
-    metrics = []
+    snapshots = []
     for run in runs:
         try:
-            metrics.append((run, state.curves(run)))
+            snapshots.append((run, state.curves(run)))
         except OSError as error:
             st.error(f"`{run.metrics_path}` can't be read: {error.strerror}")
-    names = unique_names([run for run, _ in metrics])
-    end = max((snapshot.last_step() for _, snapshot in metrics), default=0)
+    names = unique_names([run for run, _ in snapshots])
+    end = max((snapshot.last_step() for _, snapshot in snapshots), default=0)
     columns = st.columns(2 if len(shown) > 1 else 1)
-    for place, title in enumerate(name for name in VALUES if name in shown):
+    for number_shown, title in enumerate(name for name in VALUES if name in shown):
         split, value = VALUES[title]
         lines = [
-            Line(
-                name,
-                last_steps(snapshot.curve(split, value), window, end),
-                PALETTE[number],
-                smoothing if split == "train" and value != "learning_rate" else 0.0,
-                markers=split != "train",
-            )
-            for number, (name, (_, snapshot)) in enumerate(zip(names, metrics, strict=True))
+            metric_line(snapshot, split, value, name, PALETTE[number], smoothing, window, end)
+            for number, (name, (_, snapshot)) in enumerate(zip(names, snapshots, strict=True))
         ]
         figure = curve_figure(
             lines,
@@ -94,18 +89,18 @@ def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
             percent=value == "accuracy",
             height=380,
         )
-        with columns[place % len(columns)].container(border=True):
+        with columns[number_shown % len(columns)].container(border=True):
             frames.draw(figure, key=f"compare-{split}-{value}", label=title)
 
 
 def unique_names(runs: list[RunDirectory]) -> list[str]:
-    """Return the runs' names, with the folder before those that two of them share."""
+    """Return the names of the runs, or the path of each run whose name isn't unique."""
     names = [run.name for run in runs]
     return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def differences(configurations: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """Return a row for each setting that the runs don't agree on, a column for each run."""
+    """Return a row for each setting that differs between the runs, with the text of each run by its name."""
     flat = {name: dict(flatten(configuration)) for name, configuration in configurations.items()}
     settings = dict.fromkeys(setting for values in flat.values() for setting in values)
     rows = []
@@ -128,8 +123,8 @@ def _table(runs: list[RunDirectory]) -> None:
         except RecursionError:
             st.warning(f"{run.config_path} is nested too deeply to be compared")
     rows = differences(configurations)
-    st.markdown("**Configuration: what differs**")
+    st.markdown("**Configuration: differences**")
     if rows:
         st.dataframe(rows, hide_index=True, column_config={"setting": "Setting"})
     else:
-        st.caption("Nothing: these runs share one configuration.")
+        st.caption("These runs have the same configuration.")

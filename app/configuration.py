@@ -1,4 +1,4 @@
-"""The configuration page: what the run was told, what it ran on, the end of its log."""
+"""The configuration page: the configuration of a run, its environment, and the end of its log."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ __all__ = ["flatten", "page"]
 
 
 def page() -> None:
-    """Draw the page of the chosen run."""
+    """Draw the page of the selected run."""
     run = state.selected_run()
     st.subheader(f"Configuration · {run.name}", anchor=False)
     st.caption(f"`{run.path}`")
@@ -38,7 +38,7 @@ def page() -> None:
             except RecursionError:
                 st.error(f"{run.environment_path} is nested too deeply to be shown")
         else:
-            st.caption("None recorded yet (no readable `environment.json`).")
+            st.caption("No environment is recorded yet (no readable `environment.json`).")
     st.markdown("**Log** · the end of `out.log`")
 
     @st.fragment(run_every=2.0, key="log")
@@ -47,18 +47,18 @@ def page() -> None:
         if text:
             st.code(text, language=None, height=420)
         else:
-            st.caption("Nothing was logged yet.")
+            st.caption("The log is empty.")
 
     log()
 
 
 def shell_line(command: Any) -> str:
-    """Return a recorded command, a list of arguments, as a line to paste into a shell."""
+    """Return a recorded command, a list of arguments, as a line for a shell."""
     return shlex.join(map(str, command)) if isinstance(command, list) else str(command)
 
 
 def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of nested objects as (dotted name, text); lists are leaves."""
+    """Yield each leaf of nested objects as (dotted name, text). Lists are leaves."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from flatten(inner, f"{name}.{key}" if name else str(key))
@@ -67,8 +67,8 @@ def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _sections(values: dict[str, Any]) -> None:
-    """Draw a table for each nested object, and one for what isn't nested."""
-    # Before anything is drawn: a section that is nested too deeply leaves no half page.
+    """Draw a table for each nested object, and one for the other values."""
+    # Raises RecursionError for deep nesting before anything is drawn.
     for _ in flatten(values):
         pass
     plain = {name: value for name, value in values.items() if not isinstance(value, dict)}

@@ -1,4 +1,4 @@
-"""The metrics of one run as growing NumPy columns, following its files by byte offset."""
+"""The metrics of one run as NumPy columns that grow with the run's files."""
 
 import threading
 from dataclasses import dataclass, field
@@ -17,18 +17,16 @@ AXES = ("step", "epoch", "wall_time")
 VALUES = ("loss", "accuracy", "top5_accuracy", "learning_rate", "examples_per_second", "input_wait_fraction")
 COLUMNS = (*AXES, *VALUES)
 
-# Bytes parsed at a time: some 14,000 rows, which take about 12 MB as dicts.
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 22  # parsed at a time: some 14,000 rows, which take about 12 MB as dicts
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one value of one split in order of step: ``float64 [points]`` each.
+    """One metric of one split in order of step, float64 [points] each.
 
-    ``y`` may hold NaN and ±Infinity: they are what the run wrote. ``wall_time`` is in seconds since
-    the epoch.
+    ``y`` may hold NaN and infinities, as the run wrote them. ``wall_time`` is in seconds since 1970.
     """
 
     step: Floats
@@ -40,21 +38,21 @@ class Curve:
         return len(self.y)
 
     def last(self) -> float | None:
-        """Return the newest value, None where there is none."""
+        """Return the value of the last step; None if there is none."""
         return float(self.y[-1]) if len(self.y) else None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a run's metrics were at one poll; later polls don't change it."""
+    """The metrics of a run at one poll. Later polls don't change it."""
 
     tables: dict[str, "_Table"]
     resume_points: tuple[ResumePoint, ...]
     damaged_lines: int
-    version: int  # grows with every change, so that equal versions mean equal contents
+    version: int  # grows with every change: equal versions mean equal contents
 
     def curve(self, split: str, value: str) -> Curve:
-        """Return the points of ``value`` in ``split``; rows that don't have the value are left out."""
+        """Return the metric ``value`` of ``split``. Rows that don't have it are left out."""
         table = self.tables.get(split)
         if table is None:
             return Curve(*(np.empty(0) for _ in range(4)))
@@ -65,14 +63,14 @@ class Snapshot:
         return Curve(*columns)
 
     def last_step(self) -> int:
-        """Return the last completed training step that was written, 0 before the first."""
+        """Return the last recorded training step; 0 before the first."""
         last = self.curve("train", "loss")
         return int(last.step[-1]) if len(last) and np.isfinite(last.step[-1]) else 0
 
 
 @dataclass
 class _Table:
-    """Rows of one split. The buffers grow by doubling; what was handed out is never written again."""
+    """The rows of one split. The buffers grow by doubling. Rows of a view are never overwritten."""
 
     columns: dict[str, Floats] = field(default_factory=lambda: {name: np.empty(0) for name in COLUMNS})
     present: dict[str, NDArray[np.bool_]] = field(
@@ -89,7 +87,7 @@ class _Table:
         self.size = end
 
     def drop_after(self, step: int) -> None:
-        """Forget rows beyond ``step``; copies, so that views handed out before stay what they were."""
+        """Drop rows of later steps than ``step``. The buffers are copied, so earlier views don't change."""
         kept = self.columns["step"][: self.size] <= step
         self.columns = {name: column[: self.size][kept] for name, column in self.columns.items()}
         self.present = {name: column[: self.size][kept] for name, column in self.present.items()}
@@ -99,14 +97,14 @@ class _Table:
         return self._rows(slice(self.size))
 
     def ordered_with(self, rows: list[dict[str, Any]]) -> "_Table":
-        """Return another table that holds ``rows`` too, in order of step."""
-        table = self.view()  # its buffers are full, so that what is added goes into new ones
+        """Return a new table that also holds ``rows``, in order of step."""
+        table = self.view()  # its buffers are full, so ``extend`` makes new ones
         table.extend(rows)
         return table._rows(np.argsort(table.columns["step"][: table.size], kind="stable"))
 
-    def _rows(self, places: Any) -> "_Table":
-        columns = {name: column[places] for name, column in self.columns.items()}
-        present = {name: column[places] for name, column in self.present.items()}
+    def _rows(self, indices: Any) -> "_Table":
+        columns = {name: column[indices] for name, column in self.columns.items()}
+        present = {name: column[indices] for name, column in self.present.items()}
         return _Table(columns, present, len(columns["step"]))
 
 
@@ -138,7 +136,7 @@ def _number(value: Any) -> float | None:
 
 
 class CurveStore:
-    """Follows one ``metrics.jsonl`` and the evaluations beside it; several sessions may poll at once."""
+    """Follows ``metrics.jsonl`` and ``evaluations.jsonl`` of a run. Several sessions may poll at once."""
 
     def __init__(self, path: Path) -> None:
         self._reader = MetricsReader(path, keep_rows=False)
@@ -151,7 +149,7 @@ class CurveStore:
         self._merged: tuple[int, dict[str, _Table]] = (-1, {})
 
     def poll(self) -> Snapshot:
-        """Read what was appended and return all that counts now. Raises OSError for an unreadable file."""
+        """Read what was appended and return the current metrics. Raises OSError for an unreadable file."""
         with self._lock:
             while True:
                 self._take(self._reader.poll(BLOCK_BYTES))
@@ -170,10 +168,10 @@ class CurveStore:
             )
 
     def _merge(self) -> dict[str, _Table]:
-        """Return what counts now: the rows of the training first, then those beside it for other steps."""
+        """Return the rows of ``metrics.jsonl``, and those of ``evaluations.jsonl`` for other steps."""
         tables = {split: table.view() for split, table in self._tables.items() if table.size}
         beside = evaluations_that_count(self._evaluations.rows, self._reader.resume_points)
-        for split in SPLITS[1:]:  # the first one's curve is that of the training's own batches
+        for split in SPLITS[1:]:  # training rows are only in metrics.jsonl
             known = set(tables[split].columns["step"].tolist()) if split in tables else set()
             rows = [
                 row for row in beside if row.get("split") == split and _number(row.get("step")) is not None

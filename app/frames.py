@@ -1,7 +1,8 @@
-"""Plotly figures that take new points in place.
+"""Plotly charts that are updated in place.
 
-``st.plotly_chart`` builds a chart anew whenever its figure changes: once a second, a reader's zoom would be
-lost and the page would flicker. A frame keeps its chart and hands the new figure to ``Plotly.react``.
+``st.plotly_chart`` rebuilds the chart whenever its figure changes. On a page that is refreshed every second
+it would flicker and lose the user's zoom. The component here keeps its chart and passes new figures to
+``Plotly.react``.
 """
 
 import plotly.graph_objects as go
@@ -22,7 +23,7 @@ CSS = """
 .lk-frame .modebar-group, .lk-frame .modebar { background: transparent !important; }
 """
 
-# The host element outlives the calls: one comes with each new figure, the returned function with the last.
+# The function is called for each new figure and reuses the host element. The returned function cleans up.
 JS = """
 export default function ({ data, parentElement }) {
   let host = parentElement.querySelector('.lk-frame');
@@ -53,12 +54,12 @@ export default function ({ data, parentElement }) {
 
 
 def prepare() -> None:
-    """Bring Plotly's code to the page. Call it outside of fragments: it is 5 MB, sent once to a browser."""
+    """Load Plotly's code (5 MB, sent once to a browser) into the page. Call it outside of fragments."""
     code = get_plotlyjs() + "\nexport default function () {}\n"
     st.components.v2.component("labkit_plotly", js=code)(key="plotly-code", height=1)
 
 
 def draw(figure: go.Figure, *, key: str, label: str) -> None:
-    """Show ``figure``, or bring the one that was drawn under ``key`` up to date. ``label`` is read aloud."""
+    """Draw ``figure``, or update the one drawn under ``key``. ``label`` is for screen readers."""
     frame = st.components.v2.component("labkit_frame", css=CSS, js=JS, isolate_styles=False)
     frame(key=key, data={"figure": figure.to_json(validate=False), "label": label}, height="content")

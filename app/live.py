@@ -1,4 +1,4 @@
-"""The live page: where a run stands, and its curves, moving while it trains."""
+"""The live page: the state of a run and its curves, updated while it trains."""
 
 import math
 import time
@@ -9,18 +9,19 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app import frames, state, workers
-from app.charts import COLORS, X_AXES, Line, curve_figure, last_steps
+from app.charts import COLORS, curve_figure
+from app.controls import controls
 from app.curves import Snapshot
+from app.lines import metric_line
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
 
 __all__ = ["page"]
 
-# Seconds between two looks at a run that trains.
-REFRESH_SECONDS = 1.0
+REFRESH_SECONDS = 1.0  # of a run that trains
 
-# What each state is called, its colour and icon, and whether it can still change within a second.
+# The label, colour and icon of each state, and whether the page is refreshed every second.
 STATES = {
     "starting": ("starting", "blue", ":material/hourglass_top:", True),
     "running": ("running", "green", ":material/play_circle:", True),
@@ -32,7 +33,7 @@ STATES = {
     "no status": ("no status yet", "gray", ":material/help:", True),
 }
 
-# Title, value, whether it is a share, whether the logarithmic scale applies.
+# Title, metric, whether it is shown in percent, whether the logarithmic scale applies.
 CHARTS = (
     ("Loss", "loss", False, True),
     ("Accuracy", "accuracy", True, False),
@@ -40,23 +41,21 @@ CHARTS = (
     ("Examples per second", "examples_per_second", False, False),
 )
 
-WINDOWS = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
-
 
 def page() -> None:
-    """Draw the page of the chosen run."""
+    """Draw the page of the selected run."""
     run = state.selected_run()
     frames.prepare()
-    changes = _changes_by_the_second(run)
+    refreshes = _is_refreshed(run)
 
-    @st.fragment(run_every=REFRESH_SECONDS if changes else None, key="live")
+    @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
     def panel() -> None:
         _panel(run)
-        if changes and not _changes_by_the_second(run):
+        if refreshes and not _is_refreshed(run):
             st.rerun()
 
     panel()
-    if not changes:  # it may be resumed, or its last checkpoints evaluated, while the page is open
+    if not refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
         state.watch("status", lambda: (run.last_active(), _evaluated_at(run)))
 
 
@@ -65,7 +64,7 @@ def _liveness(status: Status | None) -> str:
     return liveness if liveness in STATES else "no status"
 
 
-def _changes_by_the_second(run: RunDirectory) -> bool:
+def _is_refreshed(run: RunDirectory) -> bool:
     return STATES[_liveness(run.read_status())][3]
 
 
@@ -84,7 +83,7 @@ def _panel(run: RunDirectory) -> None:
         st.error(f"`{run.metrics_path}` can't be read: {error.strerror}")
         return
     _header(run, status, metrics)
-    _setting(run)
+    _environment(run)
     workers.show_tasks(run)
     _figures(run, metrics)
 
@@ -96,18 +95,18 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
     if status is None:
-        st.caption("The run has not said yet where it stands (no readable `status.json`).")
+        st.caption("The run has not written its status yet (no readable `status.json`).")
     elif liveness == "lost":
         st.error(
-            f"Its process {status.pid} no longer exists, and it said nothing before. "
-            "The same command again goes on from the last checkpoint.",
+            f"Process {status.pid} no longer exists and gave no reason. "
+            "Run the same command again to resume from the last checkpoint.",
             icon=":material/skull:",
         )
     elif liveness == "stalled":
-        silent = duration(time.time() - status.heartbeat)
-        st.warning(f"Nothing was heard from it for {silent}. Its process may hang or its disk be gone.")
+        age = duration(time.time() - status.heartbeat)
+        st.warning(f"The last heartbeat was {age} ago. The process may hang, or its disk may be unavailable.")
     elif liveness == "failed":
-        st.error(status.message or "It failed and gave no reason.", icon=":material/error:")
+        st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message:
         st.caption(status.message)
     step = max(status.step if status else 0, metrics.last_step())
@@ -116,10 +115,10 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}")
     else:
         st.caption(f"Step {step:,}")
-    _figures_of_merit(status, liveness, metrics)
+    _key_metrics(status, liveness, metrics)
 
 
-def _figures_of_merit(status: Status | None, liveness: str, metrics: Snapshot) -> None:
+def _key_metrics(status: Status | None, liveness: str, metrics: Snapshot) -> None:
     best = metrics.curve("validation", "accuracy").y
     best = best[~_nan(best)]
     tests = metrics.curve("test", "accuracy")
@@ -142,7 +141,7 @@ def _figures_of_merit(status: Status | None, liveness: str, metrics: Snapshot) -
         (test_label, _number(test, ".2%")),
         ("Examples per second", _number(rate, ",.0f")),
         ("Elapsed", duration(elapsed)),
-        ("Time to go", duration(eta)),
+        ("Time left", duration(eta)),
     ]
     for column, (label, value) in zip(st.columns(len(cells)), cells, strict=True):
         column.metric(label, value)
@@ -161,7 +160,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time span for people: ``42 s``, ``3 min 05 s``, ``2 h 07 min``, ``3 d 04 h``; – for none."""
+    """Return a time span as text: ``42 s``, ``3 min 05 s``, ``2 h 07 min``, ``3 d 04 h``; – if unknown."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return "–"
     whole = round(seconds)
@@ -170,11 +169,11 @@ def duration(seconds: float | None) -> str:
     for large, small, size, part in (("min", "s", 60, 1), ("h", "min", 3600, 60), ("d", "h", 86400, 3600)):
         if whole < size * (60 if large != "h" else 24) or large == "d":
             return f"{whole // size} {large} {whole % size // part:02d} {small}"
-    raise AssertionError("the last unit takes everything")
+    raise AssertionError("the last unit has no limit")
 
 
-def _setting(run: RunDirectory) -> None:
-    """Say which data and devices the run uses, and whatever it announced about them."""
+def _environment(run: RunDirectory) -> None:
+    """Show the data set and devices of the run, and the notes that it recorded about them."""
     environment = run.read_environment()
     if banner := environment.get("banner"):
         st.info(str(banner), icon=":material/developer_board:")
@@ -182,7 +181,10 @@ def _setting(run: RunDirectory) -> None:
     data = data if isinstance(data, dict) else {}
     name, reason = data.get("dataset"), data.get("chosen_because")
     if name == "shapes" and data.get("asked_for") == "auto":
-        st.info(f"The embedded **shapes**, not CIFAR-10. {reason or ''}", icon=":material/dataset:")
+        st.info(
+            f"The data set is the built-in **shapes**, not CIFAR-10. {reason or ''}",
+            icon=":material/dataset:",
+        )
     parts = [f"Data set: {name}"] if name else []
     devices = environment.get("description")
     if isinstance(devices, str) and devices:
@@ -191,28 +193,19 @@ def _setting(run: RunDirectory) -> None:
         st.caption(" · ".join(parts))
 
 
-def configured(run: RunDirectory, owner: str, name: str) -> Any:
-    """Return one configured value, None where there is none."""
-    try:
-        section = run.read_config().get(owner)
-    except (ValueError, RecursionError):
-        return None
-    return section.get(name) if isinstance(section, dict) else None
-
-
 def _figures(run: RunDirectory, metrics: Snapshot) -> None:
     x_axis, smoothing, window, log_y = controls()
     if not metrics.tables:
-        st.info("No metrics yet: the first point shows within a second of the first step.")
+        st.info("There are no metrics yet. The first point appears within a second of the first step.")
         return
     if metrics.damaged_lines:
         st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
-    # A figure is made anew only when its points or the way to show them have changed.
+    # Figures are made again only when the metrics or the options have changed.
     wanted = (run.path, metrics.version, x_axis, smoothing, window, log_y)
-    if st.session_state.get("live_metrics_of") != wanted:
-        st.session_state["live_metrics"] = make_metrics(metrics, x_axis, smoothing, window, log_y)
-        st.session_state["live_metrics_of"] = wanted
-    charts = list(zip(CHARTS, st.session_state["live_metrics"], strict=True))
+    if st.session_state.get("live_figures_of") != wanted:
+        st.session_state["live_figures"] = make_figures(metrics, x_axis, smoothing, window, log_y)
+        st.session_state["live_figures_of"] = wanted
+    charts = list(zip(CHARTS, st.session_state["live_figures"], strict=True))
     for row in (charts[:2], charts[2:]):
         for column, ((title, value, _, _), figure) in zip(st.columns(2), row, strict=True):
             with column.container(border=True):
@@ -220,37 +213,7 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
     workers.show_rates(run, x_axis, smoothing, window, metrics.last_step())
 
 
-def controls() -> tuple[str, float, int | None, bool]:
-    """Draw the chart options, mirrored in the URL; return x axis, smoothing, last steps, log scale."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="large"):
-        x_axis = st.segmented_control(
-            "Over",
-            list(X_AXES),
-            default="step",
-            format_func=lambda name: {"step": "Step", "epoch": "Epoch", "time": "Time"}[name],
-            key="x",
-            required=True,
-            bind="query-params",
-        )
-        smoothing = st.slider(
-            "Smoothing",
-            0.0,
-            0.99,
-            0.6,
-            0.01,
-            key="smoothing",
-            bind="query-params",
-            width=240,
-            help="Weight of the past in a moving average of the training curves; raw ones show faintly.",
-        )
-        window = st.selectbox(
-            "Steps", list(WINDOWS), key="steps", bind="query-params", width=180, filter_mode=None
-        )
-        log_y = st.toggle("Logarithmic", key="log", bind="query-params", help="Of loss and learning rate.")
-    return x_axis or "step", smoothing, WINDOWS[window], log_y
-
-
-def make_metrics(
+def make_figures(
     metrics: Snapshot, x_axis: str, smoothing: float, window: int | None, log_y: bool
 ) -> Sequence[go.Figure]:
     """Return the figures of ``CHARTS`` in order."""
@@ -258,13 +221,7 @@ def make_metrics(
     end = metrics.last_step()
     for title, value, percent, logarithmic in CHARTS:
         lines = [
-            Line(
-                split,
-                last_steps(metrics.curve(split, value), window, end),
-                COLORS[split],
-                smoothing if split == "train" and value != "learning_rate" else 0.0,
-                markers=split != "train",
-            )
+            metric_line(metrics, split, value, split, COLORS[split], smoothing, window, end)
             for split in ("train", "validation", "test")
         ]
         resume_points = [

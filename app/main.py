@@ -1,11 +1,11 @@
-"""The dashboard's entry: `streamlit run app/main.py`. Navigation only; each page is a file of its own."""
+"""The entry of the dashboard, `streamlit run app/main.py`: its navigation. Each page has its own module."""
 
 import sys
 from pathlib import Path
 
 import streamlit as st
 
-# Streamlit puts this file's folder on the path, not the checkout that it belongs to.
+# Streamlit adds this file's folder to the path, but not the checkout that holds the packages.
 CHECKOUT = str(Path(__file__).resolve().parents[1])
 if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
@@ -27,7 +27,7 @@ def main() -> None:
             st.Page(
                 configuration.page, title="Configuration", icon=":material/tune:", url_path="configuration"
             ),
-            # Streamlit serves the default page at the root alone; a typed address has its name.
+            # Streamlit serves the default page only at the root. This one answers /live.
             st.Page(live.page, title="Live", url_path="live", visibility="hidden"),
         ]
     )

@@ -1,4 +1,4 @@
-"""The predictions page: test images, what they are, what the model takes them for; mistakes first."""
+"""The predictions page: test images with true and predicted classes, the most confident mistakes first."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app import cards, state
-from app.charts import confusion_figure
+from app.confusion import confusion_figure
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -18,7 +18,7 @@ ANY = "any"
 
 
 def page() -> None:
-    """Draw the page of the chosen run."""
+    """Draw the page of the selected run."""
     run = state.selected_run()
     st.subheader(f"Predictions · {run.name}", anchor=False)
     state.watch(f"predictions-{run.path}", lambda: signature(run))
@@ -37,7 +37,7 @@ def page() -> None:
 
 @st.cache_resource(max_entries=4, show_spinner="Reading predictions…")
 def _load(path: Path, files: tuple[tuple[int, int], ...]) -> Predictions:
-    # `files` is part of the key: replaced files are read again.
+    # `files` is part of the cache's key, so that replaced files are read again.
     return load_predictions(RunDirectory(path))
 
 
@@ -45,10 +45,10 @@ def _read(run: RunDirectory) -> Predictions | None:
     try:
         return _load(run.path, signature(run))
     except FileNotFoundError:
-        st.info("This run has no predictions yet. They are written by:", icon=":material/grid_view:")
+        st.info("This run has no predictions yet. To write them:", icon=":material/grid_view:")
         st.code(f"labkit evaluate {run.path}", language="bash")
     except InputError as error:
-        st.error(f"{error}. To write it anew:", icon=":material/broken_image:")
+        st.error(f"{error}. To write it again:", icon=":material/broken_image:")
         st.code(f"labkit evaluate {run.path}", language="bash")
     return None
 
@@ -58,20 +58,20 @@ def _summary(predictions: Predictions) -> None:
     wrong = int(predictions.wrong.sum())
     accuracy = f"{1 - wrong / len(predictions):.2%}" if len(predictions) else "–"
     if predictions.multi_label:
-        of_loss = [
+        scores = [
             ("Exact match", accuracy),
             ("Micro F1", _number(summary.get("f1_micro"), ".4f")),
             ("Macro F1", _number(summary.get("f1_macro"), ".4f")),
         ]
     else:
-        of_loss = [
+        scores = [
             ("Accuracy", accuracy),
             ("Top-5 accuracy", _number(summary.get("top5_accuracy"), ".2%")),
         ]
     cells = [
         ("Test images", f"{len(predictions):,}"),
         ("Wrong", f"{wrong:,}"),
-        *of_loss,
+        *scores,
         ("Loss", _number(summary.get("loss"), ".4f")),
         ("Checkpoint of step", _number(summary.get("checkpoint_step"), ",")),
     ]
@@ -108,15 +108,15 @@ def _clear() -> None:
 
 
 def _grid(predictions: Predictions, true: int | None, predicted: int | None, wrong_only: bool) -> None:
-    places = predictions.select(true, predicted, wrong_only)
-    if not len(places):
-        st.info("No test image fits this choice.")
+    indices = predictions.select(true, predicted, wrong_only)
+    if not len(indices):
+        st.info("No test image matches this selection.")
         return
-    pages = -(-len(places) // PAGE_SIZE)
+    pages = -(-len(indices) // PAGE_SIZE)
     number = min(st.session_state.get("page", 1), pages)
     first = (number - 1) * PAGE_SIZE
-    part = places[first : first + PAGE_SIZE]
-    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(places):,}, the most confident mistakes first")
+    part = indices[first : first + PAGE_SIZE]
+    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(indices):,}, the most confident mistakes first")
     st.html(cards.grid(predictions, part))
     if pages > 1:
         st.pagination(pages, key="page", bind="query-params")
@@ -126,11 +126,11 @@ def _confusion(predictions: Predictions, run: RunDirectory) -> None:
     if predictions.confusion is None:
         st.markdown("**Confusion**")
         st.caption(
-            "Images have several labels, each predicted for itself: none is taken for another, so there is "
-            "no confusion matrix. An image is wrong where a label is missing or too many."
+            "There is no confusion matrix for images with several labels. A prediction is wrong if a label "
+            "is missing or wrongly added."
         )
         return
-    st.markdown("**Confusion matrix** · click a cell to see its images")
+    st.markdown("**Confusion matrix** · click a cell to show its images")
     key = f"confusion-{run.path}"
 
     def pick() -> None:

@@ -1,4 +1,4 @@
-"""What the pages share: the chosen run, mirrored in the URL, and what was read from disk."""
+"""State that the pages share: the selected run, mirrored in the URL, and the metrics read so far."""
 
 import os
 from collections import Counter
@@ -23,27 +23,26 @@ __all__ = [
     "watch",
 ]
 
-# Seconds between two looks at what changes seldom: the list of runs, a run that has ended.
-WATCH_SECONDS = 5.0
+WATCH_SECONDS = 5.0  # between two checks of what changes rarely: the list of runs, a run that has ended
 
 
 def refuse_open_server() -> None:
-    """Stop with an explanation where the server listens on all interfaces and nobody asked for that.
+    """Stop with an explanation if the server listens on all interfaces because no address was set.
 
-    ``app/.streamlit/config.toml`` binds it to loopback; this is for the day that the file isn't there.
+    ``app/.streamlit/config.toml`` binds the server to loopback; this check is for when that file is missing.
     """
     if not st.get_option("server.address"):
         st.error(
-            "This server would answer every machine in the network, because no address was given. "
-            "Start it with `--server.address 127.0.0.1`, or name the address to open.",
+            "No server address is set, so this server would answer every machine in the network. "
+            "Start it with `--server.address 127.0.0.1`, or with the address that it shall answer on.",
             icon=":material/lock:",
         )
         st.stop()
 
 
 def run_folders() -> list[Path]:
-    """Return the folders whose runs are listed: the one typed in, those of ``LABKIT_RUNS``, the home's."""
-    # The URL counts until the field below the choice of run has been drawn once.
+    """Return the folders of the listed runs: the typed one, those of ``LABKIT_RUNS``, ``<home>/runs``."""
+    # The URL is used until the text field has been drawn once.
     typed = str(st.session_state.get("folder", st.query_params.get("folder")) or "")
     named = [typed, *os.environ.get("LABKIT_RUNS", "").split(os.pathsep)]
     folders = [Path(name).expanduser().absolute() for name in named if name.strip()]
@@ -51,7 +50,7 @@ def run_folders() -> list[Path]:
 
 
 def run_labels() -> list[str]:
-    """Return what names each known run, the last active one first: its name, or its path if two share it."""
+    """Return the label of each run, the most recently active first: its name, or its path if not unique."""
     runs = [run for folder in run_folders() for run in list_runs(folder)]
     runs.sort(key=RunDirectory.last_active, reverse=True)
     shared = Counter(run.name for run in runs)
@@ -59,7 +58,7 @@ def run_labels() -> list[str]:
 
 
 def find_run(label: str) -> RunDirectory:
-    """Return the run that ``label`` names: a path, or a name in one of the folders. It may not exist."""
+    """Return the run of ``label``: a path, or a name in one of the folders. The run may not exist."""
     given = Path(label.strip()).expanduser()
     if given.is_absolute():
         return RunDirectory(given)
@@ -71,9 +70,9 @@ def find_run(label: str) -> RunDirectory:
 
 
 def choose_run() -> None:
-    """Draw the choice of run; it is kept in ``st.session_state["run"]`` and in the URL's ``run``."""
+    """Draw the selection of the run. It is kept in ``st.session_state["run"]`` and in the URL."""
     labels = run_labels()
-    # The URL first: a run that isn't listed is an option too, so that the page can say what is wrong with it.
+    # A run of the URL that isn't listed becomes an option, so that the page can say what is wrong with it.
     chosen = st.session_state.get("run") or st.query_params.get("run") or (labels[0] if labels else None)
     st.session_state["run"] = chosen
     st.selectbox(
@@ -83,10 +82,10 @@ def choose_run() -> None:
         key="run",
         accept_new_options=True,
         placeholder="Choose a run, or type a path",
-        help="The last active first. The path of any run directory can be typed too.",
+        help="The most recently active run is first. You can also type the path of a run directory.",
     )
-    # A reload and a shared link stay with this run. By hand: Streamlit's binding of a widget to the URL
-    # forgets it where the page changes while an earlier run of the script is still under way.
+    # Reloading the page or sharing its link keeps this run. Streamlit's own binding of a widget to the URL
+    # loses the value when the page changes while an earlier run of the script is still active.
     if chosen and st.query_params.get("run") != chosen:
         st.query_params["run"] = chosen
     st.text_input(
@@ -94,7 +93,7 @@ def choose_run() -> None:
         key="folder",
         bind="query-params",
         placeholder="/path/to/a/folder/of/runs",
-        help="Listed beside those of the environment variable LABKIT_RUNS and of labkit's home.",
+        help="Listed in addition to the folders of the variable LABKIT_RUNS and of labkit's home.",
     )
     st.caption(
         f"{len(labels):,} run{'s' * (len(labels) != 1)} in " + ", ".join(f"`{f}`" for f in run_folders())
@@ -103,11 +102,11 @@ def choose_run() -> None:
 
 
 def selected_run() -> RunDirectory:
-    """Return the chosen run; where there is none to show, say why and stop the page."""
+    """Return the selected run. If there is none to show, say why and stop the page."""
     label = st.session_state.get("run")
     if not label:
         st.title("No runs yet")
-        st.write("Train something, and it shows here within seconds:")
+        st.write("Start a training, and it appears here within seconds:")
         st.code("labkit train --preset smoke", language="bash")
         watch("none", lambda: bool(run_labels()))
         st.stop()
@@ -116,7 +115,7 @@ def selected_run() -> RunDirectory:
         st.title(run.name)
         st.warning(
             f"There is no run in `{run.path}`: it has no `config.json`. "
-            "Choose another one on the left, or wait if it is only now being started.",
+            "Choose another run on the left, or wait if this one is just being started.",
             icon=":material/folder_off:",
         )
         watch(f"missing-{run.path}", run.exists)
@@ -125,9 +124,11 @@ def selected_run() -> RunDirectory:
 
 
 def watch(name: str, signature: Callable[[], Hashable]) -> None:
-    """Run the whole page again when ``signature`` has changed; looked at every ``WATCH_SECONDS``.
+    """Run the whole page again when ``signature`` has changed. It is checked every ``WATCH_SECONDS``.
 
-    The signature should cost no more than a few file attributes.
+    Args:
+        name: identifies the watch on the page.
+        signature: returns the value to watch. It should read no more than a few file attributes.
     """
     seen = signature()
 
@@ -148,12 +149,12 @@ def _curve_store(path: Path) -> CurveStore:
 
 
 def curves(run: RunDirectory) -> Snapshot:
-    """Return the run's metrics as of now; only what was appended since the last call is read."""
+    """Return the current metrics of a run. Only what was appended since the last call is read."""
     return _curve_store(run.metrics_path).poll()
 
 
 def tail(path: Path, max_bytes: int = 32_768) -> str:
-    """Return the end of a text file, whole lines only, at most ``max_bytes``; "" where it can't be read."""
+    """Return the last whole lines of a text file, at most ``max_bytes``; empty if it can't be read."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""The tasks of a cluster on the live page: who gives signs of life, how fast each worker is, doing what."""
+"""The tasks of a cluster on the live page: their state, and the speed and shares of time of each worker."""
 
 import threading
 import time
@@ -11,8 +11,9 @@ import numpy as np
 import streamlit as st
 
 from app import frames
-from app.charts import PALETTE, Line, curve_figure, last_steps, shares_figure
+from app.charts import PALETTE, curve_figure, shares_figure
 from app.curves import Curve, Floats
+from app.lines import Line, last_steps
 from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, read_beats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.metrics import MetricsReader
@@ -21,40 +22,40 @@ __all__ = ["ClusterStore", "Task", "Workers", "show_rates", "show_tasks"]
 
 SHARES = ("compute_fraction", "communication_fraction", "input_wait_fraction")
 COLUMNS = ("wall_time", "step", "examples_per_second", *SHARES)
-SILENT = 15.0  # seconds without a sign of life, of which there is one a second
-MAX_ROWS = 7200  # of each worker, the last two hours; of a long run the beginning is left out
-LAST_ROWS = 60  # of each worker, a row a second: the last minute
+STALLED_AFTER_SECONDS = 15.0  # without a heartbeat; a task writes one a second
+MAX_ROWS = 7200  # of each worker, which writes one a second: the last two hours
+LAST_ROWS = 60  # of each worker: the last minute
 BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task's last sign of life, and how many seconds ago it came."""
+    """A task's last heartbeat, and its age in seconds."""
 
     beat: Heartbeat
-    silent: float
+    age: float
 
     @property
     def state(self) -> str:
-        """Return in words what it does, by what it said and by whether it still speaks."""
+        """The state of the task, from its last heartbeat, the heartbeat's age and its process."""
         beat = self.beat
         if beat.phase == "left":
             return "ended"
         if beat.process_space == process_space() and not process_alive(beat.pid):
-            return "gone"
+            return "lost"
         if beat.phase == "lost":
             return "lost a peer"
-        if self.silent > SILENT:
-            return "silent"
-        missing = [name for name, word in beat.seen.items() if not word]
+        if self.age > STALLED_AFTER_SECONDS:
+            return "stalled"
+        missing = [name for name, incarnation in beat.seen.items() if not incarnation]
         if beat.phase == "waiting" and missing:
-            return "waits for " + ", ".join(missing)
-        return "at work" if beat.phase in ("waiting", "serving", "training") else beat.phase
+            return "waiting for " + ", ".join(missing)
+        return "running" if beat.phase in ("waiting", "serving", "training") else beat.phase
 
 
 @dataclass(frozen=True)
 class Workers:
-    """What each worker wrote of its speed: float64 [rows, COLUMNS] by name. Later polls don't change it."""
+    """The metrics of each worker by its name, float64 [rows, COLUMNS]. Later polls don't change them."""
 
     rows: dict[str, Floats]
     version: int  # grows with every change
@@ -64,10 +65,11 @@ class Workers:
 
 
 class ClusterStore:
-    """Follows ``<run>/cluster``: the workers' files by byte offset, the signs of life as they are.
+    """Follows the workers' metrics and the tasks' heartbeats in ``<run>/cluster``.
 
-    Several sessions may poll at once. Clocks of other hosts are not trusted: a sign of life is as old as
-    this process has seen it unchanged; only for the first look the file's own time must do.
+    Several sessions may poll at once. The clocks of other hosts aren't trusted: the age of a heartbeat is the
+    time for which this process has seen it unchanged. Only the first time is the file's modification time
+    used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,32 +77,32 @@ class ClusterStore:
         self._lock = threading.Lock()
         self._readers: dict[str, MetricsReader] = {}
         self._rows: dict[str, deque[tuple[float, ...]]] = {}
-        self._lives: dict[str, tuple[tuple[str, int], float]] = {}
+        self._last_changes: dict[str, tuple[tuple[str, int], float]] = {}
         self._workers = Workers({}, 0)
 
     def tasks(self) -> list[Task]:
-        """Return the tasks that have ever given a sign of life here, in order of their names."""
+        """Return the tasks that have written a heartbeat, sorted by name."""
         with self._lock:
             beats = read_beats(self._folder).values()
-            return [Task(beat, self._silence(beat)) for beat in sorted(beats, key=lambda beat: beat.name)]
+            return [Task(beat, self._age(beat)) for beat in sorted(beats, key=lambda beat: beat.name)]
 
-    def _silence(self, beat: Heartbeat) -> float:
-        life, now = (beat.incarnation, beat.counter), time.monotonic()
-        known = self._lives.get(beat.name)
+    def _age(self, beat: Heartbeat) -> float:
+        identity, now = (beat.incarnation, beat.counter), time.monotonic()
+        known = self._last_changes.get(beat.name)
         if known is None:
-            self._lives[beat.name] = (life, now - self._age(beat.name))
-        elif known[0] != life:
-            self._lives[beat.name] = (life, now)
-        return now - self._lives[beat.name][1]
+            self._last_changes[beat.name] = (identity, now - self._file_age(beat.name))
+        elif known[0] != identity:
+            self._last_changes[beat.name] = (identity, now)
+        return now - self._last_changes[beat.name][1]
 
-    def _age(self, name: str) -> float:
+    def _file_age(self, name: str) -> float:
         try:
             return max(0.0, time.time() - beat_path(self._folder, name).stat().st_mtime)
         except (OSError, ValueError):
             return 0.0
 
     def poll(self) -> Workers:
-        """Read what was appended; return what the workers wrote. Raises OSError for an unreadable file."""
+        """Read what was appended and return the workers' metrics. Raises OSError for an unreadable file."""
         with self._lock:
             changed = [self._follow(path) for path in sorted(self._folder.glob("*.jsonl"))]
             if any(changed):
@@ -122,7 +124,7 @@ class ClusterStore:
                 values = [row.get(column) for column in COLUMNS]
                 if not all(isinstance(value, int | float) for value in values):
                     continue
-                while kept and kept[-1][1] > row["step"]:  # the run went on from an earlier step
+                while kept and kept[-1][1] > row["step"]:  # the run was resumed from an earlier step
                     kept.pop()
                 kept.append(tuple(map(float, values)))  # type: ignore[arg-type]
                 changed = True
@@ -136,7 +138,7 @@ def _store(folder: Path) -> ClusterStore:
 
 
 def show_tasks(run: RunDirectory) -> None:
-    """Draw the table of the tasks; nothing for a run that never was a cluster's."""
+    """Draw the table of the tasks. Draws nothing for a run that no cluster has trained."""
     if not run.cluster_path.is_dir():
         return
     store = _store(run.cluster_path)
@@ -156,20 +158,22 @@ def show_tasks(run: RunDirectory) -> None:
 
 def _row(task: Task, workers: Workers) -> dict[str, Any]:
     beat = task.beat
-    # An asynchronous worker's figures are written by the chief, and its step is that of its last report.
-    rates = beat.name in workers.rows
+    rate, step = None, beat.step or None
+    if beat.name in workers.rows:  # the chief writes those of asynchronous workers
+        rate = float(workers.column(beat.name, "examples_per_second")[-1])
+        step = int(workers.column(beat.name, "step")[-1])
     return {
         "Task": beat.name,
         "State": task.state + (f": {beat.message}" if beat.phase == "lost" and beat.message else ""),
-        "Examples per second": float(workers.column(beat.name, "examples_per_second")[-1]) if rates else None,
-        "Step": int(workers.column(beat.name, "step")[-1]) if rates else beat.step or None,
-        "Last sign of life": "–" if task.state == "ended" else f"{_ago(task.silent)} ago",
+        "Examples per second": rate,
+        "Step": step,
+        "Last heartbeat": "–" if task.state == "ended" else f"{_span(task.age)} ago",
         "Address": beat.address,
         "Process": f"{beat.pid} on {beat.host}",
     }
 
 
-def _ago(seconds: float) -> str:
+def _span(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -185,22 +189,25 @@ def _polled(store: ClusterStore, run: RunDirectory) -> Workers:
 
 
 def show_rates(run: RunDirectory, x_axis: str, smoothing: float, window: int | None, end: float) -> None:
-    """Draw each worker's speed and shares; nothing where no worker has written any.
+    """Draw the speed and the shares of time of each worker. Draws nothing if there are no metrics yet.
 
     Args:
-        x_axis: ``time`` or, for all else, the step.
-        smoothing, window, end: as for the other charts of the page.
+        run: the run that a cluster trains.
+        x_axis: ``time``; any other value means the step.
+        smoothing: of the speeds, as in the other charts of the page.
+        window: how many last steps to show; None: all.
+        end: the last step of the run.
     """
     workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
     if not workers.rows:
         return
-    # As for the other charts: made anew only when there is something new.
+    # Figures are made again only when the metrics or the options have changed.
     wanted = (run.path, workers.version, x_axis, smoothing, window)
-    if st.session_state.get("worker_metrics_of") != wanted:
-        st.session_state["worker_metrics"] = make_metrics(workers, x_axis, smoothing, window, end)
-        st.session_state["worker_metrics_of"] = wanted
+    if st.session_state.get("worker_figures_of") != wanted:
+        st.session_state["worker_figures"] = make_figures(workers, x_axis, smoothing, window, end)
+        st.session_state["worker_figures_of"] = wanted
     for column, name, figure in zip(
-        st.columns([3, 2]), ("Rates", "Shares"), st.session_state["worker_metrics"], strict=True
+        st.columns([3, 2]), ("Rates", "Shares"), st.session_state["worker_figures"], strict=True
     ):
         with column.container(border=True):
             frames.draw(
@@ -208,10 +215,10 @@ def show_rates(run: RunDirectory, x_axis: str, smoothing: float, window: int | N
             )
 
 
-def make_metrics(
+def make_figures(
     workers: Workers, x_axis: str, smoothing: float, window: int | None, end: float
 ) -> tuple[Any, Any]:
-    """Return the figure of the speeds and that of the shares."""
+    """Return the figure of the speeds and the figure of the shares."""
     lines = []
     for number, name in enumerate(workers.rows):
         step = workers.column(name, "step")
@@ -226,4 +233,4 @@ def make_metrics(
         name: [float(workers.column(name, share)[-LAST_ROWS:].mean()) for share in SHARES]
         for name in workers.rows
     }
-    return rates, shares_figure(shares, title="What each did in its last minute")
+    return rates, shares_figure(shares, title="Shares of time in the last minute")

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import keras
 import numpy as np
 
 from labkit.analysis.flops import multiply_adds
+from labkit.analysis.show_table import html_table, text_table
 
 __all__ = ["ModelSummary", "Stage", "receptive_field", "summarize"]
 
@@ -60,26 +60,14 @@ class ModelSummary:
         return [*rows, ("total", "", str(layers), f"{self.parameters:,}", _millions(self))]
 
     def __str__(self) -> str:
-        table = [HEADER, *self._rows()]
-        widths = [max(len(row[column]) for row in table) for column in range(len(HEADER))]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table
-        ]
-        return "\n".join([self.name, *lines])
+        return f"{self.name}\n{text_table([HEADER, *self._rows()], left_columns=0)}"
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        def line(cells: tuple[str, ...], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
         *stages, total = self._rows()
-        body = "".join(line(row, "td") for row in stages)
-        return (
-            f"<table><caption><b>{escape(self.name)}</b></caption><thead>{line(HEADER, 'th')}</thead>"
-            f"<tbody>{body}</tbody><tfoot>{line(total, 'th')}</tfoot></table>"
-        )
+        return html_table(HEADER, stages, caption=self.name, footer=total)
 
 
 HEADER = ("stage", "channels", "layers", "parameters", "multiply-adds")

@@ -150,9 +150,23 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
         raise InputError(f"{path} is damaged: {error}") from None
     for array in (*arrays.values(), index):
         array.setflags(write=False)
-    images, labels, probabilities = arrays["images"], arrays["labels"], arrays["probabilities"]
+    if not _fit_together(**arrays, index=index):
+        shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
+        raise InputError(f"{path} is damaged: {shapes} don't fit together")
+    probabilities = arrays["probabilities"]
+    summary = _summary(run, split, len(arrays["labels"]))
+    classes = summary.get("classes")
+    if not isinstance(classes, list) or len(classes) != probabilities.shape[1]:
+        classes = [f"class {number}" for number in range(probabilities.shape[1])]
+    return Predictions(**arrays, index=index, classes=[str(name) for name in classes], summary=summary)
+
+
+def _fit_together(
+    images: NDArray[Any], labels: NDArray[Any], probabilities: NDArray[Any], index: NDArray[Any]
+) -> bool:
+    """Return whether the arrays have the dtypes, shapes and values that ``Predictions`` describes."""
     count = len(labels) if labels.ndim in (1, 2) else -1
-    good = (
+    return bool(
         images.dtype == np.uint8
         and images.ndim == 4
         and images.shape[3] in (1, 3)
@@ -166,14 +180,6 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
             or (labels.min() >= 0 and labels.max() < (probabilities.shape[1] if labels.ndim == 1 else 2))
         )
     )
-    if not good:
-        shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
-        raise InputError(f"{path} is damaged: {shapes} don't fit together")
-    summary = _summary(run, split, count)
-    classes = summary.get("classes")
-    if not isinstance(classes, list) or len(classes) != probabilities.shape[1]:
-        classes = [f"class {number}" for number in range(probabilities.shape[1])]
-    return Predictions(images, labels, probabilities, index, [str(name) for name in classes], summary)
 
 
 def _summary(run: RunDirectory, split: str, count: int) -> dict[str, Any]:

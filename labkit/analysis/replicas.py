@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.analysis.show_table import html_table, text_table
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.errors import InputError
@@ -142,23 +142,13 @@ class ReplicaComparison:
         return ("layout", "replicas", *steps, "difference at step 1", "largest", "at step")
 
     def __str__(self) -> str:
-        table = [self._header(), *self._rows()]
-        width, *widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [[row[0].ljust(width), *map(str.rjust, row[1:], widths)] for row in table]
-        return "\n".join([self.title, *("  ".join(line).rstrip() for line in lines)])
+        return f"{self.title}\n{text_table([self._header(), *self._rows()])}"
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        def line(cells: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        body = "".join(line(row, "td") for row in self._rows())
-        return (
-            f"<table><caption><b>{escape(self.title)}</b></caption>"
-            f"<thead>{line(self._header(), 'th')}</thead><tbody>{body}</tbody></table>"
-        )
+        return html_table(self._header(), self._rows(), caption=self.title)
 
 
 def compare_replicas(

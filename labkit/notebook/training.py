@@ -67,20 +67,20 @@ def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool =
     with _Follower(launch.run, launch.config.run.train_steps):
         code = launch.start(output=output)
     status = launch.run.read_status()
-    said = status.message if status is not None and status != before else ""
+    message = status.message if status is not None and status != before else ""
     if code == 0 and status is not None and status.state == "finished":
         return dataclasses.replace(
-            plan_run(launch.config, uses_devices=False).train(), message=said, did_work=True
+            plan_run(launch.config, uses_devices=False).train(), message=message, did_work=True
         )
     step = status.step if status else 0
     if code in _STOPPED:
         if status is None or status.state != "interrupted":
-            said = "ended before it could save; the same cell resumes from the last checkpoint"
-        return TrainResult("interrupted", launch.run, step, said, signal_number=code - 128)
+            message = "ended before it could save; the same cell resumes from the last checkpoint"
+        return TrainResult("interrupted", launch.run, step, message, signal_number=code - 128)
     if code == BAD_INPUT and output.error:
         raise InputError(output.error)
-    if said and status is not None and status.state == "failed" and code != EXIT_LOST_PEER:
-        return TrainResult("failed", launch.run, step, said)
+    if message and status is not None and status.state == "failed" and code != EXIT_LOST_PEER:
+        return TrainResult("failed", launch.run, step, message)
     raise ClusterFailed(f"the cluster ended with exit code {code}: {output.reason}")
 
 
@@ -138,12 +138,12 @@ class _Follower:
         while not ending:
             ending = self._ending.wait(POLL_SECONDS)
             try:
-                self._look()
+                self._poll()
             except OSError as error:  # the training continues without progress
                 print(f"progress can't be shown: {error}", file=sys.stderr, flush=True)
                 return
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         rows = self._reader.poll()
         state = (self._reader.generation, len(self._reader.resume_points))
         if state != self._known:  # the cluster was restarted

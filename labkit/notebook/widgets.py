@@ -88,10 +88,10 @@ def prediction_browser(predictions: "Predictions") -> Any:
     page = ipywidgets.BoundedIntText(1, min=1, max=1, description="page")
 
     def draw() -> Any:
-        places = predictions.select(true.value, predicted.value, wrong_only.value)
-        page.max = max(1, -(-len(places) // PAGE_SIZE))
+        indices = predictions.select(true.value, predicted.value, wrong_only.value)
+        page.max = max(1, -(-len(indices) // PAGE_SIZE))
         page.description = f"page / {page.max}"
-        shown = places[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]
+        shown = indices[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]
         if not len(shown):
             return plots.message("No example matches this selection.")
         return plots.prediction_grid(predictions, shown)

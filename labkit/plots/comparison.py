@@ -14,7 +14,7 @@ __all__ = ["comparison"]
 
 MARKERS = "os^D"  # the next marker is used when all colours are taken
 # Positions to try for a label: its offset from the marker in points, right and up, and its alignment.
-LABEL_PLACES = (
+LABEL_POSITIONS = (
     (7, 5, "left", "bottom"),
     (-7, 5, "right", "bottom"),
     (7, -5, "left", "top"),
@@ -116,17 +116,16 @@ def _place_labels(axis: "Axes", labels: list["Annotation"]) -> None:
     drawn = [box for container in axis.containers for box in _boxes(axis, container)]
     placed: list[Any] = []
 
-    def covered(label: "Annotation", place: tuple[int, int, str, str]) -> int:
-        _move(label, place)
+    def covered(label: "Annotation", position: tuple[int, int, str, str]) -> int:
+        _move(label, position)
         box = label.get_window_extent()
         outside = box.x0 < axis.bbox.x0 or box.x1 > axis.bbox.x1 or box.y0 < axis.bbox.y0
         return 100 * (outside + box.count_overlaps(placed)) + box.count_overlaps(drawn)
 
-    for label in sorted(
-        labels, key=lambda label: -label.xy[1]
-    ):  # best model first, so that it gets the upper position
+    # The best model comes first, so that its label gets the upper position.
+    for label in sorted(labels, key=lambda label: -label.xy[1]):
         label.set_in_layout(False)
-        _move(label, min(LABEL_PLACES, key=lambda place: covered(label, place)))
+        _move(label, min(LABEL_POSITIONS, key=lambda position: covered(label, position)))
         placed.append(label.get_window_extent())
 
 
@@ -144,8 +143,8 @@ def _boxes(axis: "Axes", container: Any) -> list[Any]:
     ]
 
 
-def _move(label: "Annotation", place: tuple[int, int, str, str]) -> None:
-    right, up, horizontal, vertical = place
+def _move(label: "Annotation", position: tuple[int, int, str, str]) -> None:
+    right, up, horizontal, vertical = position
     label.set_position((right, up))
     label.set_horizontalalignment(horizontal)  # type: ignore[arg-type]
     label.set_verticalalignment(vertical)  # type: ignore[arg-type]

@@ -41,13 +41,13 @@ def image_grid(
     with styled():
         figure = new_figure(width, height, counted(len(images), "image"))
         axes = figure.subplots(lines, columns, squeeze=False)
-        for place, axis in enumerate(axes.flat):
+        for number, axis in enumerate(axes.flat):
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
-            if place < len(images):
-                axis.imshow(images[place].squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-            if place < len(titles):
-                axis.set_title(titles[place], fontsize=8, loc="center", fontweight="normal")
+            if number < len(images):
+                axis.imshow(images[number].squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            if number < len(titles):
+                axis.set_title(titles[number], fontsize=8, loc="center", fontweight="normal")
         for axis, label in zip(axes[:, 0], rows, strict=False):
             axis.set_ylabel(label, fontsize=8)
     return figure
@@ -58,26 +58,26 @@ def wrong_predictions(predictions: "Predictions", count: int = 16, *, columns: i
 
     Images with several labels show all true labels and all predicted ones.
     """
-    places = predictions.select(wrong_only=True)[:count]
-    if not len(places):
+    indices = predictions.select(wrong_only=True)[:count]
+    if not len(indices):
         return message("All predictions are right.")
-    return prediction_grid(predictions, places, columns=columns)
+    return prediction_grid(predictions, indices, columns=columns)
 
 
-def prediction_grid(predictions: "Predictions", places: ArrayLike, *, columns: int = 8) -> "Figure":
-    """Draw the examples at the positions ``places``, int [n], titled with true and predicted class."""
-    places = np.asarray(places)
+def prediction_grid(predictions: "Predictions", indices: ArrayLike, *, columns: int = 8) -> "Figure":
+    """Draw the examples with these indices, int [n], titled with true and predicted class."""
+    indices = np.asarray(indices)
     titles = []
-    for place in places:
-        true = predictions.names(predictions.has[place])
-        predicted = predictions.names(predictions.given[place])
+    for index in indices:
+        true = predictions.names(predictions.has[index])
+        predicted = predictions.names(predictions.given[index])
         if predictions.multi_label:
             titles.append("\n→ ".join(textwrap.fill(names, 20) for names in (true, predicted)))
         else:
-            titles.append(f"{true}\n→ {predicted} {predictions.probabilities[place].max():.0%}")
-    figure = image_grid(predictions.images[places], titles, columns=columns)
-    for axis, place in zip(figure.axes, places, strict=False):
-        axis.title.set_color(MARK if predictions.wrong[place] else TEST)
+            titles.append(f"{true}\n→ {predicted} {predictions.probabilities[index].max():.0%}")
+    figure = image_grid(predictions.images[indices], titles, columns=columns)
+    for axis, index in zip(figure.axes, indices, strict=False):
+        axis.title.set_color(MARK if predictions.wrong[index] else TEST)
     return figure
 
 

@@ -88,13 +88,13 @@ def _draw_shares(axis: "Axes", workers: Mapping[str, Sequence[Mapping[str, Any]]
         means.append([np.average(_column(rows, share), weights=seconds) for share, _, _ in SHARES])
         rate = np.average(_column(rows, "examples_per_second"), weights=seconds)
         labels.append(f"{name}\n{rate:,.0f} examples/s")
-    places, left = np.arange(len(labels)), np.zeros(len(labels))
+    positions, left = np.arange(len(labels)), np.zeros(len(labels))
     for (_, label, color), share in zip(SHARES, np.transpose(means), strict=True):
-        bars = axis.barh(places, share, left=left, color=color, height=0.6, label=label)
+        bars = axis.barh(positions, share, left=left, color=color, height=0.6, label=label)
         texts = [f"{part:.0%}" if part >= 0.08 else "" for part in share]
         axis.bar_label(bars, texts, label_type="center", fontsize=8, color="white")
         left += share
-    axis.set_yticks(places, labels)
+    axis.set_yticks(positions, labels)
     axis.invert_yaxis()
     axis.set(xlim=(0, 1), title="How it spent its time", xlabel="share of the time")
     axis.set_xticks(np.linspace(0, 1, 5), [f"{share:.0%}" for share in np.linspace(0, 1, 5)])

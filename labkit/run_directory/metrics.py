@@ -108,7 +108,7 @@ class MetricsReader:
     caught_up: bool = False  # whether the last poll reached the end of the file
     _offset: int = 0
     _inode: int | None = None
-    _behind_offset: bytes = b""  # the last bytes read, to tell whether the file was replaced
+    _tail: bytes = b""  # the last bytes read, to tell whether the file was replaced
 
     def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
         """Read what was appended since the last call, and return the new rows that count.
@@ -139,7 +139,7 @@ class MetricsReader:
             return []
         complete = data[: data.rfind(b"\n") + 1]
         self._offset += len(complete)
-        self._behind_offset = (self._behind_offset + complete[-256:])[-256:]
+        self._tail = (self._tail + complete[-256:])[-256:]
         fresh: list[dict[str, Any]] = []
         for row in _parse_lines(complete.splitlines()):
             fresh = self._take(row, fresh)
@@ -150,8 +150,8 @@ class MetricsReader:
     def _is_same_file(self, file: Any) -> bool:
         # When a run is started over, the new file often gets the inode of the removed one, and it may be
         # longer than the offset by the next poll. Only its content shows that it is another file.
-        file.seek(self._offset - len(self._behind_offset))
-        return bool(file.read(len(self._behind_offset)) == self._behind_offset)
+        file.seek(self._offset - len(self._tail))
+        return bool(file.read(len(self._tail)) == self._tail)
 
     def _take(self, row: Any, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return ``fresh``, the new rows of this poll, after one more parsed line."""
@@ -178,7 +178,7 @@ class MetricsReader:
         self.damaged_lines = 0
         self.generation += 1
         self._offset = 0
-        self._behind_offset = b""
+        self._tail = b""
 
     def split(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of one split: ``train``, ``validation`` or ``test``."""

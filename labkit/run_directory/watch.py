@@ -19,14 +19,14 @@ def wait_for_run(
     Args:
         name: as the user gave it.
         wait_seconds: how long to wait for the run.
-        pause: sleeps between two looks.
+        pause: sleeps between two checks.
         announce: takes one line for people when the waiting begins.
 
     Raises InputError if the run doesn't exist within ``wait_seconds``.
     """
     candidates = [RunDirectory(name), RunDirectory(home.runs_home() / name)]
     give_up = time.monotonic() + wait_seconds
-    told = False
+    announced = False
     while True:
         for run in candidates:
             if run.exists():
@@ -36,9 +36,9 @@ def wait_for_run(
                 f"no run at {name!r} within {wait_seconds:g} s (--wait-seconds); "
                 "give a run directory or a name that labkit runs lists"
             )
-        if not told:
+        if not announced:
             announce(f"no run at {name!r} yet; waiting for it for up to {wait_seconds:g} s (--wait-seconds)")
-            told = True
+            announced = True
         pause()
 
 
@@ -78,22 +78,22 @@ class RunWatch:
         state = _reported_state(status)
         if (status, state) != self._seen:
             self._seen, self._since = (status, state), self._clock()
-        place = f" at step {status.step} of {status.total_steps}" if status else ""
+        progress = f" at step {status.step} of {status.total_steps}" if status else ""
         if state == "finished":
-            return Standing(state, True, f"the run is finished{place}")
+            return Standing(state, True, f"the run is finished{progress}")
         silence, patience = self._clock() - self._since, self._wait_seconds
         if status is not None and state == "running":
             if silence < status.stalled_after_seconds:
-                return Standing(state, False, f"the run is running{place}")
+                return Standing(state, False, f"the run is running{progress}")
             state = "stalled"
             patience += status.stalled_after_seconds
-        words = {
+        phrases = {
             "unknown": "has not written its status yet",
             "lost": "is lost",
             "stalled": "has stalled",
         }
         reason = f" ({status.message})" if status and status.message else ""
-        what = f"the run {words.get(state, f'is {state}')}{place}{reason}"
+        what = f"the run {phrases.get(state, f'is {state}')}{progress}{reason}"
         if silence < patience:
             return Standing(
                 state, False, f"{what}; waiting {self._wait_seconds:g} s for it to resume (--wait-seconds)"

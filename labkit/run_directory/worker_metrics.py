@@ -113,7 +113,7 @@ class WorkerMetrics:
                 self._write(worker)
 
     def begin(self) -> None:
-        """Start counting anew, so that the time of an evaluation or a checkpoint is left out."""
+        """Start counting again, so that the time of an evaluation or a checkpoint is left out."""
         self._windows = {worker: _Window() for worker in self._windows}
 
     def _writer(self, worker: str) -> MetricsWriter:

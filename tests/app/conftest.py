@@ -1,4 +1,4 @@
-"""Run directories in every state, as a training and ``labkit evaluate`` leave them."""
+"""Run directories in every state, as training and ``labkit evaluate`` write them."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ MakeRun = Callable[..., RunDirectory]
 
 @pytest.fixture(autouse=True)
 def loopback() -> Iterator[None]:
-    """Stand in for app/.streamlit/config.toml, which only `streamlit run` reads."""
+    """Set the address as app/.streamlit/config.toml does, which only `streamlit run` reads."""
     before = config.get_option("server.address")
     config.set_option("server.address", "127.0.0.1")
     yield
@@ -39,7 +39,7 @@ def one_scan() -> Iterator[None]:
 
 @pytest.fixture
 def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that labkit's home holds its runs in."""
+    """The folder of runs in labkit's home."""
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.delenv("LABKIT_RUNS", raising=False)
     folder = tmp_path / "runs"
@@ -82,7 +82,7 @@ def evaluation_row(step: int, split: str = "validation", **values: float) -> dic
 
 @pytest.fixture
 def make_run(runs_folder: Path) -> MakeRun:
-    """Make a run in the home: its state, its last step, changes of its last row, its environment."""
+    """Return a function that writes a run with a state, a number of steps and changes of its last row."""
 
     def make(
         name: str = "first", state: str = "finished", steps: int = 120, *, status: dict | None = None, **last

@@ -1,4 +1,4 @@
-"""The dashboard as a person meets it: the documented command, a training that runs, a real browser."""
+"""The dashboard in a real browser, started by the documented command while a training runs."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from labkit.run_directory import RunDirectory
 from tests.app.conftest import CLASSES, write_predictions
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE = 60  # seconds that anything may take on a busy machine; nothing waits longer than it must
+PATIENCE = 60  # seconds; the longest that anything may take on a busy machine
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = [
     "--no-sandbox",
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 @contextmanager
 def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
-    """Run ``command`` and end it, its children too, whatever happens."""
+    """Run ``command`` within a block. The command and its children end with the block."""
     started = subprocess.Popen(command, start_new_session=True, **options)
     try:
         yield started
@@ -51,7 +51,7 @@ def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
 
 @contextmanager
 def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
-    """Train ``run``, from wherever it stands, with the real command, for longer than anyone looks at it."""
+    """Train or resume ``run`` with the real command, for longer than the test takes."""
     fields = "--dataset shapes --num-layers 8 --train-batch-size 16 --train-steps 1000000"
     command = [sys.executable, "-m", "labkit", "train", "--job-dir", str(run.path), *fields.split()]
     log = run.path.with_suffix(".log")
@@ -62,7 +62,7 @@ def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
 
 @contextmanager
 def dashboard(home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT) -> Iterator[tuple[str, int]]:
-    """Start the documented command; yield the address and the server's process id."""
+    """Start the documented command. Yields the address and the server's process id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -91,7 +91,7 @@ def wait_for(ready: Callable[[], object], started: subprocess.Popen, log: Path |
 
 
 def listening(pid: int, port: int) -> list[str]:
-    """Return the addresses on which the process, or a child of it, listens at ``port``."""
+    """Return the addresses on which the process or a child of it listens at ``port``."""
     parent = psutil.Process(pid)
     found = [c for one in (parent, *parent.children(True)) for c in one.net_connections("inet")]
     return [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
@@ -108,14 +108,14 @@ def test_the_server_listens_on_loopback_only_whatever_folder_it_starts_in(tmp_pa
 
 @dataclass
 class Visit:
-    """A page in the browser and what went wrong on it."""
+    """A page in the browser, its errors, and its requests to other hosts."""
 
     page: Any
     complaints: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
 
     def went_well(self) -> None:
-        """Nothing was complained of, and no other host was asked. To be called while the server runs."""
+        """Check that there was no error and no request to another host. Call it while the server runs."""
         assert self.page.locator('[data-testid="stException"]').count() == 0
         assert self.complaints == []
         assert self.elsewhere == []
@@ -123,7 +123,7 @@ class Visit:
 
 @pytest.fixture
 def visit() -> Iterator[Visit]:
-    """Open a browser that takes notes."""
+    """Return a function that opens a browser and records its errors and requests."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     with sync_playwright() as driver:
@@ -157,8 +157,8 @@ def more_points_than(page, count: int) -> int:
 
 
 def zoom_in(page) -> list[float]:
-    """Drag over a part of the first chart; return the range of steps that it shows then."""
-    for _ in range(10):  # new points that arrive in the middle of a drag end it
+    """Zoom into the first chart by dragging. Returns the range of steps that it then shows."""
+    for _ in range(10):  # new points that arrive during a drag end it
         box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
         middle = box["y"] + box["height"] / 2
         page.mouse.move(box["x"] + box["width"] * 0.2, middle)
@@ -180,7 +180,7 @@ def badge(page, state: str):
 
 
 @pytest.mark.browser
-def test_the_curve_grows_while_a_training_runs_and_follows_it_to_its_end_and_back(shapes, tmp_path, visit):
+def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, tmp_path, visit):
     run, page = RunDirectory(tmp_path / "runs" / "watched"), visit.page
     run.path.parent.mkdir()
     with dashboard(tmp_path) as (address, _):
@@ -209,7 +209,7 @@ def test_the_curve_grows_while_a_training_runs_and_follows_it_to_its_end_and_bac
 
 
 @pytest.mark.browser
-def test_wrong_predictions_are_found_by_a_click_into_the_confusion_matrix(make_run, tmp_path, visit):
+def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, tmp_path, visit):
     run, page = make_run(), visit.page
     arrays = write_predictions(run)
     predicted = arrays["probabilities"].argmax(1)
@@ -236,7 +236,7 @@ def test_wrong_predictions_are_found_by_a_click_into_the_confusion_matrix(make_r
             page.locator(".stMain").get_by_text(run.name).first.wait_for()
             page.wait_for_url("**run=first**")
         visit.went_well()
-        # As typed: the link leads to the root. Streamlit looks for its server below each address first.
+        # A typed address, since the link leads to the root. Streamlit looks for its server below it first.
         page.goto(f"{address}/live")
         page.locator(".stMain").get_by_text(run.name).first.wait_for()
         assert page.get_by_text("Page not found").count() == 0

@@ -1,4 +1,4 @@
-"""Figures: what a person would miss if it weren't drawn."""
+"""What the figures of the dashboard show."""
 
 import math
 import re
@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.charts import (
-    MAX_POINTS,
-    PALETTE,
-    Line,
-    confusion_figure,
-    curve_figure,
-    downsample,
-    last_steps,
-)
+from app.charts import PALETTE, curve_figure
+from app.confusion import confusion_figure
 from app.curves import Curve
+from app.lines import MAX_POINTS, Line, downsample, last_steps
 from labkit.run_directory.metrics import ResumePoint
 
 
@@ -30,13 +24,13 @@ def trace(figure, name: str):
     return next(trace for trace in figure.data if trace.name == name)
 
 
-@given(place=st.integers(0, 299_999), height=st.sampled_from([-50.0, 50.0]))
+@given(index=st.integers(0, 299_999), height=st.sampled_from([-50.0, 50.0]))
 @settings(max_examples=30, deadline=None)
-def test_a_spike_of_one_step_among_300000_is_drawn(place, height):
+def test_a_spike_of_one_step_among_300000_is_drawn(index, height):
     y = np.random.default_rng(0).normal(size=300_000)
-    y[place] = height
+    y[index] = height
     kept = downsample(y)
-    assert place in kept
+    assert index in kept
     assert len(kept) <= MAX_POINTS + 2
 
 
@@ -45,7 +39,7 @@ def test_a_spike_of_one_step_among_300000_is_drawn(place, height):
     points=st.integers(4, 60),
 )
 @settings(max_examples=150, deadline=None)
-def test_downsampling_keeps_extremes_and_both_ends_in_order(values, points):
+def test_downsampling_keeps_extremes_and_both_ends(values, points):
     y = np.array(values, np.float64)
     kept = downsample(y, points)
     finite = np.flatnonzero(np.isfinite(y))
@@ -58,13 +52,13 @@ def test_downsampling_keeps_extremes_and_both_ends_in_order(values, points):
         assert (kept[0], kept[-1]) == (finite[0], finite[-1])
 
 
-def test_a_peak_beside_a_dip_keeps_both():
+def test_a_peak_beside_a_dip_is_drawn_with_it():
     y = np.zeros(300_000)
     y[150_000], y[150_001] = 1.0, -1.0
     assert np.isin([150_000, 150_001], downsample(y)).all()
 
 
-def test_values_that_are_not_finite_are_marked_counted_and_break_the_line():
+def test_values_that_are_not_finite_are_marked_and_break_the_line():
     y = [1.0, 2.0, math.nan, 3.0, math.inf, -math.inf, 4.0]
     figure = curve_figure([Line("train", curve(y), "#2f7fd1")], title="Loss")
     assert list(trace(figure, "train: NaN × 1").x) == [3.0]
@@ -75,7 +69,7 @@ def test_values_that_are_not_finite_are_marked_counted_and_break_the_line():
     np.testing.assert_array_equal(drawn.y, [1.0, 2.0, math.nan, 3.0, math.nan, 4.0])
 
 
-def test_a_curve_of_nothing_but_nan_is_still_a_figure_that_says_so():
+def test_a_curve_of_only_nan_is_marked():
     figure = curve_figure([Line("train", curve([math.nan] * 5000), "#2f7fd1", 0.9)], title="Loss")
     marks = trace(figure, "train: NaN × 5,000")
     assert 2 <= len(marks.x) <= 400
@@ -83,9 +77,9 @@ def test_a_curve_of_nothing_but_nan_is_still_a_figure_that_says_so():
 
 
 @pytest.mark.parametrize(
-    ("x_axis", "places"), [("step", (1, 3)), ("epoch", (0.1, 0.3)), ("time", (0.0, 0.2))]
+    ("x_axis", "expected"), [("step", (1, 3)), ("epoch", (0.1, 0.3)), ("time", (0.0, 0.2))]
 )
-def test_every_axis_places_points_and_seams(x_axis, places):
+def test_points_and_resume_points_on_every_axis(x_axis, expected):
     resume_point = ResumePoint(3, 1_700_000_000 + 18)
     figure = curve_figure(
         [Line("train", curve([3, 2, 1]), "#2f7fd1")],
@@ -94,12 +88,12 @@ def test_every_axis_places_points_and_seams(x_axis, places):
         resume_points=[resume_point],
     )
     drawn = trace(figure, "train")
-    assert (drawn.x[0], drawn.x[-1]) == pytest.approx(places)
-    assert figure.layout.shapes[0].x0 == pytest.approx(places[1])
+    assert (drawn.x[0], drawn.x[-1]) == pytest.approx(expected)
+    assert figure.layout.shapes[0].x0 == pytest.approx(expected[1])
     assert "resumed at 3" in [note.text for note in figure.layout.annotations]
 
 
-def test_the_raw_curve_stays_visible_behind_a_smoothed_one():
+def test_the_raw_curve_is_drawn_behind_the_smoothed_one():
     y = np.random.default_rng(2).normal(size=100)
     figure = curve_figure([Line("train", curve(y), "#2f7fd1", smoothing=0.9)], title="Loss")
     np.testing.assert_array_equal(trace(figure, "train, raw").y, y)
@@ -107,7 +101,7 @@ def test_the_raw_curve_stays_visible_behind_a_smoothed_one():
     assert np.ptp(trace(figure, "train").y) < np.ptp(y)
 
 
-def test_a_readers_zoom_outlives_new_points_but_not_another_axis():
+def test_the_zoom_is_kept_for_new_points_but_not_for_another_axis():
     def drawn(count: int, **options: object):
         return curve_figure([Line("train", curve(np.ones(count)), "#2f7fd1")], title="Loss", **options)
 
@@ -116,7 +110,7 @@ def test_a_readers_zoom_outlives_new_points_but_not_another_axis():
     assert drawn(10).layout.uirevision != drawn(10, log_y=True).layout.uirevision
 
 
-def test_a_curve_without_points_draws_an_empty_frame():
+def test_a_curve_without_points_gives_an_empty_chart():
     figure = curve_figure(
         [Line("train", curve([]), "#2f7fd1")], title="Loss", resume_points=[ResumePoint(3, 0.0)]
     )
@@ -130,7 +124,7 @@ def test_the_last_steps_are_counted_in_steps_not_in_rows():
     assert last_steps(every_fifth, None, end=50) is every_fifth
 
 
-def test_the_confusion_matrix_shows_true_in_rows_and_each_cell_can_be_picked():
+def test_the_confusion_matrix_has_true_classes_in_rows_and_clickable_cells():
     confusion = np.array([[8, 2], [0, 0]])
     figure = confusion_figure(confusion, ["cat", "dog"])
     heat, cells = figure.data
@@ -140,12 +134,12 @@ def test_the_confusion_matrix_shows_true_in_rows_and_each_cell_can_be_picked():
     )
     assert by_cell[(0, 1)] == (1, 0, "2")
     assert by_cell[(1, 0)] == (0, 1, "")
-    assert "cat taken for dog: 2 (20.0% of cat)" in cells.hovertext
+    assert "cat predicted as dog: 2 (20.0% of cat)" in cells.hovertext
 
 
 @pytest.mark.parametrize("background", ["#ffffff", "#11151c"])
 @pytest.mark.parametrize("color", PALETTE)
-def test_lines_stand_out_from_both_themes(color, background):
+def test_lines_have_enough_contrast_in_both_themes(color, background):
     def luminance(text: str) -> float:
         channels = [int(part, 16) / 255 for part in re.findall("..", text.lstrip("#"))]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]

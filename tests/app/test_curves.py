@@ -26,7 +26,7 @@ EVENTS = st.lists(
 
 @given(events=EVENTS)
 @settings(max_examples=60, deadline=None)
-def test_the_columns_hold_what_a_reader_of_rows_holds(tmp_path_factory, events):
+def test_the_columns_equal_the_rows_of_a_reader(tmp_path_factory, events):
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     writer, store, step = MetricsWriter(path), CurveStore(path), 0
     for kind, number in events:
@@ -53,7 +53,7 @@ def test_the_columns_hold_what_a_reader_of_rows_holds(tmp_path_factory, events):
     assert store.poll().version == snapshot.version, "nothing was written, nothing is drawn anew"
 
 
-def test_what_was_handed_out_stays_what_it_was(tmp_path):
+def test_earlier_snapshots_dont_change(tmp_path):
     writer, store = MetricsWriter(tmp_path / "m"), CurveStore(tmp_path / "m")
     writer.append([train_row(step) for step in range(1, 100)])
     early = store.poll().curve("train", "loss")
@@ -68,7 +68,7 @@ def test_what_was_handed_out_stays_what_it_was(tmp_path):
     assert (late.y[3:] == 8.0).all()
 
 
-def test_values_that_are_not_finite_are_kept_and_missing_ones_are_no_points(tmp_path):
+def test_values_that_are_not_finite_are_kept_and_missing_ones_are_left_out(tmp_path):
     writer = MetricsWriter(tmp_path / "m")
     rows = [train_row(1), train_row(2, loss=math.nan), train_row(3, loss=math.inf)]
     writer.append(
@@ -87,7 +87,7 @@ def test_values_that_are_not_finite_are_kept_and_missing_ones_are_no_points(tmp_
     assert snapshot.damaged_lines == 0
 
 
-def test_a_run_that_was_started_over_begins_anew(tmp_path):
+def test_a_run_that_was_started_over_is_read_again(tmp_path):
     path = tmp_path / "m"
     store = CurveStore(path)
     assert store.poll().tables == {}
@@ -108,7 +108,7 @@ def test_an_unreadable_file_is_an_error_that_the_page_can_show(tmp_path):
         CurveStore(tmp_path / "m").poll()
 
 
-def test_sessions_that_poll_at_once_all_see_whole_columns(tmp_path):
+def test_sessions_that_poll_at_once_see_complete_columns(tmp_path):
     path, wrong = tmp_path / "m", []
     store, writer = CurveStore(path), MetricsWriter(path)
     done = threading.Event()
@@ -133,7 +133,7 @@ def test_sessions_that_poll_at_once_all_see_whole_columns(tmp_path):
     assert len(store.poll().curve("train", "loss")) == 2000
 
 
-def test_the_first_read_of_a_long_run_takes_little_memory_at_a_time(tmp_path, monkeypatch):
+def test_a_long_run_is_read_in_small_blocks(tmp_path, monkeypatch):
     path = tmp_path / "m"
     line = json.dumps(train_row(1)) + "\n"
     with open(path, "w") as file:

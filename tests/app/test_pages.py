@@ -1,4 +1,4 @@
-"""Every page with runs in every state: no traceback, the right words, the right numbers."""
+"""Every page, with runs in every state: no traceback, and the right text and numbers."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def figures(at: AppTest) -> list[dict]:
     return [json.loads(json.loads(frame.json)["figure"]) for frame in frames]
 
 
-def test_every_page_has_its_address_and_the_first_one_the_root_besides(runs_folder, monkeypatch):
+def test_every_page_has_an_address_and_live_is_also_the_root(runs_folder, monkeypatch):
     pages = []
     navigation = st.navigation
     monkeypatch.setattr(st, "navigation", lambda made: pages.extend(made) or navigation(made))
@@ -71,17 +71,19 @@ def test_without_runs_the_page_says_how_to_make_one(runs_folder):
     assert preset[1] in PRESETS
 
 
-def test_the_last_active_run_is_chosen_and_pinned(make_run):
+def test_the_most_recently_active_run_is_selected_and_stays_selected(make_run):
     for place, name in enumerate(["older", "newest"]):
         os.utime(make_run(name).status_path, (place, place))
     at = open_main()
     assert at.selectbox(key="run").value == "newest"
     assert list(at.selectbox(key="run").options) == ["newest", "older"]
     os.utime(RunDirectory(state.runs_home() / "older").status_path, (9, 9))
-    assert checked(at.run()).selectbox(key="run").value == "newest", "another run's progress changes nothing"
+    assert checked(at.run()).selectbox(key="run").value == "newest", (
+        "progress of another run doesn't change the selection"
+    )
 
 
-def test_the_url_chooses_a_run_by_name_or_by_path(make_run, tmp_path):
+def test_the_url_selects_a_run_by_name_or_path(make_run, tmp_path):
     make_run("first")
     other = make_run("second").path.rename(tmp_path / "elsewhere")
     assert "first" in words(open_main(run="first"))
@@ -91,12 +93,12 @@ def test_the_url_chooses_a_run_by_name_or_by_path(make_run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nosuch", "/nosuch/run", "../..", "\0", "x" * 5000])
-def test_a_run_that_is_not_there_is_named(make_run, name):
+def test_a_missing_run_is_named(make_run, name):
     make_run()
     assert "There is no run in" in words(open_main(run=name))
 
 
-def test_runs_of_other_folders_are_listed_and_equal_names_told_apart(make_run, tmp_path, monkeypatch):
+def test_runs_of_other_folders_are_listed_and_equal_names_shown_as_paths(make_run, tmp_path, monkeypatch):
     make_run("same")
     for folder in ("more", "typed"):
         (tmp_path / folder).mkdir()
@@ -110,7 +112,7 @@ def test_runs_of_other_folders_are_listed_and_equal_names_told_apart(make_run, t
     assert "same" in words(checked(at.run()))
 
 
-def test_half_created_runs_and_junk_break_no_page(make_run, runs_folder):
+def test_incomplete_runs_and_other_files_break_no_page(make_run, runs_folder):
     (runs_folder / "junk").mkdir()
     (runs_folder / "file").write_text("x")
     half = runs_folder / "half"
@@ -125,7 +127,7 @@ STATES = [
     ("starting", {}, "starting"),
     ("running", {}, "running"),
     ("running", {"heartbeat": 1.0}, "stalled"),
-    ("running", {"pid": "gone"}, "lost"),
+    ("running", {"pid": "ended"}, "lost"),
     ("finished", {}, "finished"),
     ("interrupted", {"message": "SIGTERM: saved at step 120"}, "SIGTERM: saved at step 120"),
     ("failed", {"message": "loss is nan at step 7"}, "loss is nan at step 7"),
@@ -135,10 +137,10 @@ STATES = [
 
 @pytest.mark.parametrize(("written", "status", "shown"), STATES)
 def test_every_state_is_shown_with_step_and_curves(make_run, written, status, shown):
-    if status.get("pid") == "gone":
-        gone = subprocess.Popen([sys.executable, "-c", ""])
-        gone.wait(30)
-        status = {"pid": gone.pid}
+    if status.get("pid") == "ended":
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait(30)
+        status = {"pid": ended.pid}
     run = make_run(state=written, status=status)
     at = open_page("live", run)
     assert shown in words(at)
@@ -149,7 +151,7 @@ def test_every_state_is_shown_with_step_and_curves(make_run, written, status, sh
     assert names == ["train, raw", "train", "validation"]
 
 
-def test_an_unknown_state_and_odd_fields_are_no_crash(make_run):
+def test_an_unknown_state_and_invalid_fields_break_no_page(make_run):
     run = make_run()
     run.status_path.write_text('{"state": "dreaming", "step": "x", "total_steps": null, "started": NaN}')
     assert "no status yet" in words(open_page("live", run))
@@ -169,7 +171,7 @@ def test_a_missing_file_breaks_no_page(make_run, page, missing):
 @pytest.mark.parametrize(
     "text",
     [
-        b"\xff\x00",  # not even text
+        b"\xff\x00",  # not text
         b'{"data": 3, "devices": {}}\n',  # other types than expected
         *(pytest.param(text, marks=pytest.mark.thorough) for text in (b"", b"{", b"[]\n")),
     ],
@@ -181,7 +183,7 @@ def test_a_damaged_file_breaks_no_page(make_run, name, text):
         open_page(page, run)
 
 
-def test_new_rows_show_at_the_next_look_and_a_torn_line_waits(make_run):
+def test_new_rows_appear_at_the_next_refresh_and_a_partial_line_is_ignored(make_run):
     run = make_run(state="running")
     at = open_page("live", run)
     writer = MetricsWriter(run.metrics_path)
@@ -195,13 +197,13 @@ def test_new_rows_show_at_the_next_look_and_a_torn_line_waits(make_run):
     assert "damaged" not in words(at)
 
 
-def test_nan_is_shown_as_such_and_marked(make_run):
+def test_nan_is_shown_and_marked(make_run):
     at = open_page("live", make_run(state="failed", loss=math.nan))
     assert "Training loss NaN" in words(at)
     assert "train: NaN × 1" in [trace["name"] for trace in figures(at)[0]["data"]]
 
 
-def test_a_seam_is_drawn_in_every_chart(make_run):
+def test_a_resume_point_is_drawn_in_every_chart(make_run):
     run = make_run()
     writer = MetricsWriter(run.metrics_path)
     writer.mark_resume_point(100)
@@ -246,7 +248,7 @@ def test_the_controls_change_the_curves(make_run, control, value):
     assert figures(checked(at.run()))[0]["data"] != before
 
 
-def test_smoothing_and_logarithm_reach_the_figure(make_run):
+def test_smoothing_and_logarithmic_scale_change_the_figure(make_run):
     at = open_page("live", make_run())
     at.slider(key="smoothing").set_value(0.0)
     at.toggle(key="log").set_value(True)
@@ -261,7 +263,7 @@ def cards_of(at: AppTest) -> str:
     return "".join(element.proto.body for element in at.get("html"))
 
 
-def test_predictions_show_mistakes_first_and_each_page_others(make_run):
+def test_predictions_start_with_mistakes_and_pages_dont_overlap(make_run):
     run = make_run()
     arrays = write_predictions(run)
     at = open_page("predictions", run)
@@ -300,13 +302,13 @@ def test_predictions_that_are_replaced_while_the_page_is_open_are_read_again(mak
     assert "Test images 30" in words(checked(at.run()))
     write_predictions(run, examples=31, seed=1)
     assert "Test images 31" in words(checked(at.run()))
-    (run.predictions_path / "test.npz").write_bytes(b"PK\x03\x04 torn")
+    (run.predictions_path / "test.npz").write_bytes(b"PK\x03\x04 damaged")
     checked(at.run())
     assert "is damaged" in at.error[0].value
     assert f"labkit evaluate {run.path}" in words(at)
 
 
-def test_a_filter_of_another_runs_classes_is_dropped(make_run):
+def test_a_filter_by_a_class_that_another_run_lacks_is_dropped(make_run):
     first, second = make_run("first"), make_run("second")
     write_predictions(first)
     arrays = write_predictions(second)
@@ -322,13 +324,13 @@ def test_a_filter_of_another_runs_classes_is_dropped(make_run):
     assert f"of {len(arrays['labels'])}," in words(at)
 
 
-def test_no_test_images_at_all_is_no_crash(make_run):
+def test_predictions_without_images_break_no_page(make_run):
     run = make_run()
     write_predictions(run, examples=0)
     assert "No test image" in words(open_page("predictions", run))
 
 
-def test_comparison_draws_every_run_and_names_what_differs(make_run):
+def test_comparison_draws_every_run_and_shows_differences(make_run):
     first, second = make_run("first"), make_run("second")
     changed = {**second.read_config(), "model": {"model": "resnet", "num_layers": 32}}
     write_json_atomic(second.config_path, changed)
@@ -339,7 +341,7 @@ def test_comparison_draws_every_run_and_names_what_differs(make_run):
     assert first.exists()
 
 
-def test_differences_name_settings_that_one_run_lacks():
+def test_differences_include_settings_that_one_run_lacks():
     rows = differences({"a": {"x": {"y": 1, "z": [1]}}, "b": {"x": {"z": [1]}}})
     assert rows == [{"setting": "x.y", "a": "1", "b": "–"}]
     assert dict(flatten({"a": {"b": {"c": None}}, "d": {}})) == {"a.b.c": "null", "d": "{}"}
@@ -347,17 +349,17 @@ def test_differences_name_settings_that_one_run_lacks():
 
 @pytest.mark.parametrize("depth", [900, 100_000])
 @pytest.mark.parametrize("page", PAGES)
-def test_a_deeply_nested_configuration_is_named_and_hides_no_other_run(make_run, page, depth):
+def test_a_deeply_nested_configuration_is_named_and_breaks_no_page(make_run, page, depth):
     make_run("second")
     run = make_run("first")
     run.config_path.write_text('{"a":' * depth + "1" + "}" * depth)
     text = words(open_page(page, "first"))
-    # 900 levels may still fit the stack and be shown; no stack holds 100,000.
+    # 900 levels may fit the stack and be shown; 100,000 never do.
     if page in ("compare", "configuration") and depth == 100_000:
         assert re.search(rf"{re.escape(str(run.config_path))} .*(nested too deeply|recursion)", text)
 
 
-def test_the_test_accuracy_is_that_of_the_highest_step(make_run):
+def test_the_test_accuracy_is_of_the_highest_step(make_run):
     run = make_run()
     writer = MetricsWriter(run.metrics_path)
     writer.append([evaluation_row(step, "test", accuracy=share) for step, share in ((100, 0.8), (50, 0.5))])
@@ -393,11 +395,11 @@ def test_configuration_shows_settings_environment_and_the_end_of_the_log(make_ru
         (1_000_000, "11 d 13 h"),
     ],
 )
-def test_time_spans_are_written_for_people(seconds, text):
+def test_time_spans_as_text(seconds, text):
     assert duration(seconds) == text
 
 
-def test_a_server_open_to_the_network_by_accident_shows_nothing(make_run):
+def test_a_server_without_an_address_shows_no_run(make_run):
     make_run()
     config.set_option("server.address", None)
     at = open_main()

@@ -1,4 +1,4 @@
-"""Predictions: read whole or refused with a reason, mistakes first, every example counted once."""
+"""Reading predictions: damaged files are refused, mistakes come first, every example is counted once."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def predictions(make_run) -> Predictions:
     return load_predictions(run)
 
 
-def test_mistakes_come_first_the_most_confident_before_all(predictions):
+def test_the_most_confident_mistakes_come_first(predictions):
     order = predictions.select()
     assert sorted(order) == list(range(60))
     wrong = predictions.wrong[order]
@@ -26,7 +26,7 @@ def test_mistakes_come_first_the_most_confident_before_all(predictions):
     assert (np.diff(confidence[~wrong]) >= 0).all()
 
 
-def test_the_cells_of_the_confusion_matrix_share_out_the_examples(predictions):
+def test_every_example_is_in_one_cell_of_the_confusion_matrix(predictions):
     cells = [
         predictions.select(true, predicted)
         for true in range(len(CLASSES))
@@ -37,7 +37,7 @@ def test_the_cells_of_the_confusion_matrix_share_out_the_examples(predictions):
     assert len(predictions.select(wrong_only=True)) == predictions.wrong.sum()
 
 
-def test_class_figures_agree_with_counting_by_hand(predictions):
+def test_class_metrics_agree_with_counting(predictions):
     labels, predicted = predictions.labels, predictions.predicted
     for number, row in enumerate(predictions.per_class()):
         hits = sum(1 for t, p in zip(labels, predicted, strict=True) if t == p == number)
@@ -47,7 +47,7 @@ def test_class_figures_agree_with_counting_by_hand(predictions):
         assert row["precision"] == pytest.approx(hits / (predicted == number).sum())
 
 
-def test_a_class_nobody_predicted_has_no_precision():
+def test_a_class_that_is_never_predicted_has_no_precision():
     arrays = (
         np.zeros((1, 2, 2, 3), np.uint8),
         np.array([0]),
@@ -58,7 +58,7 @@ def test_a_class_nobody_predicted_has_no_precision():
     assert (absent["accuracy"], absent["precision"]) == (None, None)
 
 
-def test_missing_predictions_are_told_from_damaged_ones(make_run):
+def test_missing_and_damaged_predictions_raise_different_errors(make_run):
     run = make_run()
     with pytest.raises(FileNotFoundError):
         load_predictions(run)
@@ -87,7 +87,7 @@ def test_missing_predictions_are_told_from_damaged_ones(make_run):
         f"{name}:{value.dtype}{list(value.shape)}" for name, value in changes.items()
     ),
 )
-def test_arrays_that_do_not_belong_together_are_refused(make_run, change):
+def test_arrays_that_do_not_fit_together_are_refused(make_run, change):
     run = make_run()
     arrays = {**write_predictions(run), **change}
     np.savez_compressed(run.predictions_path / "test.npz", **arrays)
@@ -96,7 +96,7 @@ def test_arrays_that_do_not_belong_together_are_refused(make_run, change):
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '{"examples": 59, "classes": ["x", "y", "z"]}'])
-def test_a_summary_of_another_evaluation_is_not_believed(make_run, text):
+def test_a_summary_of_another_evaluation_is_ignored(make_run, text):
     run = make_run()
     write_predictions(run)
     path = run.predictions_path / "test.json"
@@ -106,7 +106,7 @@ def test_a_summary_of_another_evaluation_is_not_believed(make_run, text):
     assert predictions.classes == ["class 0", "class 1", "class 2"]
 
 
-def test_replaced_files_have_another_signature(make_run):
+def test_replaced_files_change_the_signature(make_run):
     run = make_run()
     none = signature(run)
     write_predictions(run)
@@ -115,7 +115,7 @@ def test_replaced_files_have_another_signature(make_run):
     assert len({none, first, signature(run)}) == 3
 
 
-def test_a_card_tells_truth_prediction_and_shares_and_escapes_names(predictions):
+def test_a_card_shows_classes_and_probabilities_and_escapes_names(predictions):
     place = int(np.flatnonzero(predictions.labels == 2)[0])
     text = cards.grid(predictions, [place])
     assert "<b>star" not in text
@@ -125,7 +125,7 @@ def test_a_card_tells_truth_prediction_and_shares_and_escapes_names(predictions)
     assert "image-rendering: pixelated" in text
 
 
-def test_images_reach_the_page_unchanged():
+def test_images_are_shown_unchanged():
     import base64
     import io
 

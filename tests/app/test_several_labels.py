@@ -1,4 +1,4 @@
-"""Predictions of several labels per image: figures, figures' pictures, cards and the page."""
+"""Predictions with several labels per image: metrics, plots, cards and the page."""
 
 import numpy as np
 import pytest
@@ -15,10 +15,10 @@ EXAMPLES = 50
 
 
 def write_several(run: RunDirectory, **changes: np.ndarray) -> None:
-    """Write predictions as an evaluation of several labels does."""
+    """Write predictions as an evaluation with several labels does."""
     generator = np.random.default_rng(0)
     labels = (generator.random((EXAMPLES, 3)) < 0.4).astype(np.int32)
-    # Half of the images have a label wrong.
+    # Half of the images have a wrong label.
     flipped = (generator.random((EXAMPLES, 3)) < 0.2) ^ (labels == 1)
     shares = np.where(flipped, 0.5, 0) + 0.5 * generator.random((EXAMPLES, 3))
     arrays = {
@@ -46,7 +46,7 @@ def predictions(run) -> Predictions:
     return load_predictions(run)
 
 
-def test_an_image_is_wrong_where_one_label_is(predictions):
+def test_an_image_with_one_wrong_label_is_wrong(predictions):
     sets = [
         (set(np.flatnonzero(row)), set(np.flatnonzero(shares > 0.5)))
         for row, shares in zip(predictions.labels, predictions.probabilities, strict=True)
@@ -65,7 +65,7 @@ def test_an_image_is_wrong_where_one_label_is(predictions):
         assert row["precision"] == pytest.approx(hits / sum(place in given for _, given in sets))
 
 
-def test_the_label_farthest_off_decides_the_order(predictions):
+def test_examples_are_sorted_by_their_largest_error(predictions):
     order = predictions.select()
     assert sorted(order) == list(range(EXAMPLES))
     wrong = predictions.wrong[order]
@@ -84,7 +84,7 @@ def test_the_label_farthest_off_decides_the_order(predictions):
     ],
     ids=["two", "negative", "too few", "too short"],
 )
-def test_labels_that_are_no_rows_of_zeros_and_ones_are_refused(make_run, labels):
+def test_labels_other_than_zeros_and_ones_are_refused(make_run, labels):
     run = make_run()
     write_several(run, labels=labels)
     with pytest.raises(InputError, match="is damaged"):
@@ -102,14 +102,14 @@ def test_a_card_names_all_labels_or_none(predictions):
         )
         in text
     )
-    # The most probable one, and all that are true or predicted.
+    # The most probable label, and all that are true or predicted.
     relevant = (predictions.has | predictions.given)[[several, nothing]]
     best = predictions.probabilities[[several, nothing]].argmax(axis=1)
     relevant[[0, 1], best] = True
     assert text.count('class="lk-bar"') == relevant.sum()
 
 
-def test_the_notebooks_figures_are_drawn(predictions):
+def test_the_notebooks_plots_are_drawn(predictions):
     grid = plots.wrong_predictions(predictions, 8)
     assert "→" in grid.axes[0].get_title(loc="center")
     assert plots.class_accuracy(predictions).axes[0].get_title(loc="left") == "Recall of each label"
@@ -117,7 +117,7 @@ def test_the_notebooks_figures_are_drawn(predictions):
     assert "several labels" in text.get_text()
 
 
-def test_the_page_shows_what_belongs_to_several_labels(run):
+def test_the_page_shows_the_metrics_of_several_labels(run):
     at = AppTest.from_string("from app import predictions\npredictions.page()", default_timeout=30)
     at.session_state["run"] = str(run.path)
     at.run()

@@ -1,4 +1,4 @@
-"""The live page of a cluster: each task's sign of life, each worker's speed, read as they grow."""
+"""The live page of a cluster: the heartbeat of each task, and the metrics of each worker as they grow."""
 
 import base64
 import os
@@ -34,7 +34,7 @@ def beat(name: str, **changed) -> Heartbeat:
     return Heartbeat(**{**values, **changed})
 
 
-def give_sign(run: RunDirectory, name: str, age: float = 0.0, **changed) -> None:
+def write_heartbeat(run: RunDirectory, name: str, age: float = 0.0, **changed) -> None:
     run.cluster_path.mkdir(exist_ok=True)
     path = beat_path(run.cluster_path, name)
     write_beat(path, beat(name, **changed))
@@ -67,11 +67,11 @@ def table(at: AppTest) -> dict[str, dict[str, object]]:
 
 
 def points(array: dict[str, str]) -> list[float]:
-    """Return what Plotly packs into a typed array."""
+    """Return the numbers of one of Plotly's typed arrays."""
     return np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"]).tolist()
 
 
-def worker_metrics(at: AppTest) -> list[dict]:
+def worker_figures(at: AppTest) -> list[dict]:
     return figures(at)[4:]
 
 
@@ -84,15 +84,15 @@ def test_a_run_of_one_process_shows_no_tasks(make_run):
     assert len(figures(at)) == 4
 
 
-def test_each_task_shows_what_it_does_and_how_fast(make_run):
+def test_each_task_shows_its_state_step_and_speed(make_run):
     run = make_run(state="running")
-    give_sign(run, "chief:0", step=40)
-    give_sign(run, "worker:0", phase="waiting", seen={"chief:0": "abc"}, step=0)
-    give_sign(run, "worker:1", phase="waiting", seen={"chief:0": ""}, step=0)
+    write_heartbeat(run, "chief:0", step=40)
+    write_heartbeat(run, "worker:0", phase="waiting", seen={"chief:0": "abc"}, step=0)
+    write_heartbeat(run, "worker:1", phase="waiting", seen={"chief:0": ""}, step=0)
     append(run, "worker:0", 100.0, 120.0, step=38)
     rows = table(open_page("live", run))
     assert list(rows) == ["chief:0", "worker:0", "worker:1"]
-    assert [row["State"] for row in rows.values()] == ["at work", "at work", "waits for chief:0"]
+    assert [row["State"] for row in rows.values()] == ["running", "running", "waiting for chief:0"]
     assert rows["worker:0"]["Examples per second"] == 120
     assert (rows["chief:0"]["Step"], rows["worker:0"]["Step"]) == (40, 39)
     assert rows["worker:0"]["Process"] == f"{os.getpid()} on {socket.gethostname()}"
@@ -102,26 +102,26 @@ def test_each_task_shows_what_it_does_and_how_fast(make_run):
     ("changed", "state"),
     [
         ({"phase": "left", "pid": 2**22}, "ended"),
-        ({"pid": 2**22}, "gone"),  # above pid_max of a 64-bit Linux
-        ({"pid": 2**22, "process_space": "another host"}, "at work"),
-        ({"age": 100}, "silent"),
+        ({"pid": 2**22}, "lost"),  # above pid_max of a 64-bit Linux
+        ({"pid": 2**22, "process_space": "another host"}, "running"),
+        ({"age": 100}, "stalled"),
         ({"phase": "stopping"}, "stopping"),
         ({"phase": "lost", "message": "worker:1 has ended"}, "lost a peer: worker:1 has ended"),
     ],
 )
-def test_a_task_is_said_to_be_what_it_is(make_run, changed, state):
+def test_the_state_of_a_task(make_run, changed, state):
     run = make_run(state="running")
-    give_sign(run, "worker:0", **changed)
+    write_heartbeat(run, "worker:0", **changed)
     assert table(open_page("live", run))["worker:0"]["State"] == state
 
 
-def test_the_last_sign_of_life_is_dated(make_run):
+def test_the_age_of_the_last_heartbeat_is_shown(make_run):
     run = make_run(state="running")
-    give_sign(run, "worker:0", age=600)
-    give_sign(run, "worker:1", age=600, phase="left")
+    write_heartbeat(run, "worker:0", age=600)
+    write_heartbeat(run, "worker:1", age=600, phase="left")
     rows = table(open_page("live", run))
-    assert rows["worker:0"]["Last sign of life"] == "10 min ago"
-    assert rows["worker:1"]["Last sign of life"] == "–"
+    assert rows["worker:0"]["Last heartbeat"] == "10 min ago"
+    assert rows["worker:1"]["Last heartbeat"] == "–"
 
 
 def test_speeds_and_shares_are_drawn_and_grow(make_run):
@@ -129,20 +129,20 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     append(run, "worker:0", 100.0, 120.0)
     append(run, "worker:1", 90.0, 95.0)
     at = open_page("live", run)
-    rates, shares = worker_metrics(at)
+    rates, shares = worker_figures(at)
     lines = {trace["name"]: trace for trace in rates["data"] if "raw" not in trace["name"]}
     assert set(lines) == {"worker:0", "worker:1"}
     assert [trace["name"] for trace in shares["data"]] == ["compute", "communication", "input, waiting"]
     assert shares["data"][0]["y"] == ["worker:0", "worker:1"]
     assert shares["data"][0]["x"] == pytest.approx([0.7, 0.7])
     append(run, "worker:1", 99.0, step=12)
-    rates, _ = worker_metrics(at.run())
+    rates, _ = worker_figures(at.run())
     raw = next(trace for trace in rates["data"] if trace["name"] == "worker:1, raw")
     assert points(raw["x"]) == [10, 11, 12]
     assert points(raw["y"]) == [90, 95, 99]
 
 
-def test_damaged_files_of_a_cluster_break_nothing(make_run):
+def test_damaged_files_of_a_cluster_break_no_page(make_run):
     run = make_run(state="running")
     run.cluster_path.mkdir()
     (run.cluster_path / "worker-0.json").write_text("{")
@@ -153,7 +153,7 @@ def test_damaged_files_of_a_cluster_break_nothing(make_run):
     assert len(figures(at)) == 4
 
 
-# ---- what is read --------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------------
 
 
 def test_only_what_was_appended_is_read(make_run, monkeypatch):
@@ -162,7 +162,7 @@ def test_only_what_was_appended_is_read(make_run, monkeypatch):
     store = ClusterStore(run.cluster_path)
     first = store.poll()
     assert first.rows["worker:0"].shape == (50, 6)
-    assert store.poll() is first, "nothing new, nothing made"
+    assert store.poll() is first, "without new rows the snapshot is the same"
     taken: list[int] = []
     real = MetricsReader.poll
 
@@ -175,10 +175,10 @@ def test_only_what_was_appended_is_read(make_run, monkeypatch):
     append(run, "worker:0", 110.0, step=60)
     assert store.poll().column("worker:0", "examples_per_second").tolist() == [100.0] * 50 + [110.0]
     assert taken == [1]
-    assert len(first.rows["worker:0"]) == 50, "what was handed out stays as it was"
+    assert len(first.rows["worker:0"]) == 50, "an earlier snapshot doesn't change"
 
 
-def test_a_long_run_keeps_its_end(make_run):
+def test_only_the_last_rows_of_a_long_run_are_kept(make_run):
     run = make_run()
     append(run, "worker:0", *map(float, range(MAX_ROWS + 100)))
     rates = ClusterStore(run.cluster_path).poll().column("worker:0", "examples_per_second")
@@ -186,7 +186,7 @@ def test_a_long_run_keeps_its_end(make_run):
     assert rates[-1] == MAX_ROWS + 99
 
 
-def test_rows_beyond_the_step_that_a_run_went_on_from_no_longer_count(make_run):
+def test_rows_after_the_resumed_step_no_longer_count(make_run):
     run = make_run()
     append(run, "worker:0", 1.0, 2.0, 3.0, step=10)
     append(run, "worker:0", 4.0, step=11)
@@ -195,7 +195,7 @@ def test_rows_beyond_the_step_that_a_run_went_on_from_no_longer_count(make_run):
     assert workers.column("worker:0", "examples_per_second").tolist() == [1, 2, 4]
 
 
-def test_a_run_that_was_started_over_is_read_anew(make_run):
+def test_a_run_that_was_started_over_is_read_again(make_run):
     run = make_run()
     append(run, "worker:0", 1.0, 2.0)
     store = ClusterStore(run.cluster_path)
@@ -205,10 +205,10 @@ def test_a_run_that_was_started_over_is_read_anew(make_run):
     assert store.poll().column("worker:0", "examples_per_second").tolist() == [7]
 
 
-def test_a_clock_that_differs_is_not_believed_once_the_task_was_seen_alive(make_run):
+def test_the_clock_of_another_host_is_not_trusted(make_run):
     run = make_run()
-    give_sign(run, "worker:0", age=-5000)  # its host is ahead of this one
+    write_heartbeat(run, "worker:0", age=-5000)  # its host is ahead of this one
     store = ClusterStore(run.cluster_path)
-    assert store.tasks()[0].silent < 5
-    give_sign(run, "worker:0", age=5000, counter=2)
-    assert store.tasks()[0].silent < 5
+    assert store.tasks()[0].age < 5
+    write_heartbeat(run, "worker:0", age=5000, counter=2)
+    assert store.tasks()[0].age < 5

@@ -169,11 +169,11 @@ def test_a_resumed_run_shows_only_new_steps_and_a_new_bar_after_each_restart(con
         follower._thread.join()
         writer.mark_resume_point(1)
         writer.append([train_row(2), train_row(3)])
-        follower._look()
+        follower._poll()
         writer.mark_resume_point(2)
-        follower._look()
+        follower._poll()
         writer.append([train_row(3)])
-        follower._look()
+        follower._poll()
     writer.close()
     assert console.calls == [
         ("stop",),

@@ -28,7 +28,7 @@ def picture(box: ipywidgets.VBox) -> np.ndarray:
 def test_browser_draws_the_selected_examples(monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        plots, "prediction_grid", lambda predictions, places: drawn.append(list(places)) or FIGURE
+        plots, "prediction_grid", lambda predictions, indices: drawn.append(list(indices)) or FIGURE
     )
     box = widgets.prediction_browser(make_predictions())
     controls = controls_of(box)
@@ -55,7 +55,7 @@ def test_browser_shows_every_example_on_exactly_one_page(monkeypatch):
     monkeypatch.setattr(widgets, "PAGE_SIZE", 4)
     drawn = []
     monkeypatch.setattr(
-        plots, "prediction_grid", lambda predictions, places: drawn.append(list(places)) or FIGURE
+        plots, "prediction_grid", lambda predictions, indices: drawn.append(list(indices)) or FIGURE
     )
     controls = controls_of(widgets.prediction_browser(make_predictions()))
     controls["mistakes only"].value = False

@@ -62,7 +62,7 @@ def check_new(plan: Plan, signals: Sequence[int]) -> int:
 
 
 class Execution:
-    """Trains and measures what isn't done yet of a plan.
+    """Runs the trainings and measurements of a plan that aren't done yet.
 
     Args:
         plan: of ``plan_comparison``.

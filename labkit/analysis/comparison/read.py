@@ -6,13 +6,14 @@
 import os
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from labkit.analysis.comparison.files import Request, read_request
 from labkit.analysis.comparison.read_runs import NOT_STARTED, RunMetrics, read_run
+from labkit.analysis.show_table import html_table, text_table
 from labkit.config import fields_by_name
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -82,19 +83,19 @@ class Comparison:
     @property
     def command(self) -> str:
         """The shell command that makes this comparison."""
-        words = ["labkit", "compare", "--models", ",".join(self.request.models)]
-        words += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
+        arguments = ["labkit", "compare", "--models", ",".join(self.request.models)]
+        arguments += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
         if self.request.data_dir is not None:
-            words += ["--data-dir", self.request.data_dir]
+            arguments += ["--data-dir", self.request.data_dir]
         for name, value in self.request.budget.items():
             info = fields_by_name()[name]
             if value == info.default:
                 continue
             if isinstance(value, bool):
-                words.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
+                arguments.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
             else:
-                words += [info.flag, "none" if value is None else str(value)]
-        return shlex.join(words)
+                arguments += [info.flag, "none" if value is None else str(value)]
+        return shlex.join(arguments)
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the header and a row of cells for each model."""
@@ -125,29 +126,15 @@ class Comparison:
         return lines + [_not_finished(run) for run in self.runs if not run.finished]
 
     def __str__(self) -> str:
-        table = self.table()
-        widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
-        lines = ["  ".join(_padded(row, widths)) for row in table]
-        return "\n".join([*(line.rstrip() for line in lines), "", *self.notes()])
+        return "\n".join([text_table(self.table()), "", *self.notes()])
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        def line(cells: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
         header, *rows = self.table()
-        body = "".join(line(row, "td") for row in rows)
-        notes = "".join(f"<br>{escape(note)}" for note in self.notes())
-        return (
-            f"<table><thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
-            f"<small>{notes.removeprefix('<br>')}</small>"
-        )
-
-
-def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+        notes = "<br>".join(map(escape, self.notes()))
+        return f"{html_table(header, rows)}<small>{notes}</small>"
 
 
 def _not_finished(run: RunMetrics) -> str:
