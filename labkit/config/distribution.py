@@ -94,7 +94,7 @@ class DistributionConfig(FieldOwner):
     )
     variable_placement: str = option(
         "round_robin",
-        "How variables are spread over parameter servers: in turn, or greedy, to the one with the fewest bytes.",
+        "How variables are spread over parameter servers: in turn, or greedily by bytes.",
         choices=("round_robin", "greedy"),
         identity=False,
         group="cluster",
