@@ -41,8 +41,8 @@ def declare_runs(parser: Parser) -> Run:
         metavar="TEXT",
         action="append",
         default=[],
-        help="Shows only runs with this text in one of their fields. FIELD=VALUE, such as state=running, looks "
-        "at one field. May be repeated.",
+        help="Shows only runs with this text in one of their fields; FIELD=VALUE, such as state=running, "
+        "looks at one field alone. May be repeated.",
     )
     parser.add_argument("--json", action="store_true", help="Prints JSON, for programs.")
     return _run

@@ -113,10 +113,9 @@ tasks.become_slurm_task(sys.argv[1:], ending='job.0')
 NOTING = """
 import sys
 from labkit.commands import main as cli
-from labkit.commands.command import Command
 def end(options):
     {program}
-cli.COMMANDS = (Command("train", "", lambda parser: None, end),)
+cli.parse = lambda arguments: ("train", None, end)
 sys.exit(cli.main(["train"]))
 """
 
