@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
 
     def _spelled(self, arguments: list[str], old_names: set[str]) -> list[str]:
         """Return ``arguments`` with this parser's names of flags; note in ``old_names`` those of 2017."""
-        spelled = []
+        spelled: list[str] = []
         for index, argument in enumerate(arguments):
             if argument == "--":
                 return [*spelled, *arguments[index:]]

@@ -88,10 +88,10 @@ def _name(arguments: Sequence[str]) -> str:
             return name
     if arguments[0].startswith("-"):
         raise InputError(f"unknown argument {arguments[0]!r} before the command; see labkit --help")
-    group = any(name.startswith(arguments[0] + " ") for name in COMMANDS)
-    given = " ".join(arguments[: 1 + group])
-    near = difflib.get_close_matches(given, COMMANDS, n=1, cutoff=0.5)
-    if not near:  # such as labkit clutser, or labkit prepare
+    groups = [name.split()[0] for name in COMMANDS if " " in name]
+    given = " ".join(arguments[: 2 if arguments[0] in groups else 1])
+    near = difflib.get_close_matches(given, [*COMMANDS, *groups], n=1, cutoff=0.5)
+    if not near:  # the second word alone, such as labkit prepare
         near = [name for name in COMMANDS if difflib.get_close_matches(given, name.split(), n=1)][:1]
     hint = f"did you mean {near[0]}?" if near else "see labkit --help"
     raise InputError(f"no command {given!r}; {hint}")

@@ -18,7 +18,7 @@ def print_table(
     rows: Sequence[Sequence[str]],
     *,
     right: Collection[str] = (),
-    out: int | None = None,
+    width: int | None = None,
 ) -> None:
     """Print ``rows`` under ``header``.
 
@@ -26,24 +26,27 @@ def print_table(
 
     Args:
         right: headers of the columns that are aligned to the right.
-        out: columns of the terminal; None asks, a pipe has no limit.
+        width: columns of the terminal; None asks, a pipe has no limit.
     """
-    if out is None and sys.stdout.isatty():
-        out = shutil.get_terminal_size().columns
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
     table = [list(header), *map(list, rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    while out is not None and len(widths) > 1:
-        others = sum(widths[1:]) + len(GAP) * (len(widths) - 1)
-        if others + min(widths[0], LEAST_WIDTH) <= out:
-            widths[0] = min(widths[0], out - others)
-            break
-        widths.pop()
+    if width is not None:
+        while len(widths) > 1 and min(widths[0], LEAST_WIDTH) + _others(widths) > width:
+            widths.pop()
+        widths[0] = min(widths[0], max(1, width - _others(widths)))
     for row in table:
         cells = [
-            _shortened(cell, width).rjust(width) if title in right else _shortened(cell, width).ljust(width)
-            for title, cell, width in zip(header, row, widths, strict=False)
+            _shortened(cell, size).rjust(size) if title in right else _shortened(cell, size).ljust(size)
+            for title, cell, size in zip(header, row, widths, strict=False)
         ]
         print(GAP.join(cells).rstrip())
+
+
+def _others(widths: Sequence[int]) -> int:
+    """Return the width of all columns but the first."""
+    return sum(len(GAP) + size for size in widths[1:])
 
 
 def _shortened(text: str, width: int) -> str:

@@ -1,10 +1,10 @@
 """The command line: what it accepts, and that bad input costs one line, exit code 2 and nothing else."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,14 +40,17 @@ def tree(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "labkit", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | environment,
-    )
+@pytest.fixture
+def run(capsys):
+    """Runs ``labkit`` in this process; returns its exit code and what it printed."""
+
+    def call(*arguments: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = cli.main(arguments)
+        shown = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=shown.out, stderr=shown.err)
+
+    return call
 
 
 def test_every_field_is_a_flag(captured, monkeypatch):
@@ -141,7 +144,7 @@ def test_none_clears_an_optional_field(captured):
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("-") else "",
 )
-def test_bad_input_is_one_line_exit_2_and_nothing_written(shapes_dir, tmp_path, arguments, words):
+def test_bad_input_is_one_line_exit_2_and_nothing_written(run, shapes_dir, tmp_path, arguments, words):
     before = tree(shapes_dir)
     done = run("train", "--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job"), *arguments)
     assert done.returncode == 2
@@ -154,7 +157,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(shapes_dir, tmp_path, 
     assert tree(shapes_dir) == before
 
 
-def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(shapes_dir, tmp_path):
+def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(run, shapes_dir, tmp_path):
     place = ["--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job")]
     done = run("train", *place, "--num-layers", "8", "--freeze", "stem,stage9")
     assert done.returncode == 2
@@ -164,13 +167,13 @@ def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_of_a_data_set_wants_a_folder_of_its_own():
+def test_a_part_of_a_data_set_wants_a_folder_of_its_own(run):
     done = run("data", "prepare", "--dataset", "shapes", "--classes", "0,1")
     assert done.returncode == 2
     assert "--classes is '0,1' without --data-dir" in done.stderr
 
 
-def test_data_that_is_not_prepared(tmp_path):
+def test_data_that_is_not_prepared(run, tmp_path):
     done = run("train", "--data-dir", str(tmp_path / "nothing"), "--job-dir", str(tmp_path / "job"))
     assert done.returncode == 2
     assert "labkit data prepare --data-dir" in done.stderr
@@ -178,7 +181,7 @@ def test_data_that_is_not_prepared(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/job", "{file}/job"])
-def test_a_job_directory_that_cannot_be_written(shapes_dir, tmp_path, place):
+def test_a_job_directory_that_cannot_be_written(run, shapes_dir, tmp_path, place):
     (tmp_path / "file").write_text("mine")
     job_dir = place.format(file=tmp_path / "file")
     done = run("train", "--data-dir", str(shapes_dir), "--job-dir", job_dir, "--train-steps", "1")
@@ -199,7 +202,7 @@ def test_a_full_disk(shapes_dir, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_directory_that_holds_something_else(shapes_dir, tmp_path):
+def test_a_directory_that_holds_something_else(run, shapes_dir, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     done = run("train", "--data-dir", str(shapes_dir), "--job-dir", str(tmp_path), "--overwrite")
     assert done.returncode == 2
@@ -209,7 +212,7 @@ def test_a_directory_that_holds_something_else(shapes_dir, tmp_path):
 @pytest.mark.parametrize(
     "arguments", [[], ["--help"], ["train", "--help"], ["runs"], ["train", "--list-presets"]]
 )
-def test_quick_commands_start_without_tensorflow(arguments):
+def test_quick_commands_start_without_tensorflow(run, arguments):
     program = (
         "import sys\nfrom labkit.commands.main import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
@@ -220,7 +223,7 @@ def test_quick_commands_start_without_tensorflow(arguments):
 
 
 @pytest.mark.slow
-def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(shapes_dir, tmp_path):
+def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(run, shapes_dir, tmp_path):
     job_dir = tmp_path / "job"
     values = {
         "num-gpus": 0,
