@@ -67,16 +67,13 @@ class DataConfig(FieldOwner):
         "auto takes memory where the split fits.",
         choices=("auto", "memory", "streaming"),
     )
-    shuffle_buffer_size: int = option(
-        16384, "Examples in the shuffle buffer of --input-path streaming.", minimum=1
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.use_distortion_for_training:
-            # Padding and flips aren't refused: those that a preset gave don't matter without distortion.
+            # Padding and flips are not refused: a preset may have given them, and they have no effect.
             where = "with --no-use-distortion-for-training"
-            self.require_defaults(("cutout_size",), where, "nothing is covered")
+            self.require_defaults(("cutout_size",), where, "images are not augmented")
         try:
             shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]
         except ValueError:

@@ -48,9 +48,6 @@ class DistributionConfig(FieldOwner):
     num_inter_threads: int = option(
         0, "Operations that run at once. 0 lets TensorFlow choose.", minimum=0, maximum=1024, identity=False
     )
-    allow_soft_placement: bool = option(
-        True, "Runs an operation elsewhere where its device doesn't support it.", identity=False
-    )
     xla: bool = option(
         False,
         "Compiles loss and gradients with XLA, for one replica in each process. Makes steps slower on CPUs.",

@@ -94,7 +94,7 @@ class ModelConfig(FieldOwner):
             "keras_application": ("application",),
         }.items():
             if self.model != owner:
-                self.require_defaults(names, f"for {self.model}", f"{owner} has others")
+                self.require_defaults(names, f"for {self.model}", f"only {owner} uses it")
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
 
     def _refuse_network_name(self) -> None:

@@ -21,7 +21,6 @@ class OptimizerConfig(FieldOwner):
     muon_learning_rate: float = option(
         0.24, "Learning rate for Muon's kernels; follows the common schedule.", minimum=0
     )
-    muon_momentum: float = option(0.6, "Momentum for Muon's kernels.", minimum=0, below=1)
     learning_rate: float = option(
         0.1,
         "Initial learning rate; the peak with --learning-rate-schedule one_cycle.",
@@ -94,13 +93,13 @@ class OptimizerConfig(FieldOwner):
         if self.optimizer == "muon" and self.learning_rate == 0:
             raise InputError("--learning-rate is 0.0; allowed with --optimizer muon: above 0")
         if self.optimizer != "muon":
-            names = ("muon_learning_rate", "muon_momentum")
-            self.require_defaults(names, f"with --optimizer {self.optimizer}", "muon has others")
+            where = f"with --optimizer {self.optimizer}"
+            self.require_defaults(("muon_learning_rate",), where, "only muon uses it")
         if self.learning_rate_schedule != "one_cycle":
             # Not the peak: one that a preset gave doesn't matter to whoever takes another schedule.
             names = ("one_cycle_start", "one_cycle_end")
             where = f"with --learning-rate-schedule {self.learning_rate_schedule}"
-            self.require_defaults(names, where, "one_cycle has others")
+            self.require_defaults(names, where, "only one_cycle uses it")
         if not self.lookahead_every_steps:
             where = "without --lookahead-every-steps"
-            self.require_defaults(("lookahead_decay",), where, "there is no slow average")
+            self.require_defaults(("lookahead_decay",), where, "only lookahead uses it")

@@ -41,8 +41,8 @@ class TransferConfig(FieldOwner):
             )
         if self.unfreeze_every_steps and self.freeze is None:
             raise InputError(
-                f"--unfreeze-every-steps is {self.unfreeze_every_steps} without --freeze; nothing can thaw: "
-                "name what is frozen, for example --freeze 'stem,stage*'"
+                f"--unfreeze-every-steps is {self.unfreeze_every_steps} without --freeze, so no layer is "
+                "frozen; name some, for example --freeze 'stem,stage*'"
             )
 
     @property

@@ -37,7 +37,6 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
                 standardized=plan.asynchronous_workers == 0,
                 input_path=path,
                 share=share,
-                shuffle_buffer_size=config.data.shuffle_buffer_size,
                 arrays=arrays,
             )
         )
