@@ -210,7 +210,8 @@ def test_a_directory_that_holds_something_else(run, shapes_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["train", "--help"], ["runs"], ["train", "--list-presets"]]
+    "arguments",
+    [[], ["--help"], ["train", "--help-all"], ["runs"], ["train", "--list-presets"], ["models"], ["doctor"]],
 )
 def test_quick_commands_start_without_tensorflow(run, arguments):
     program = (
