@@ -213,7 +213,7 @@ def test_a_directory_that_holds_something_else(run, shapes_dir, tmp_path):
     "arguments",
     [[], ["--help"], ["train", "--help-all"], ["runs"], ["train", "--list-presets"], ["models"], ["doctor"]],
 )
-def test_quick_commands_start_without_tensorflow(run, arguments):
+def test_quick_commands_start_without_tensorflow(arguments):
     program = (
         "import sys\nfrom labkit.commands.main import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
