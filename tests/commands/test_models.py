@@ -37,8 +37,13 @@ def test_the_list_as_json(without_tensorflow, capsys):
     }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("known", KNOWN_MODELS, ids=lambda known: known.name)
+def marked(known):
+    """The deepest networks take 20 s each to build, and count by the same code as their shallow relatives."""
+    kind = pytest.mark.thorough if known.name.startswith("resnet110") else pytest.mark.slow
+    return pytest.param(known, marks=kind, id=known.name)
+
+
+@pytest.mark.parametrize("known", map(marked, KNOWN_MODELS))
 def test_the_counts_that_are_kept_are_those_of_the_networks(known):
     built = models._built(known.name, ModelConfig(**parse_model_name(known.name)))
     listed = models._listed(known)
