@@ -43,7 +43,7 @@ def marked(known):
     return pytest.param(known, marks=kind, id=known.name)
 
 
-@pytest.mark.parametrize("known", map(marked, KNOWN_MODELS))
+@pytest.mark.parametrize("known", [marked(known) for known in KNOWN_MODELS])
 def test_the_counts_that_are_kept_are_those_of_the_networks(known):
     built = models._built(known.name, ModelConfig(**parse_model_name(known.name)))
     listed = models._listed(known)
