@@ -1,33 +1,57 @@
-"""Commands of ``labkit``, one module each: a ``COMMAND`` with its flags and what it does."""
+"""The commands of ``labkit``: their names, what they do, and the modules that hold them.
 
-from labkit.commands import (
-    cluster,
-    compare,
-    data,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    models,
-    profile,
-    runs,
-    train,
-)
-from labkit.commands.command import Command, CommandGroup
+A module is imported when one of its commands is chosen. It declares the flags of ``labkit runs`` in
+``declare_runs(parser)``, which returns the function that runs the command and gives the exit code.
+"""
 
-__all__ = ["COMMANDS"]
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["COMMANDS", "Command", "Run"]
+
+Run = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Args:
+        module: of ``labkit.commands``.
+        help: what it does, in a line.
+        computes: whether it computes in its own process, for long enough that the allocator matters.
+    """
+
+    module: str
+    help: str
+    computes: bool = False
+
 
 # In the order of the help.
-COMMANDS: tuple[Command | CommandGroup, ...] = (
-    data.COMMAND,
-    train.COMMAND,
-    evaluate.COMMAND,
-    runs.COMMAND,
-    models.COMMAND,
-    compare.COMMAND,
-    profile.COMMAND,
-    export.COMMAND,
-    cluster.COMMAND,
-    doctor.COMMAND,
-    demo.COMMAND,
-)
+COMMANDS: dict[str, Command] = {
+    "data prepare": Command("data", "Download or read a data set and write it as sharded TFRecords."),
+    "train": Command("train", "Train a run, or continue it.", computes=True),
+    "resume": Command("manage", "Continue a run with its own configuration.", computes=True),
+    "stop": Command("manage", "Ask a training to save and stop, and wait until it has."),
+    "runs": Command("runs", "List the runs."),
+    "show": Command("show", "Show a run: state, results, configuration and checkpoints."),
+    "delete": Command("manage", "Delete a run."),
+    "evaluate": Command(
+        "evaluate", "Evaluate a checkpoint, or with --watch each one as it appears.", computes=True
+    ),
+    "dashboard": Command("dashboard", "Open the dashboard in a browser."),
+    "tensorboard": Command("dashboard", "Start TensorBoard on runs."),
+    "models": Command("models", "List the networks, or show one stage by stage."),
+    "compare": Command("compare", "Train several models with one budget and compare them."),
+    "profile": Command("profile", "Show where the time of a training step goes.", computes=True),
+    "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
+    "cluster local": Command("cluster", "Train with several processes on this machine."),
+    "cluster slurm": Command("cluster", "Print a batch script for Slurm."),
+    "cluster kubernetes": Command("cluster", "Print manifests for Kubernetes."),
+    "cluster tf-config": Command("cluster", "Print TF_CONFIG for one task."),
+    "cluster slurm-task": Command("cluster", "Within srun: run a command as this task."),
+    "cluster kubernetes-task": Command("cluster", "Within a pod: run a command as the task of its index."),
+    "doctor": Command("doctor", "Check this machine and say how to solve each problem."),
+    "demo": Command("demo", "Run the training notebook and say where to look."),
+}

@@ -1,33 +1,120 @@
-"""What the command line is made of: a parser with one-line errors, and flags from the configuration's fields.
+"""Parsers of the command line: one-line errors, flags from the configuration's fields, older spellings.
 
-The standard library's argparse: booleans take both forms (``--no-x`` and ``--x False``).
+The standard library's argparse. Booleans take both forms (``--no-x`` and ``--x False``), underscores
+stand for dashes.
 """
 
 import argparse
-from collections.abc import Sequence
+import difflib
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from labkit.commands.spellings import INSTEAD
 from labkit.config import Config, fields_by_name
-from labkit.config.fields import FieldInfo, unknown_name_error
+from labkit.config.fields import GROUPS, FieldInfo
 from labkit.config.presets import preset_values
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = ["Parser", "add_field", "config_of", "local_path", "seconds", "typed", "whole_number"]
+__all__ = [
+    "Parser",
+    "add_field",
+    "add_training_flags",
+    "config_of",
+    "local_path",
+    "seconds",
+    "training_of",
+    "typed",
+    "whole_number",
+]
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line, with the nearest known flag; exit code 2."""
+    """A parser whose errors are InputErrors, with the nearest known flag.
+
+    ``takes_training``: a training, ``-- train …``, stands behind the flags; ``training_of`` returns it.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Formatter, **settings})
+        self.aliases: dict[str, str] = {}
+        self.takes_rest = False
+        self.details: list[argparse.Action] = []  # shown by --help-all alone
+        self.shows_details = False
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"labkit: error: {message} (see {self.prog} --help)\n")
+        raise InputError(f"{message} (see {self.prog} --help)")
 
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
-        known, unknown = self.parse_known_args(arguments)
-        if unknown:
-            flags = [flag for action in known.parser._actions for flag in action.option_strings]
-            raise unknown_name_error("argument", unknown[0].split("=")[0], sorted(flags))
-        return known
+        """Return the options; ``rest`` holds what stands behind ``--``. Raises InputError."""
+        own, rest = list(arguments), []
+        if self.takes_rest:
+            mark = "--" if "--" in own else "train"
+            split = own.index(mark) if mark in own else len(own)
+            own, rest = own[:split], own[split:]
+            rest = rest[1:] if mark == "--" else rest
+        old_names: set[str] = set()
+        options = self.parse_args(self._spelled(own, old_names))
+        options.rest, options.old_names = rest, old_names
+        return options
+
+    def _spelled(self, arguments: list[str], old_names: set[str]) -> list[str]:
+        """Return ``arguments`` with this parser's names of flags; note in ``old_names`` those of 2017."""
+        spelled: list[str] = []
+        for index, argument in enumerate(arguments):
+            if argument == "--":
+                return [*spelled, *arguments[index:]]
+            given, equals, value = argument.partition("=")
+            if given.startswith("--") and " " not in given:
+                flag = given.replace("_", "-")
+                if flag in self.aliases:
+                    old_names.add(flag)
+                    flag = self.aliases[flag]
+                if flag not in self._option_string_actions:
+                    raise self._unknown(given, flag)
+                argument = flag + equals + value
+            spelled.append(argument)
+        return spelled
+
+    def _unknown(self, given: str, flag: str) -> InputError:
+        if flag in INSTEAD:
+            return InputError(f"{given} is a flag of older programs; {INSTEAD[flag]}")
+        near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.5)
+        everything = "--help-all" if self.details else "--help"
+        hint = f"did you mean {near[0]!r}?" if near else f"see {self.prog} {everything}"
+        return InputError(f"unknown argument {given!r}; {hint}")
+
+    def format_help(self) -> str:
+        if not self.shows_details:
+            for action in self.details:  # the process ends when the help is shown
+                action.help = argparse.SUPPRESS
+            if self.details:
+                groups = "\n".join(f"  {name:<14}{text}" for name, text in GROUPS.items())
+                self.epilog = f"{self.prog} --help-all shows the other flags, in these groups:\n{groups}"
+        return super().format_help()
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, 110) - 2
+        super().__init__(prog, max_help_position=30, width=width)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)  # a flag stays whole
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, _Boolean):
+            return ", ".join(action.option_strings)
+        return super()._format_action_invocation(action)
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.shows_details = True
+        parser.print_help()
+        parser.exit()
 
 
 _BOOLEAN_WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
@@ -44,28 +131,54 @@ class _Boolean(argparse.Action):
         value = True
         if values is not None:
             if values.lower() not in _BOOLEAN_WORDS:
-                parser.error(f"{option_string} is {values!r}; allowed: True or False")
+                raise InputError(f"{option_string} is {values!r}; allowed: True or False")
             value = _BOOLEAN_WORDS[values.lower()]
         negative = (option_string or "").startswith("--no-")
         setattr(namespace, self.dest, value != negative)
 
 
-def add_field(parser: argparse.ArgumentParser, info: FieldInfo) -> None:
-    default = "none" if info.default is None else info.default
-    help = f"{info.help} (default: {default})".replace("%", "%%")
+# ---- flags of labkit train -----------------------------------------------------------------------------
+
+
+def add_training_flags(parser: Parser) -> None:
+    """Declare the flags of ``labkit train``: its own, and one for each field of the configuration."""
+    parser.usage = f"{parser.prog} [flags]"
+    parser.add_argument("--help-all", nargs=0, action=_HelpAll, help="show all flags, in groups")
+    common = parser.add_argument_group("common flags")
+    groups = {name: parser.add_argument_group(f"{name}: {text}") for name, text in GROUPS.items()}
+    common.add_argument("--preset", metavar="NAME", help="Starts from a named run; see --list-presets.")
+    for info in fields_by_name().values():
+        action = add_field(parser, info, common if info.common else groups[info.group])
+        if not info.common:
+            parser.details.append(action)
+    common.add_argument(
+        "--overwrite", action="store_true", help="Deletes the run in the job directory and starts anew."
+    )
+    parser.details.append(
+        groups["run"].add_argument(
+            "--list-presets", action="store_true", help="Shows the named runs and ends."
+        )
+    )
+
+
+def add_hidden_fields(parser: Parser, fields: Iterable[FieldInfo]) -> None:
+    """Declare flags of ``labkit train`` for another command, whose help refers to that of ``train``."""
+    for info in fields:
+        add_field(parser, info, parser).help = argparse.SUPPRESS
+
+
+def add_field(parser: Parser, info: FieldInfo, group: Any) -> argparse.Action:
+    """Declare the flag of a field in ``group``, and its names of 2017."""
+    for alias in info.aliases:
+        parser.aliases["--" + alias.replace("_", "-")] = info.flag
+    help = f"{info.help} Default: {info.default_in_words}.".replace("%", "%%")
+    settings: dict[str, Any] = {"dest": info.name, "default": argparse.SUPPRESS, "help": help}
     if info.type is bool:
-        parser.add_argument(info.flag, dest=info.name, action=_Boolean, default=argparse.SUPPRESS, help=help)
-        return
+        return group.add_argument(info.flag, action=_Boolean, **settings)
     metavar = {int: "N", float: "X", str: "TEXT"}[info.type]
     if info.choices:
         metavar = "{" + ",".join(str(choice) for choice in info.choices) + "}"
-    parser.add_argument(
-        info.flag,
-        dest=info.name,
-        metavar=metavar,
-        default=argparse.SUPPRESS,
-        help=help,
-    )
+    return group.add_argument(info.flag, metavar=metavar, **settings)
 
 
 def typed(info: FieldInfo, text: str | bool) -> Any:
@@ -78,6 +191,38 @@ def typed(info: FieldInfo, text: str | bool) -> Any:
         return info.type(text)
     except ValueError:
         raise InputError(f"{info.flag} is {text!r}; allowed: {info.allowed}") from None
+
+
+def config_of(options: argparse.Namespace) -> Config:
+    """Return the configuration of a preset, where one is named, and of the flags that were given."""
+    fields = fields_by_name()
+    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+    preset = {} if options.preset is None else preset_values(options.preset)
+    config = Config.from_flat({**preset, **given})
+    gpus, size = config.distribution.num_gpus or 0, config.data.train_batch_size
+    if "--batch-size" in options.old_names and gpus > 1:
+        raise InputError(
+            f"--batch_size is {size}, which older programs count for each GPU and labkit over all {gpus}; "
+            f"write --train-batch-size {size * gpus} for the same steps"
+        )
+    return config
+
+
+def training_of(options: argparse.Namespace, program: str) -> tuple[Config, bool]:
+    """Return the configuration of the training behind ``--``, and whether to overwrite the run."""
+    rest = options.rest
+    if rest[:1] != ["train"]:
+        given = repr(rest[0]) if rest else "nothing"
+        raise InputError(f"behind -- stands {given}; allowed: train, such as: {program} -- train --sync")
+    parser = Parser(prog="labkit train")
+    add_training_flags(parser)
+    training = parser.parse_all(rest[1:])
+    if training.list_presets:
+        raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
+    return config_of(training), training.overwrite
+
+
+# ---- types of flags ------------------------------------------------------------------------------------
 
 
 def whole_number() -> Any:
@@ -104,11 +249,3 @@ def seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number of at least 0")
     return value
-
-
-def config_of(options: argparse.Namespace) -> Config:
-    """Return the configuration of a preset, where one is named, and of the flags that were given."""
-    fields = fields_by_name()
-    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    preset = {} if options.preset is None else preset_values(options.preset)
-    return Config.from_flat({**preset, **given})

@@ -9,28 +9,39 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from labkit.commands.command import Command, CommandGroup
+from labkit.commands import Run
+from labkit.commands.arguments import Parser, training_of
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = ["COMMAND"]
+__all__ = [
+    "declare_kubernetes",
+    "declare_kubernetes_task",
+    "declare_local",
+    "declare_slurm",
+    "declare_slurm_task",
+    "declare_tf_config",
+]
 
 
-def _add_local(parser: argparse.ArgumentParser) -> None:
+def declare_local(parser: Parser) -> Run:
     """Declare the flags of ``labkit cluster local``; behind ``--`` stands the training."""
     for flag, default, help in (
-        ("--workers", 2, "processes that train"),
-        ("--ps", 0, "parameter servers, with a chief beside them; 0: synchronous training"),
-        ("--max-restarts", 3, "starts after the loss of a process"),
+        ("--workers", 2, "Processes that train."),
+        ("--ps", 0, "Parameter servers, started with a chief. 0 trains synchronously."),
+        ("--max-restarts", 3, "Restarts after the loss of a process."),
     ):
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{help} (default: {default})")
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{help} Default: {default}.")
+    _take_training(parser)
+    return _local
 
 
-def _local(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
+def _local(options: argparse.Namespace) -> int:
     """Run a training on a cluster of this machine. Returns its exit code. Raises InputError."""
     from labkit.cluster.launch import plan_launch
 
+    config, overwrite = training_of(options, "labkit cluster local")
     say = functools.partial(print, flush=True)
     launch = plan_launch(
         config,
@@ -43,30 +54,35 @@ def _local(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
     return launch.start(output=say)
 
 
-def _add_slurm(parser: argparse.ArgumentParser) -> None:
+def declare_slurm(parser: Parser) -> Run:
     """Declare the flags of ``labkit cluster slurm``; behind ``--`` stands the training."""
     from labkit.cluster.batch_script import BatchOptions
 
     add = _adder(parser, BatchOptions)
-    add("nodes", "nodes to train on", required=True)
-    add("tasks_per_node", "processes on each")
-    add("time_limit", "of one start, after which the job requeues itself: minutes, HH:MM:SS or D-HH:MM:SS")
-    add("signal_seconds", "how long before the time limit the tasks save and stop")
-    add("job_name", "name in the queue")
-    add("partition", "where to queue")
-    add("account", "who pays")
-    add("cpus_per_task", "cores for each process")
-    add("gpus_per_task", "GPUs for each process")
-    add("memory", "for each node, such as 16G")
-    add("ps", "how many of the processes are parameter servers; 0: synchronous training")
-    add("max_restarts", "starts after the loss of a process; those at the time limit don't count")
-    parser.add_argument("--labkit", metavar="TEXT", help="the command on the nodes (default: this one)")
+    add("nodes", "Nodes to train on.", required=True)
+    add("tasks_per_node", "Processes on each node.")
+    add("time_limit", "Time after which the job saves and requeues itself: minutes, HH:MM:SS or D-HH:MM:SS.")
+    add("signal_seconds", "Seconds before the time limit at which the tasks save and stop.")
+    add("job_name", "Name in the queue.")
+    add("partition", "Partition to queue in.")
+    add("account", "Account to charge.")
+    add("cpus_per_task", "Cores for each process.")
+    add("gpus_per_task", "GPUs for each process.")
+    add("memory", "Memory for each node, such as 16G.")
+    add("ps", "How many of the processes are parameter servers. 0 trains synchronously.")
+    add("max_restarts", "Restarts after the loss of a process. Requeues at the time limit don't count.")
+    parser.add_argument(
+        "--labkit", metavar="TEXT", help="Path of labkit on the nodes. Default: the one that runs now."
+    )
+    _take_training(parser)
+    return _slurm
 
 
-def _slurm(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
+def _slurm(options: argparse.Namespace) -> int:
     """Print the batch script of a training. Raises InputError."""
     from labkit.cluster.batch_script import BatchOptions, render_batch_script
 
+    config, overwrite = training_of(options, "labkit cluster slurm")
     _refuse_overwrite(overwrite)
     values = _values(options, BatchOptions)
     if options.labkit is None:
@@ -75,21 +91,37 @@ def _slurm(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
     return 0
 
 
-def _add_slurm_task(parser: argparse.ArgumentParser) -> None:
+def declare_slurm_task(parser: Parser) -> Run:
     """Declare the flags of ``labkit cluster slurm-task``; behind ``--`` stands a command of labkit."""
-    parser.add_argument("--ps", type=int, default=0, metavar="N", help="parameter servers (default: 0)")
+    parser.add_argument("--ps", type=int, default=0, metavar="N", help="Parameter servers. Default: 0.")
     parser.add_argument(
         "--exit-status",
         metavar="PATH",
-        help="record a failure in PATH.failed, the step of a stop in PATH.step",
+        help="Writes a failure to PATH.failed and the step of a stop to PATH.step.",
     )
-    _add_command_line(parser)
+    _take_command(parser)
+    return _slurm_task
 
 
-def _add_command_line(parser: argparse.ArgumentParser) -> None:
-    """Declare what stands behind ``--``: a command of labkit."""
+def declare_kubernetes_task(parser: Parser) -> Run:
+    """Declare the flags of ``labkit cluster kubernetes-task``; behind ``--`` stands a command of labkit."""
+    parser.add_argument("--name", required=True, metavar="TEXT", help="Name of the Job and its Service.")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="Pods that train.")
+    parser.add_argument("--ps", type=int, default=0, metavar="N", help="Parameter servers. Default: 0.")
+    _take_command(parser)
+    return _kubernetes_task
+
+
+def _take_command(parser: Parser) -> None:
+    """Let a command of labkit stand behind ``--``."""
     parser.usage = f"{parser.prog} [flags] -- COMMAND [flags]"
-    parser.add_argument("command_line", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.takes_rest = True
+
+
+def _take_training(parser: Parser) -> None:
+    """Let a training stand behind ``--``."""
+    parser.usage = f"{parser.prog} [flags] -- train [flags of labkit train]"
+    parser.takes_rest = True
 
 
 def _slurm_task(options: argparse.Namespace) -> NoReturn:
@@ -97,83 +129,77 @@ def _slurm_task(options: argparse.Namespace) -> NoReturn:
     from labkit.cluster.exit_status import VARIABLE, record_failure
     from labkit.cluster.tasks import become_slurm_task
 
-    command = _behind_dashes(options.command_line)
     if options.exit_status and not is_local_path(options.exit_status):
         raise InputError(f"--exit-status is {options.exit_status!r}; allowed: {LOCAL_PATH}")
     try:
-        become_slurm_task(command, ps=options.ps, exit_status=options.exit_status)
+        become_slurm_task(options.rest, ps=options.ps, exit_status=options.exit_status)
     except InputError:
         if options.exit_status:
             record_failure(2, {VARIABLE: options.exit_status})
         raise
 
 
-def _add_kubernetes_task(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of ``labkit cluster kubernetes-task``; behind ``--`` stands a command of labkit."""
-    parser.add_argument("--name", required=True, metavar="TEXT", help="name of the Job and its Service")
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="pods that train")
-    parser.add_argument("--ps", type=int, default=0, metavar="N", help="parameter servers (default: 0)")
-    _add_command_line(parser)
-
-
 def _kubernetes_task(options: argparse.Namespace) -> NoReturn:
     """Become the task of this pod's index. Raises InputError."""
     from labkit.cluster.tasks import become_kubernetes_task
 
-    command = _behind_dashes(options.command_line)
-    become_kubernetes_task(command, name=options.name, workers=options.workers, ps=options.ps)
+    become_kubernetes_task(options.rest, name=options.name, workers=options.workers, ps=options.ps)
 
 
-def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
+def declare_kubernetes(parser: Parser) -> Run:
     """Declare the flags of ``labkit cluster kubernetes``; behind ``--`` stands the training."""
     from labkit.cluster.pods import PodOptions
 
     add = _adder(parser, PodOptions)
-    add("name", "of the job, its Service and its NetworkPolicy", required=True)
-    add("image", "container image, see deploy/Containerfile", required=True)
-    add("claim", "PersistentVolumeClaim (ReadWriteMany) that holds data/ and runs/", required=True)
-    add("workers", "pods that train", required=True)
-    add("ps", "pods that are parameter servers, beside a chief; 0: synchronous training")
-    add("mount", "where the claim is mounted")
-    add("cpus", "for each pod")
-    add("memory", "for each pod")
-    add("gpus", "for each pod")
-    add("max_restarts", "how often a Job is started again after the loss of a pod")
-    add("grace_seconds", "for saving a checkpoint before a pod is killed")
-    add("deadline_seconds", "longest time of the whole run")
+    add("name", "Name of the job, its Service and its NetworkPolicy.", required=True)
+    add("image", "Container image; see deploy/Containerfile.", required=True)
+    add("claim", "PersistentVolumeClaim (ReadWriteMany) that holds data/ and runs/.", required=True)
+    add("workers", "Pods that train.", required=True)
+    add("ps", "Pods that are parameter servers, started with a chief. 0 trains synchronously.")
+    add("mount", "Where the claim is mounted.")
+    add("cpus", "CPUs for each pod.")
+    add("memory", "Memory for each pod.")
+    add("gpus", "GPUs for each pod that trains.")
+    add("max_restarts", "Restarts of the Job after the loss of a pod.")
+    add("grace_seconds", "Seconds for saving a checkpoint before a pod is killed.")
+    add("deadline_seconds", "Longest time of the whole run, in seconds.")
+    _take_training(parser)
+    return _kubernetes
 
 
-def _kubernetes(options: argparse.Namespace, config: Config, overwrite: bool) -> int:
+def _kubernetes(options: argparse.Namespace) -> int:
     """Print the manifests of a training as YAML. Raises InputError."""
     from labkit.cluster.kubernetes import PodOptions, render_indexed_job, to_yaml
 
+    config, overwrite = training_of(options, "labkit cluster kubernetes")
     _refuse_overwrite(overwrite)
     print(to_yaml(render_indexed_job(config, PodOptions(**_values(options, PodOptions)))), end="")
     return 0
 
 
-def _add_tf_config(parser: argparse.ArgumentParser) -> None:
+def declare_tf_config(parser: Parser) -> Run:
     """Declare the flags of ``labkit cluster tf-config``."""
     parser.add_argument(
         "--platform",
         choices=("slurm", "kubernetes", "hosts"),
         required=True,
-        help="slurm: inside of srun; kubernetes: inside of a pod of an Indexed Job; hosts: by flags",
+        help="Where the task is described: slurm within srun, kubernetes within a pod, hosts by flags.",
     )
     parser.add_argument(
-        "--ps",
-        type=int,
-        default=0,
-        metavar="N",
-        help="slurm, kubernetes: parameter servers (default: 0)",
+        "--ps", type=int, default=0, metavar="N", help="slurm, kubernetes: parameter servers. Default: 0."
     )
-    parser.add_argument("--name", metavar="TEXT", help="kubernetes: of the Job and its Service")
-    parser.add_argument("--workers", type=int, metavar="N", help="kubernetes: pods that train")
-    parser.add_argument("--worker-hosts", metavar="TEXT", help="hosts: host:port of each, comma-separated")
-    parser.add_argument("--ps-hosts", metavar="TEXT", help="hosts: host:port of each parameter server")
-    parser.add_argument("--job-name", metavar="TEXT", help="hosts: worker or ps")
-    parser.add_argument("--task-index", type=int, metavar="N", help="hosts: which of them, from 0")
-    parser.add_argument("--sync", action="store_true", help="hosts: synchronous training")
+    parser.add_argument("--name", metavar="TEXT", help="kubernetes: name of the Job and its Service.")
+    parser.add_argument("--workers", type=int, metavar="N", help="kubernetes: pods of the Job.")
+    parser.add_argument(
+        "--worker-hosts", metavar="TEXT", help="hosts: host:port of each worker, separated by commas."
+    )
+    parser.add_argument(
+        "--ps-hosts", metavar="TEXT", help="hosts: host:port of each parameter server, separated by commas."
+    )
+    parser.add_argument("--job-name", metavar="TEXT", help="hosts: worker or ps.")
+    parser.add_argument("--task-index", type=int, metavar="N", help="hosts: number of the task, from 0.")
+    parser.add_argument("--sync", action="store_true", help="hosts: synchronous training.")
+    return _tf_config
 
 
 def _tf_config(options: argparse.Namespace) -> int:
@@ -214,7 +240,7 @@ def _adder(parser: argparse.ArgumentParser, owner: type) -> Any:
     def add(name: str, help: str, *, required: bool = False) -> None:
         field = fields[name]
         kind = int if "int" in str(field.type) else str
-        default = "" if required else f" (default: {'none' if field.default is None else field.default})"
+        default = "" if required else f" Default: {'none' if field.default is None else field.default}."
         parser.add_argument(
             "--" + name.replace("_", "-"),
             dest=name,
@@ -236,26 +262,3 @@ def _this_labkit() -> str:
     """Return the path of the command that runs now: on Slurm all nodes usually see it."""
     beside = Path(sys.executable).with_name("labkit")
     return str(beside) if beside.is_file() else shutil.which("labkit") or "labkit"
-
-
-def _behind_dashes(rest: list[str]) -> list[str]:
-    return rest[1:] if rest[:1] == ["--"] else rest
-
-
-COMMAND = CommandGroup(
-    "cluster",
-    "Train with several processes, here or under a scheduler.",
-    (
-        Command("local", "Start, watch and reap a cluster on this machine.", _add_local, _local, True),
-        Command("slurm", "Print a batch script for Slurm.", _add_slurm, _slurm, True),
-        Command("kubernetes", "Print the manifests of an Indexed Job.", _add_kubernetes, _kubernetes, True),
-        Command("tf-config", "Print TF_CONFIG of one task.", _add_tf_config, _tf_config),
-        Command("slurm-task", "Inside of srun: run a command as this task.", _add_slurm_task, _slurm_task),
-        Command(
-            "kubernetes-task",
-            "Inside of a pod: run a command as the task of its index.",
-            _add_kubernetes_task,
-            _kubernetes_task,
-        ),
-    ),
-)

@@ -5,17 +5,17 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.comparison.budget import shared_fields
-from labkit.commands.arguments import add_field, local_path, typed, whole_number
-from labkit.commands.command import Command
+from labkit.commands import Run
+from labkit.commands.arguments import Parser, add_hidden_fields, local_path, typed, whole_number
 from labkit.config import fields_by_name
 from labkit.errors import InputError, require_extra
 
 if TYPE_CHECKING:
     from labkit.analysis.comparison.read import Comparison
 
-__all__ = ["COMMAND"]
+__all__ = ["declare_compare"]
 
-# What labkit train takes and a comparison decides for each training.
+# Flags of labkit train that a comparison decides for each training.
 INSTEAD = {
     "model": "name the models with --models",
     "num_layers": "a model's name holds its depth: --models resnet20,resnet56",
@@ -27,31 +27,41 @@ INSTEAD = {
 }
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_compare(parser: Parser) -> Run:
     """Declare the flags of ``labkit compare``: its own, and those of ``labkit train`` that models share."""
+    parser.epilog = (
+        "The other flags are those of labkit train that don't choose a network, a seed, a directory or a "
+        "cluster: see labkit train --help-all."
+    )
     parser.add_argument(
         "--models",
         metavar="NAMES",
-        help="comma-separated, such as resnet20,se_resnet20,vgg11; see labkit models",
+        help="Models to train, separated by commas, such as resnet20,se_resnet20,vgg11; see labkit models.",
     )
     parser.add_argument(
-        "--seeds", type=whole_number(), default=3, metavar="N", help="trainings of each model (default: 3)"
+        "--seeds", type=whole_number(), default=3, metavar="N", help="Trainings of each model. Default: 3."
     )
-    parser.add_argument("--preset", help="recipe of a named run, whatever its model (see labkit train)")
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="Takes the settings of a named run, except for its model; see labkit train --list-presets.",
+    )
     parser.add_argument(
         "--output",
         type=local_path,
         metavar="DIR",
-        help="where all of it goes (default: <home>/comparisons/<name made from the budget>)",
+        help="Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.",
     )
     parser.add_argument(
-        "--retry-failed", action="store_true", help="try failed trainings again, from their last checkpoint"
+        "--retry-failed",
+        action="store_true",
+        help="Continues failed trainings from their last checkpoint.",
     )
     fields = fields_by_name()
-    for name in shared_fields():
-        add_field(parser, fields[name])
+    add_hidden_fields(parser, (fields[name] for name in shared_fields()))
     for name in INSTEAD:
         parser.add_argument(fields[name].flag, dest=f"instead_{name}", metavar="TEXT", help=argparse.SUPPRESS)
+    return _run
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -142,6 +152,3 @@ def _show(comparison: "Comparison") -> None:
     for note in comparison.notes():
         console.print(note, soft_wrap=True)
     console.print(f"results.csv, .json, .md and .png are in {comparison.path}", soft_wrap=True)
-
-
-COMMAND = Command("compare", "Train several models with one budget, and compare them.", _add_arguments, _run)

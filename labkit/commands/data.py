@@ -2,52 +2,56 @@
 
 import argparse
 
-from labkit.commands.arguments import local_path, whole_number
-from labkit.commands.command import Command, CommandGroup
+from labkit.commands import Run
+from labkit.commands.arguments import Parser, local_path, whole_number
 
-__all__ = ["COMMAND"]
+__all__ = ["declare_prepare"]
 
 
-def _add_prepare(parser: argparse.ArgumentParser) -> None:
+def declare_prepare(parser: Parser) -> Run:
     """Declare the flags of ``labkit data prepare``."""
     parser.add_argument(
         "--dataset",
         choices=("cifar10", "shapes", "shapes_multilabel"),
         default="cifar10",
-        help="cifar10, or what labkit draws itself, with one label per image or several (default: cifar10)",
+        help="Data set to prepare. labkit draws the two of shapes itself; images of shapes_multilabel have "
+        "several labels. Default: cifar10.",
     )
     parser.add_argument(
         "--data-dir",
         type=local_path,
         metavar="DIR",
-        help="folder of prepared data sets (default: <home>/data)",
+        help="Folder of prepared data sets. Default: <home>/data.",
     )
     parser.add_argument(
         "--archive",
         type=local_path,
         metavar="PATH",
-        help="cifar-10-python.tar.gz, cifar-10-binary.tar.gz, or an extracted folder (default: download)",
+        help="Reads cifar-10-python.tar.gz, cifar-10-binary.tar.gz or an extracted folder instead of "
+        "downloading CIFAR-10.",
     )
     parser.add_argument(
         "--validation-size",
         type=whole_number(),
         metavar="N",
-        help="examples held out of training (default: as prepared, else a tenth: 5000 of CIFAR-10)",
+        help="Training examples to hold out for validation. Default: as prepared before, else a tenth "
+        "(5000 of CIFAR-10).",
     )
     parser.add_argument(
         "--classes",
         metavar="NAMES",
-        help="only these, by name or number, comma-separated, in this order; with --data-dir (default: as "
-        "prepared, else all)",
+        help="Keeps only these classes, in this order: names or numbers, separated by commas. Needs "
+        "--data-dir. Default: as prepared before, else all.",
     )
     parser.add_argument(
         "--train-examples",
         type=whole_number(),
         metavar="N",
-        help="only so many for training, of each class in proportion; with --data-dir (default: as prepared, "
-        "else all)",
+        help="Keeps only this many training examples, with the classes in proportion. Needs --data-dir. "
+        "Default: as prepared before, else all.",
     )
-    parser.add_argument("--url", help="download from here instead of the published place")
+    parser.add_argument("--url", help="Downloads from this address instead of the published one.")
+    return _prepare
 
 
 def _prepare(options: argparse.Namespace) -> int:
@@ -76,17 +80,3 @@ def _prepare(options: argparse.Namespace) -> int:
     if not result.did_work:
         show("every shard verified; nothing left to do")
     return 0
-
-
-COMMAND = CommandGroup(
-    "data",
-    "Prepare data sets.",
-    (
-        Command(
-            "prepare",
-            "Download or read a data set, and write it as sharded TFRecords.",
-            _add_prepare,
-            _prepare,
-        ),
-    ),
-)

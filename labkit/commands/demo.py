@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit import home
-from labkit.commands.command import Command
+from labkit.commands import Run
+from labkit.commands.arguments import Parser
 from labkit.errors import InputError, require_extra
 from labkit.plurals import counted
 
-__all__ = ["COMMAND", "find_notebook", "read_conclusion", "run_demo"]
+__all__ = ["declare_demo", "find_notebook", "read_conclusion", "run_demo"]
 
 NAME = "train.ipynb"
 NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib", "pandas")  # by the notebook, too
@@ -234,13 +235,11 @@ def _report_failure(error: Any, kept: Path | None, announce: Callable[[str], Non
     return 1
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_demo(parser: Parser) -> Run:
     """Declare nothing: ``labkit demo`` has no flags."""
+    return _run
 
 
 def _run(options: argparse.Namespace) -> int:
     """Run the notebook. Returns the exit code."""
     return run_demo()
-
-
-COMMAND = Command("demo", "Run the notebook and say where to look.", _add_arguments, _run)

@@ -4,7 +4,9 @@ import argparse
 import errno
 import os
 import platform
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,16 +14,21 @@ from pathlib import Path
 
 from labkit import home
 from labkit.allocator import CHOICE, KEEPING, choose, glibc_is_set, preloaded_allocator
-from labkit.commands.command import Command
+from labkit.commands import Run
+from labkit.commands.arguments import Parser
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 
-__all__ = ["COMMAND", "Finding", "examine", "findings"]
+__all__ = ["Finding", "declare_doctor", "examine", "findings"]
 
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
+NVIDIA_DRIVER = Path("/proc/driver/nvidia")
+CUDA_PACKAGE = "nvidia-cudnn-cu12"  # one of those that tensorflow[and-cuda] brings
+CUDA_WAY = "install CUDA's libraries: .venv/bin/pip install 'tensorflow[and-cuda]==2.21.0'"
+CPU_ONLY = "CPU only; several replicas can be simulated (--simulate-missing-gpus)"
 PACKAGES = ("tensorflow", "keras", "numpy")
 OF_EXTRAS = {"notebook": "jupyterlab", "app": "streamlit", "onnx": "tf2onnx"}  # one package of each
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -37,19 +44,22 @@ class Finding:
     way_out: str = ""
 
 
-def examine() -> int:
-    """Print all findings. Returns 1 where one is a problem, else 0."""
+def examine(*, full: bool = False) -> int:
+    """Print all findings as they are made. Returns 1 where one is a problem, else 0.
+
+    ``full``: read every shard, and load TensorFlow.
+    """
     worst = 0
-    for finding in findings():
+    for finding in findings(full=full):
         mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
-        print(f"{mark}  {finding.subject:<14} {finding.text}")
+        print(f"{mark}  {finding.subject:<14} {finding.text}", flush=True)
         if finding.way_out:
-            print(f"{'':<24} -> {finding.way_out}")
+            print(f"{'':<24} -> {finding.way_out}", flush=True)
         worst |= finding.level == "problem"
     return int(worst)
 
 
-def findings() -> Iterator[Finding]:
+def findings(*, full: bool = False) -> Iterator[Finding]:
     """Yield the findings, the quick ones first."""
     yield _python()
     yield _versions()
@@ -59,8 +69,14 @@ def findings() -> Iterator[Finding]:
     yield from _threads()
     yield _allocator()
     yield from _disk()
-    yield from _data_sets()
-    yield from _devices()
+    if full:
+        print("reading every prepared shard", file=sys.stderr)
+    yield from _data_sets(full=full)
+    if full:
+        print("loading TensorFlow, which takes some seconds", file=sys.stderr)
+        yield from _devices_by_tensorflow()
+    else:
+        yield from _devices_by_driver()
 
 
 def _python() -> Finding:
@@ -185,8 +201,8 @@ def _existing(folder: Path) -> Path:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
-def _data_sets() -> Iterator[Finding]:
-    from labkit.data.manifest import DATASETS, find_manifest, verify_shards
+def _data_sets(*, full: bool) -> Iterator[Finding]:
+    from labkit.data.manifest import DATASETS, find_manifest, has_size, verify_shards
 
     for dataset in DATASETS:
         prepare = f"labkit data prepare --dataset {dataset}"
@@ -198,15 +214,45 @@ def _data_sets() -> Iterator[Finding]:
         if manifest is None:
             yield Finding("note", dataset, "not prepared", prepare)
             continue
-        damaged = verify_shards(manifest)
+        shards = [shard for split in manifest.splits.values() for shard in split.shards]
+        if full:
+            damaged, checked = verify_shards(manifest), "every checksum agrees"
+        else:
+            damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
+            checked = "every shard has its size (checksums: labkit doctor --full)"
         if damaged:
             yield Finding("problem", dataset, f"damaged: {', '.join(damaged)}", f"rebuild with: {prepare}")
         else:
             counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
-            yield Finding("ok", dataset, f"{counts}; every shard verified")
+            yield Finding("ok", dataset, f"{counts}; {checked}")
 
 
-def _devices() -> Iterator[Finding]:
+def _devices_by_driver() -> Iterator[Finding]:
+    """Yield the GPUs that NVIDIA's driver knows: TensorFlow, which must use them, takes seconds to load."""
+    if not NVIDIA_DRIVER.exists():
+        yield Finding("ok", "devices", CPU_ONLY)
+        return
+    gpus = sorted((NVIDIA_DRIVER / "gpus").glob("*/information"))
+    for index, path in enumerate(gpus):
+        model = re.search(r"^Model:\s*(.+)$", path.read_text(errors="replace"), re.MULTILINE)
+        name = model[1] if model else "unknown model"
+        yield Finding("ok", "devices", f"GPU {index}: {name} (by the driver; TensorFlow's view: --full)")
+    if not gpus:
+        yield Finding("problem", "devices", "this machine has an NVIDIA driver, but no GPU", "see nvidia-smi")
+    elif not _installed(CUDA_PACKAGE):
+        text = f"{CUDA_PACKAGE} isn't installed; TensorFlow may find no CUDA libraries"
+        yield Finding("note", "devices", text, f"see what TensorFlow finds: labkit doctor --full; {CUDA_WAY}")
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _devices_by_tensorflow() -> Iterator[Finding]:
     try:
         import_tensorflow()
         import tensorflow as tf
@@ -219,28 +265,23 @@ def _devices() -> Iterator[Finding]:
         yield Finding("ok", "devices", f"{gpu.name}: {details.get('device_name', 'unknown')}")
     if gpus:
         return
-    if Path("/proc/driver/nvidia").exists():
-        yield Finding(
-            "problem",
-            "devices",
-            "this machine has an NVIDIA driver, but TensorFlow finds no GPU",
-            "install CUDA's libraries: .venv/bin/pip install 'tensorflow[and-cuda]==2.21.0'",
-        )
+    if NVIDIA_DRIVER.exists():
+        text = "this machine has an NVIDIA driver, but TensorFlow finds no GPU"
+        yield Finding("problem", "devices", text, CUDA_WAY)
     else:
-        yield Finding(
-            "ok", "devices", "CPU only; several replicas can be simulated (--simulate-missing-gpus)"
-        )
+        yield Finding("ok", "devices", CPU_ONLY)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare nothing: ``labkit doctor`` has no flags."""
+def declare_doctor(parser: Parser) -> Run:
+    """Declare the flags of ``labkit doctor``."""
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="Also reads every prepared shard to compare checksums, and lets TensorFlow look for GPUs.",
+    )
+    return _run
 
 
 def _run(options: argparse.Namespace) -> int:
     """Examine this machine. Returns the exit code."""
-    return examine()
-
-
-COMMAND = Command(
-    "doctor", "Say what this machine has, and what to do about each problem.", _add_arguments, _run
-)
+    return examine(full=options.full)

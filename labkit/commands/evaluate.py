@@ -1,56 +1,63 @@
-"""``labkit evaluate``: the figures of a run's checkpoints."""
+"""``labkit evaluate``: the metrics of a run's checkpoints."""
 
 import argparse
 from typing import Any
 
-from labkit.commands.arguments import local_path, seconds, whole_number
-from labkit.commands.command import Command
+from labkit.commands import Run
+from labkit.commands.arguments import Parser, local_path, seconds, whole_number
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["COMMAND"]
+__all__ = ["declare_evaluate"]
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_evaluate(parser: Parser) -> Run:
     """Declare the flags of ``labkit evaluate``."""
-    parser.add_argument("run", metavar="RUN", help="a run directory, or its name under <home>/runs")
+    parser.aliases["--batch-size"] = "--eval-batch-size"
+    parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
     parser.add_argument(
         "--split",
         choices=("test", "validation", "train"),
-        help="(default: test; with --watch validation, since choosing by test figures would spoil them)",
+        help="Examples to evaluate. Default: test; with --watch validation, because choosing a checkpoint by "
+        "its test accuracy would make that accuracy too high.",
     )
-    parser.add_argument("--checkpoint", help="best, last, or a step (default: best on validation)")
     parser.add_argument(
-        "--data-dir",
-        type=local_path,
-        metavar="DIR",
-        help="where the data set is (default: where the run had it)",
+        "--checkpoint",
+        metavar="best|last|STEP",
+        help="Checkpoint to evaluate. Default: best, on validation.",
     )
-    parser.add_argument("--eval-batch-size", type=whole_number(), metavar="N", help="(default: the run's)")
+    parser.add_argument(
+        "--data-dir", type=local_path, metavar="DIR", help="Folder of prepared data sets. Default: the run's."
+    )
+    parser.add_argument(
+        "--eval-batch-size", type=whole_number(), metavar="N", help="Examples in a step. Default: the run's."
+    )
     parser.add_argument(
         "--num-intra-threads",
         type=whole_number(),
         metavar="N",
-        help="threads inside one operation, 0: TensorFlow's choice (default: the run's)",
+        help="Threads within one operation. 0 lets TensorFlow choose. Default: the run's.",
     )
     parser.add_argument(
         "--test-time-augmentation",
         choices=("none", "mirror", "mirror_and_shift"),
-        help="views of each image that are averaged, beside the plain result (default: the run's)",
+        help="Averages the predictions for several views of each image, beside the plain result. "
+        "Default: the run's.",
     )
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="follow the run on the CPU, beside its training: figures of each checkpoint, once, until the "
-        "run is finished; the same command goes on where it was ended",
+        help="Follows the run on the CPU while it trains; evaluates each checkpoint once until the run is "
+        "finished. The same command continues after an interruption.",
     )
     parser.add_argument(
         "--wait-seconds",
         type=seconds,
         metavar="X",
-        help="with --watch: how long to wait for a run that isn't there yet, or that was interrupted, "
-        "failed, died or went silent, to go on (default: 60)",
+        help="With --watch: if the run stalls, stops or isn't there yet, waits this long before giving up. "
+        "Default: 60.",
     )
+    return _run
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -123,12 +130,3 @@ def _watch(options: argparse.Namespace) -> int:
     if result.signal_number:
         return 128 + result.signal_number
     return 0 if result.state == "finished" else 1
-
-
-COMMAND = Command(
-    "evaluate",
-    "Evaluate a checkpoint and write its predictions; with --watch each checkpoint as it appears.",
-    _add_arguments,
-    _run,
-    computes=True,
-)

@@ -1,47 +1,52 @@
-"""``labkit export``: a run as a file for where there is no labkit."""
+"""``labkit export``: a run as a file that needs no labkit."""
 
 import argparse
 
-from labkit.commands.arguments import local_path
-from labkit.commands.command import Command
+from labkit.commands import Run
+from labkit.commands.arguments import Parser, local_path
 from labkit.export.formats import FORMATS
 from labkit.run_directory.find import find_run
 
-__all__ = ["COMMAND"]
+__all__ = ["declare_export"]
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_export(parser: Parser) -> Run:
     """Declare the flags of ``labkit export``."""
-    parser.add_argument("run", metavar="RUN", help="a run directory, or its name under <home>/runs")
+    parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
     parser.add_argument(
-        "--checkpoint", default="best", help="best, last, or a step (default: best on validation)"
+        "--checkpoint",
+        default="best",
+        metavar="best|last|STEP",
+        help="Checkpoint to export. Default: best, on validation.",
     )
-    parser.add_argument("--format", choices=tuple(FORMATS), default="keras", help="(default: keras)")
+    parser.add_argument(
+        "--format", choices=tuple(FORMATS), default="keras", help="Format of the file. Default: keras."
+    )
     parser.add_argument(
         "--output",
         type=local_path,
         metavar="PATH",
-        help="the file, for saved_model the folder (default: named after the run, in the current folder)",
+        help="File to write; for saved_model a folder. Default: named after the run, in the current folder.",
     )
     parser.add_argument(
         "--standardized-input",
         action="store_true",
-        help="take standardized images; without it the network takes pixels from 0 to 255",
+        help="Makes the network take standardized images instead of pixels from 0 to 255.",
     )
-    parser.add_argument("--probabilities", action="store_true", help="return probabilities instead of logits")
+    parser.add_argument(
+        "--probabilities", action="store_true", help="Returns probabilities instead of logits."
+    )
     parser.add_argument(
         "--check",
         action="store_true",
-        help="compare the file, read by a process without labkit, with the run's own network on every test "
-        "image; exit code 1, and nothing written, where they differ",
+        help="Compares the file, read by a process without labkit, with the run's own network on every test "
+        "image. Where they differ nothing is written and the exit code is 1.",
     )
     parser.add_argument(
-        "--data-dir",
-        type=local_path,
-        metavar="DIR",
-        help="where the data set is (default: where the run had it)",
+        "--data-dir", type=local_path, metavar="DIR", help="Folder of prepared data sets. Default: the run's."
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the output that is there")
+    parser.add_argument("--overwrite", action="store_true", help="Replaces an output that is there.")
+    return _run
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -91,11 +96,3 @@ def _print_comparison(comparison, description) -> None:
 def _shape(tensor) -> str:
     sizes = ", ".join("batch" if size is None else str(size) for size in tensor["shape"])
     return f"{tensor['name']} {tensor['dtype']} [{sizes}]"
-
-
-COMMAND = Command(
-    "export",
-    "Write a run as a file that needs no labkit: Keras, SavedModel, TFLite, ONNX.",
-    _add_arguments,
-    _run,
-)

@@ -1,25 +1,23 @@
-"""The ``labkit`` command: its parser, its errors and its exit codes; ``labkit.commands`` holds what it does.
+"""The ``labkit`` command: finds the command that is asked for, runs it, and turns errors into exit codes.
 
 Nothing heavy is imported before a command runs.
 """
 
 import argparse
+import difflib
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from labkit import __version__
 from labkit.allocator import keep_memory
 from labkit.cluster.exit_status import record_failure
-from labkit.commands import COMMANDS
-from labkit.commands.arguments import Parser, config_of
-from labkit.commands.command import Command, CommandGroup
-from labkit.config import Config
+from labkit.commands import COMMANDS, Run
 from labkit.errors import InputError
 
-__all__ = ["main"]
+__all__ = ["main", "parse"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,10 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str], *, is_process: bool) -> int:
     try:
-        options = _parser().parse_all(arguments)
-        if is_process and options.computes:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(_overview(list(COMMANDS)))
+            return 0
+        if arguments[0] == "--version":
+            print(f"labkit {__version__}")
+            return 0
+        members = [name for name in COMMANDS if name.startswith(arguments[0] + " ")]
+        if members and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
+            print(_overview(members))
+            return 0
+        command, options, run = parse(arguments)
+        if is_process and COMMANDS[command].computes:
             keep_memory()
-        return options.command(options)
+        return run(options)
     except InputError as error:
         print(f"labkit: error: {error}", file=sys.stderr)
         return 2
@@ -59,51 +67,41 @@ def _main(arguments: list[str], *, is_process: bool) -> int:
         return 2
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="labkit", description="Understand, run and trust distributed training.")
-    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
-    parser.set_defaults(parser=parser, command=_help, computes=False)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for action in COMMANDS:
-        _add(commands, action)
-    return parser
+def parse(arguments: Sequence[str]) -> tuple[str, argparse.Namespace, Run]:
+    """Return the name of the command in ``arguments``, its options, and the function that runs it."""
+    name = _name(arguments)
+    # The flags are made from the configuration's fields, which the overview doesn't need.
+    from labkit.commands.arguments import Parser
+
+    command = COMMANDS[name]
+    parser = Parser(prog=f"labkit {name}", description=command.help)
+    module = importlib.import_module(f"labkit.commands.{command.module}")
+    run = getattr(module, "declare_" + name.split()[-1].replace("-", "_"))(parser)
+    return name, parser.parse_all(arguments[len(name.split()) :]), run
 
 
-def _add(commands: Any, action: Command | CommandGroup) -> None:
-    parser = commands.add_parser(action.name, help=action.help, description=action.help, allow_abbrev=False)
-    if isinstance(action, CommandGroup):
-        parser.set_defaults(parser=parser, command=_help, computes=False)
-        actions = parser.add_subparsers(title="actions", metavar="COMMAND")
-        for member in action.commands:
-            _add(actions, member)
-        return
-    parser.set_defaults(parser=parser, command=_command(action), computes=action.computes)
-    action.add_arguments(parser)
-    if action.takes_training:
-        parser.usage = f"{parser.prog} [flags] -- train [flags of labkit train]"
-        parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+def _name(arguments: Sequence[str]) -> str:
+    """Return the command that the first word, or the first two, name. Raises InputError with the nearest."""
+    for words in (1, 2):
+        name = " ".join(arguments[:words]).replace("_", "-")
+        if name in COMMANDS:
+            return name
+    if arguments[0].startswith("-"):
+        raise InputError(f"unknown argument {arguments[0]!r} before the command; see labkit --help")
+    groups = [name.split()[0] for name in COMMANDS if " " in name]
+    given = " ".join(arguments[: 2 if arguments[0] in groups else 1])
+    near = difflib.get_close_matches(given, [*COMMANDS, *groups], n=1, cutoff=0.5)
+    if not near:  # the second word alone, such as labkit prepare
+        near = [name for name in COMMANDS if difflib.get_close_matches(given, name.split(), n=1)][:1]
+    hint = f"did you mean {near[0]}?" if near else "see labkit --help"
+    raise InputError(f"no command {given!r}; {hint}")
 
 
-def _command(action: Command) -> Callable[[argparse.Namespace], int]:
-    def run(options: argparse.Namespace) -> int:
-        given = _training(options.rest, options.parser.prog) if action.takes_training else ()
-        return action.run(options, *given)
-
-    return run
-
-
-def _training(rest: Sequence[str], program: str) -> tuple[Config, bool]:
-    """Return the configuration of the training behind ``--``, and whether to overwrite the run."""
-    rest = list(rest[1:] if rest[:1] == ["--"] else rest)
-    if rest[:1] != ["train"]:
-        given = repr(rest[0]) if rest else "nothing"
-        raise InputError(f"behind -- stands {given}; allowed: train, such as: {program} -- train --sync")
-    options = _parser().parse_all(rest)
-    if options.list_presets:
-        raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
-    return config_of(options), options.overwrite
-
-
-def _help(options: argparse.Namespace) -> int:
-    options.parser.print_help()
-    return 0
+def _overview(names: list[str]) -> str:
+    width = max(map(len, names)) + 2
+    commands = "\n".join(f"  {name:<{width}}{COMMANDS[name].help}" for name in names)
+    return (
+        "usage: labkit COMMAND [flags]\n\nUnderstand, run and trust distributed training.\n\n"
+        f"commands:\n{commands}\n\n"
+        "labkit COMMAND --help shows the flags of a command, labkit --version the version."
+    )

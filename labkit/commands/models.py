@@ -5,57 +5,87 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable
+import textwrap
 from typing import Any
 
-from labkit.commands.command import Command
+from labkit.commands import Run
+from labkit.commands.arguments import Parser
+from labkit.commands.tables import print_table
 from labkit.config import ModelConfig
-from labkit.config.architectures import ARCHITECTURES, KNOWN_MODELS, parse_model_name
+from labkit.config.architectures import ARCHITECTURES, KNOWN_MODELS, KnownModel, parse_model_name
 from labkit.quiet_import import import_tensorflow
 
-__all__ = ["COMMAND"]
+__all__ = ["declare_models"]
 
 # Those of CIFAR-10; the embedded shapes have the same.
 IMAGE_SHAPE = (32, 32, 3)
 NUM_CLASSES = 10
 
 NOTES = (
-    "Built for 32×32×3 images of 10 classes. Multiply-adds: of one image's forward pass, in convolutions and "
-    "dense layers. Receptive field: pixels that one place of the last convolution or pool depends on. "
-    "Accuracy: published, on CIFAR-10's test images, each by a recipe of its own:"
+    "Networks for 32×32×3 images of 10 classes. Multiply-adds are those of one image's forward pass, in "
+    "convolutions and dense layers. The receptive field is the part of the image that one place of the last "
+    "convolution or pool depends on. Accuracies are published ones on CIFAR-10's test images, each reached "
+    "with a recipe of its own:"
 )
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_models(parser: Parser) -> Run:
     """Declare the flags of ``labkit models``."""
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="this one by stages, such as resnet26 or wide_resnet22_2"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="Shows this network stage by stage, such as resnet26 or wide_resnet22_2; it is built for that.",
     )
-    parser.add_argument("--json", action="store_true", help="for programs: the same as JSON")
+    parser.add_argument("--json", action="store_true", help="Prints JSON, for programs.")
+    return _run
 
 
 def _run(options: argparse.Namespace) -> int:
     """Print the known models, or one by stages. Raises InputError for an unknown name."""
-    names = [model.name for model in KNOWN_MODELS] if options.name is None else [options.name]
-    configs = {name: ModelConfig(**parse_model_name(name)) for name in names}  # fails before TensorFlow loads
+    if options.name is None:
+        described = [_listed(model) for model in KNOWN_MODELS]
+        if options.json:
+            print(json.dumps(described, indent=2))
+        else:
+            _print_table(described)
+        return 0
+    config = ModelConfig(**parse_model_name(options.name))  # fails before TensorFlow loads
+    print(f"building {options.name} with TensorFlow, which takes some seconds to load", file=sys.stderr)
     _import_without_gpus()
-    described = [_describe(name, configs[name]) for name in _shown(names)]
+    built = _built(options.name, config)
     if options.json:
-        print(json.dumps(described if options.name is None else described[0], indent=2))
-    elif options.name is None:
-        _print_table(described)
+        print(json.dumps(built, indent=2))
     else:
-        _print_one(described[0])
+        _print_one(built)
     return 0
 
 
-def _shown(names: list[str]) -> Iterable[str]:
-    """Return ``names`` with a bar on a terminal: building all of them takes a while."""
-    from rich.console import Console
-    from rich.progress import track
+def _facts(name: str) -> dict[str, Any]:
+    """Return what is known of a model without building it; None is unknown."""
+    config = parse_model_name(name)
+    architecture = ARCHITECTURES[config["model"]]
+    known = next((model for model in KNOWN_MODELS if model.name == name), None)
+    return {
+        "name": name,
+        "summary": architecture.summary,
+        "paper": architecture.paper,
+        "config": config,
+        "image_shape": list(IMAGE_SHAPE),
+        "num_classes": NUM_CLASSES,
+        "accuracy": known.accuracy if known else None,
+        "accuracy_source": known.source if known and known.source else None,
+    }
 
-    disable = not sys.stderr.isatty() or len(names) == 1
-    return track(names, "building", console=Console(stderr=True), transient=True, disable=disable)
+
+def _listed(known: KnownModel) -> dict[str, Any]:
+    """Return a known model with the counts that are kept for it."""
+    return {
+        **_facts(known.name),
+        "parameters": known.parameters,
+        "multiply_adds": known.multiply_adds,
+        "receptive_field": [known.receptive_field, known.receptive_field],
+    }
 
 
 def _import_without_gpus() -> None:
@@ -67,55 +97,41 @@ def _import_without_gpus() -> None:
         tf.config.set_visible_devices([], "GPU")
 
 
-def _describe(name: str, config: ModelConfig) -> dict[str, Any]:
-    """Build a model and return what is known of it; shares are from 0 to 1, None is unknown."""
+def _built(name: str, config: ModelConfig) -> dict[str, Any]:
+    """Build a model and return it with its counts and stages."""
     from labkit.analysis.architecture import receptive_field, summarize
     from labkit.models.registry import build_model
 
-    architecture = ARCHITECTURES[config.model]
-    known = next((model for model in KNOWN_MODELS if model.name == name), None)
     model = build_model(config, num_classes=NUM_CLASSES, image_shape=IMAGE_SHAPE)
     summary = summarize(model)
     return {
-        "name": name,
-        "summary": architecture.summary,
-        "paper": architecture.paper,
-        "config": parse_model_name(name),
-        "image_shape": list(IMAGE_SHAPE),
-        "num_classes": NUM_CLASSES,
+        **_facts(name),
         "parameters": summary.parameters,
         "multiply_adds": summary.multiply_adds,
         "receptive_field": list(receptive_field(model)),
-        "accuracy": known.accuracy if known else None,
-        "accuracy_source": known.source if known and known.source else None,
         "stages": [dataclasses.asdict(stage) for stage in summary.stages],
     }
 
 
 def _print_table(described: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     sources = list(dict.fromkeys(model["accuracy_source"] for model in described if model["accuracy_source"]))
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("model", no_wrap=True)
-    for column in ("parameters", "multiply-adds", "receptive field", "accuracy"):
-        table.add_column(column, justify="right")
+    rows = []
     for model in described:
         source = model["accuracy_source"]
-        table.add_row(
-            model["name"],
-            _millions(model["parameters"]),
-            _millions(model["multiply_adds"]),
-            _size(model["receptive_field"]),
-            _percent(model["accuracy"]) + (f" ({sources.index(source) + 1})" if source else ""),
+        rows.append(
+            (
+                model["name"],
+                _millions(model["parameters"]),
+                _millions(model["multiply_adds"]),
+                _size(model["receptive_field"]),
+                _percent(model["accuracy"]) + (f" ({sources.index(source) + 1})" if source else ""),
+            )
         )
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(NOTES)
+    header = ("model", "parameters", "multiply-adds", "receptive field", "accuracy")
+    print_table(header, rows, right=header[1:])
+    print(f"\n{textwrap.fill(NOTES, 100)}")
     for number, source in enumerate(sources, start=1):
-        console.print(f"({number}) {source}")
+        print(f"({number}) {source}")
 
 
 def _print_one(model: dict[str, Any]) -> None:
@@ -139,6 +155,3 @@ def _size(lengths: list[int]) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.2%}"
-
-
-COMMAND = Command("models", "List the networks, or show one by stages.", _add_arguments, _run)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.commands.arguments import add_field, config_of, local_path, whole_number
-from labkit.commands.command import Command
+from labkit.commands import Run
+from labkit.commands.arguments import Parser, add_hidden_fields, config_of, local_path, whole_number
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -16,30 +16,36 @@ from labkit.plurals import counted
 if TYPE_CHECKING:
     from labkit.analysis.profile import Profile
 
-__all__ = ["COMMAND"]
+__all__ = ["declare_profile"]
 
 MAX_STEPS = 1000  # a trace of a step is about a megabyte, held in memory until it is written
 SHOWN_TYPES = 3
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_profile(parser: Parser) -> Run:
     """Declare the flags of ``labkit profile``: its own, then those of ``labkit train`` that it heeds."""
+    parser.epilog = (
+        "The other flags are those of labkit train, but for --job-dir, --start-from and a cluster's: "
+        "see labkit train --help-all."
+    )
     parser.add_argument(
         "--steps",
         type=whole_number(),
         default=10,
         metavar="N",
-        help="steps that are timed, and once more as many that are traced (default: 10)",
+        help="Steps that are timed; as many again are traced. Default: 10.",
     )
     parser.add_argument(
         "--output",
         type=local_path,
         metavar="DIR",
-        help="keep the trace there, for TensorBoard's profile plugin (default: it is thrown away)",
+        help="Keeps the trace in this folder, for TensorBoard's profile plugin. Default: it is deleted.",
     )
-    parser.add_argument("--preset", help="start from a named run (see labkit train --list-presets)")
-    for info in fields_by_name().values():
-        add_field(parser, info)
+    parser.add_argument(
+        "--preset", metavar="NAME", help="Starts from a named run; see labkit train --list-presets."
+    )
+    add_hidden_fields(parser, fields_by_name().values())
+    return _run
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -147,8 +153,3 @@ def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], caption:
         table.add_row(*row)
     # A pipe has no width; a table folded to 80 columns is unreadable in a log.
     Console(width=None if sys.stdout.isatty() else 140).print(table)
-
-
-COMMAND = Command(
-    "profile", "Say where the time of a training step goes.", _add_arguments, _run, computes=True
-)

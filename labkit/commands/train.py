@@ -7,26 +7,21 @@ import sys
 from typing import Any
 
 from labkit.cluster.exit_status import record_failure, record_stop
-from labkit.commands.arguments import add_field, config_of
-from labkit.commands.command import Command
-from labkit.config import Config, fields_by_name
+from labkit.commands import Run
+from labkit.commands.arguments import Parser, add_training_flags, config_of
+from labkit.config import Config
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
 
-__all__ = ["COMMAND"]
+__all__ = ["declare_train", "train_as"]
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of ``labkit train``: its own, and one for each field of the configuration."""
-    parser.add_argument("--preset", help="start from a named run (see --list-presets)")
-    parser.add_argument("--list-presets", action="store_true", help="show the named runs and end")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="discard the run that is in the job directory"
-    )
-    for info in fields_by_name().values():
-        add_field(parser, info)
+def declare_train(parser: Parser) -> Run:
+    """Declare the flags of ``labkit train``."""
+    add_training_flags(parser)
+    return _train
 
 
-def _run(options: argparse.Namespace) -> int:
+def _train(options: argparse.Namespace) -> int:
     """Train, or show the named runs. Returns the exit code; a task of a cluster ends the process with it."""
     from labkit.config.presets import PRESETS, preset_summary
 
@@ -43,13 +38,10 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if task is None:
         if config.distribution.sync:
-            print(
-                "note: --sync without a cluster of several processes (TF_CONFIG or --worker-hosts): training "
-                "in one process"
-            )
-        return _train_as(None, config, options.overwrite)
+            print("note: --sync without a cluster (no TF_CONFIG, no --worker-hosts): training in one process")
+        return train_as(None, config, options.overwrite)
     try:
-        code = _train_as(task, config, options.overwrite)
+        code = train_as(task, config, options.overwrite)
     except PeerLost as error:
         print(f"labkit: lost peer: {error}", file=sys.stderr)
         code = EXIT_LOST_PEER
@@ -60,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     os._exit(code)
 
 
-def _train_as(task: Any, config: Config, overwrite: bool) -> int:
+def train_as(task: Any, config: Config, overwrite: bool) -> int:
     """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code."""
     from labkit.distributed.servers import is_server, serve
     from labkit.training.plan import plan_run
@@ -84,6 +76,3 @@ def _train_as(task: Any, config: Config, overwrite: bool) -> int:
         # A worker that was not asked itself stopped because another one was, by a scheduler.
         return 128 + (result.signal_number or (signal.SIGTERM if task else signal.SIGINT))
     return 0 if result.state == "finished" else 1
-
-
-COMMAND = Command("train", "Train a run, or go on with it.", _add_arguments, _run, computes=True)

@@ -16,58 +16,68 @@ class DataConfig(FieldOwner):
 
     dataset: str = option(
         "auto",
-        "auto takes CIFAR-10 if it is prepared, else downloads it, else the embedded shapes set; "
-        "shapes_multilabel, embedded too, has several labels per image",
+        "Data set. auto takes CIFAR-10 where it is prepared or can be downloaded, else shapes, which labkit "
+        "draws itself. Images of shapes_multilabel have several labels; add --loss sigmoid.",
         choices=("auto", "cifar10", "shapes", "shapes_multilabel"),
+        common=True,
     )
     data_dir: str | None = option(
         None,
-        "folder of prepared data sets (None: <home>/data; see labkit doctor)",
+        "Folder of prepared data sets.",
+        unset="<home>/data; see labkit doctor",
         identity=False,
         is_path=True,
     )
     train_batch_size: int = option(
-        128, "examples per training step, over all replicas", minimum=1, maximum=2**17
+        128,
+        "Examples in a training step, over all replicas.",
+        minimum=1,
+        maximum=2**17,
+        common=True,
+        aliases=("batch_size",),
     )
     eval_batch_size: int = option(
-        100, "examples per evaluation step, over all replicas", minimum=1, maximum=2**17, identity=False
+        100, "Examples in an evaluation step, over all replicas.", minimum=1, maximum=2**17, identity=False
     )
-    use_distortion_for_training: bool = option(True, "random crop and flip of the training images")
+    use_distortion_for_training: bool = option(
+        True, "Augments the training images: random crops, flips and cutout."
+    )
     crop_padding: int = option(
-        4, "pixels added on each side of a training image before it is cropped", minimum=0, maximum=16
+        4, "Pixels added on each side of a training image before it is cropped.", minimum=0, maximum=16
     )
     crop_padding_mode: str = option(
         "constant",
-        "what is added: constant: black; reflect: the image mirrored",
+        "What is added before the crop: constant adds black, reflect mirrors the image.",
         choices=("constant", "reflect"),
     )
     flip: str = option(
         "random",
-        "training images left-right: random; alternating: each one every other epoch; none; without "
-        "distortion, of no effect",
+        "Flips training images left to right: random flips half of them, alternating flips each one every "
+        "second epoch.",
         choices=("random", "alternating", "none"),
     )
     cutout_size: int = option(
-        0, "side, in pixels, of a square that is covered in each training image (0: none)", minimum=0
+        0, "Side, in pixels, of a square that is blanked in each training image. 0 blanks none.", minimum=0
     )
     progressive_resizing: str | None = option(
         None,
-        "smaller training images first: their side and up to which share of the run, such as 16:0.3,24:0.7 "
-        "(None: all as they are)",
+        "Trains on smaller images first. 16:0.3,24:0.7 means 16 pixels for the first 30 % of the run, 24 up "
+        "to 70 %, then full size.",
+        unset="full size throughout",
     )
     input_path: str = option(
         "auto",
-        "memory: the whole split as one array; streaming: sharded files; auto: memory where it fits",
+        "How examples are read: memory holds the whole split as one array, streaming reads sharded files, "
+        "auto takes memory where the split fits.",
         choices=("auto", "memory", "streaming"),
     )
-    shuffle_buffer_size: int = option(16384, "examples in the streaming path's shuffle buffer", minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.use_distortion_for_training:
-            # Padding and flips aren't refused: those that a preset gave don't matter without distortion.
+            # Padding and flips are not refused: a preset may have given them, and they have no effect.
             where = "with --no-use-distortion-for-training"
-            self.require_defaults(("cutout_size",), where, "nothing is covered")
+            self.require_defaults(("cutout_size",), where, "images are not augmented")
         try:
             shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]
         except ValueError:

@@ -14,65 +14,101 @@ class DistributionConfig(FieldOwner):
 
     num_gpus: int | None = option(
         None,
-        "GPUs to use, one replica each; 0: the CPU (None: as many as there are)",
+        "GPUs to use, with one replica on each. 0 trains on the CPU.",
+        unset="all GPUs of this machine",
         minimum=0,
         identity=False,
+        common=True,
     )
     simulate_missing_gpus: bool = option(
-        False, "where there are fewer GPUs, run the replicas on logical CPU devices", identity=False
+        False,
+        "Where the machine has fewer GPUs than --num-gpus, runs the replicas on logical CPU devices.",
+        identity=False,
     )
     variable_strategy: str = option(
         "CPU",
-        "where gradients are reduced and the update is made when there are several replicas",
+        "Where several replicas' gradients are reduced and the weights updated.",
         choices=("CPU", "GPU"),
         identity=False,
     )
     sync: bool = option(
-        False, "in a cluster: synchronous training; one process is always synchronous", identity=False
+        False,
+        "Trains synchronously in a cluster. A single process always does.",
+        identity=False,
+        group="cluster",
+        aliases=("sync_replicas",),
     )
     num_intra_threads: int = option(
-        0, "threads inside one operation (0: TensorFlow's choice)", minimum=0, maximum=1024, identity=False
+        0,
+        "Threads within one operation. 0 lets TensorFlow choose.",
+        minimum=0,
+        maximum=1024,
+        identity=False,
     )
     num_inter_threads: int = option(
-        0, "operations at the same time (0: TensorFlow's choice)", minimum=0, maximum=1024, identity=False
-    )
-    allow_soft_placement: bool = option(
-        True, "place operations that a device can't run elsewhere", identity=False
+        0, "Operations that run at once. 0 lets TensorFlow choose.", minimum=0, maximum=1024, identity=False
     )
     xla: bool = option(
         False,
-        "let XLA compile loss and gradients, for one replica a process; on a CPU that makes steps slower",
+        "Compiles loss and gradients with XLA, for one replica in each process. Makes steps slower on CPUs.",
         identity=False,
     )
-    log_device_placement: bool = option(False, "log where each operation runs", identity=False)
+    log_device_placement: bool = option(
+        False, "Logs the device of each operation.", identity=False, group="logging"
+    )
     worker_hosts: str | None = option(
-        None, "cluster without TF_CONFIG: host:port of each worker, comma-separated", identity=False
+        None,
+        "host:port of each worker, separated by commas, for a cluster without TF_CONFIG.",
+        identity=False,
+        group="cluster",
     )
     ps_hosts: str | None = option(
-        None, "cluster without TF_CONFIG: host:port of each parameter server, comma-separated", identity=False
+        None,
+        "host:port of each parameter server, separated by commas, for a cluster without TF_CONFIG.",
+        identity=False,
+        group="cluster",
     )
     job_name: str | None = option(
-        None, "cluster without TF_CONFIG: what this process is", choices=("worker", "ps"), identity=False
+        None,
+        "What this process is in a cluster without TF_CONFIG.",
+        choices=("worker", "ps"),
+        identity=False,
+        group="cluster",
     )
     task_index: int | None = option(
-        None, "cluster without TF_CONFIG: which worker or server this process is", minimum=0, identity=False
+        None,
+        "Which of the workers or parameter servers this process is, from 0, in a cluster without TF_CONFIG.",
+        minimum=0,
+        identity=False,
+        group="cluster",
+        aliases=("task_id",),
     )
     bind: str = option(
         "127.0.0.1",
-        "address on which this process's server listens in a cluster; 0.0.0.0: on every one",
+        "Address on which this process listens to the other tasks. 0.0.0.0 listens on every address.",
         identity=False,
+        group="cluster",
     )
     variable_placement: str = option(
         "round_robin",
-        "over parameter servers: round_robin: in turn; greedy: to the server with the fewest bytes",
+        "How variables are spread over parameter servers: in turn, or greedily by bytes.",
         choices=("round_robin", "greedy"),
         identity=False,
+        group="cluster",
     )
     rendezvous_seconds: float = option(
-        120.0, "how long the tasks of a cluster wait for each other at the start", minimum=1, identity=False
+        120.0,
+        "Seconds that the tasks wait for each other at the start.",
+        minimum=1,
+        identity=False,
+        group="cluster",
     )
     peer_timeout_seconds: float = option(
-        15.0, "silence after which another task of the cluster counts as lost", minimum=2, identity=False
+        15.0,
+        "Seconds without a heartbeat after which another task counts as lost.",
+        minimum=2,
+        identity=False,
+        group="cluster",
     )
 
     def __post_init__(self) -> None:

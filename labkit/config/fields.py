@@ -11,14 +11,19 @@ from typing import Any
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = [
-    "FieldInfo",
-    "FieldOwner",
-    "fields_of",
-    "option",
-    "unknown_name_error",
-]
+__all__ = ["GROUPS", "FieldInfo", "FieldOwner", "fields_of", "option", "unknown_name_error"]
 
+# Of the flags, in the order of the help. A field belongs to its owner's group unless it names another.
+GROUPS = {
+    "run": "length of the run, its directory, checkpoints and evaluation",
+    "data": "data set, batch sizes and augmentation",
+    "model": "network, precision and batch normalization",
+    "optimizer": "optimizer, learning rate, regularization and loss",
+    "distribution": "devices, replicas and threads of one process",
+    "cluster": "several processes",
+    "transfer": "initial weights and frozen layers",
+    "logging": "console, TensorBoard and TensorFlow's messages",
+}
 
 _CACHE: dict[type, tuple["FieldInfo", ...]] = {}
 
@@ -33,11 +38,23 @@ def option(
     below: float | None = None,
     identity: bool = True,
     is_path: bool = False,
+    unset: str = "",
+    group: str = "",
+    common: bool = False,
+    aliases: tuple[str, ...] = (),
 ) -> Any:
     """Declare a field.
 
-    ``identity``: whether another value makes it another run (what is trained). ``is_path``: whether it names
-    a file or folder, which must be on this machine.
+    Args:
+        default: its value where nobody gives one.
+        help: what it does, in sentences that stand alone and don't repeat the default.
+        choices, minimum, maximum, below: the allowed values.
+        identity: whether another value makes it another run (what is trained).
+        is_path: whether it names a file or folder, which must be on this machine.
+        unset: what happens where the value is None, in words.
+        group: of ``GROUPS``; the owner's where it is left out.
+        common: whether it is one of the few that people use first.
+        aliases: names that it had in TensorFlow's programs of 2017, with the same meaning.
     """
     metadata = {
         "help": help,
@@ -47,6 +64,10 @@ def option(
         "below": below,
         "identity": identity,
         "is_path": is_path,
+        "unset": unset,
+        "group": group,
+        "common": common,
+        "aliases": aliases,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -67,10 +88,20 @@ class FieldInfo:
     below: float | None
     identity: bool
     is_path: bool
+    unset: str
+    group: str
+    common: bool
+    aliases: tuple[str, ...]
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def default_in_words(self) -> str:
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        return self.unset or "none" if self.default is None else str(self.default)
 
     @property
     def allowed(self) -> str:
@@ -141,7 +172,8 @@ def fields_of(owner: type) -> tuple[FieldInfo, ...]:
 def _field_info(field: dataclasses.Field, owner: str, hint: Any) -> FieldInfo:
     optional = isinstance(hint, types.UnionType)
     kind = next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint
-    return FieldInfo(field.name, owner, kind, optional, field.default, **field.metadata)
+    metadata = {**field.metadata, "group": field.metadata["group"] or owner}
+    return FieldInfo(field.name, owner, kind, optional, field.default, **metadata)
 
 
 def unknown_name_error(kind: str, name: str, known: typing.Iterable[str]) -> InputError:

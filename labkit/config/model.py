@@ -21,45 +21,61 @@ __all__ = ["ModelConfig"]
 class ModelConfig(FieldOwner):
     """Which network."""
 
-    model: str = option("resnet", "architecture; see labkit models", choices=tuple(ARCHITECTURES))
+    model: str = option(
+        "resnet", "Architecture; labkit models shows them.", choices=tuple(ARCHITECTURES), common=True
+    )
     num_layers: int | None = option(
         None,
-        "depth, for resnet 6n+2 with basic blocks, 9n+2 with bottleneck blocks (None: "
-        + ", ".join(
+        "Depth of the network. A resnet has 6n+2 layers, with bottleneck blocks 9n+2.",
+        unset=", ".join(
             f"{name} {default_depth(name, 'basic')}" for name in ARCHITECTURES if name != "keras_application"
-        )
-        + ")",
+        ),
         minimum=1,
+        common=True,
     )
     width_factor: float = option(
-        1.0, "multiplies the channels of wide_resnet (WRN-16-4: 4) and fast", minimum=0.125, below=100
+        1.0,
+        "Multiplies the channels of wide_resnet and fast; WRN-16-4 has 4.",
+        minimum=0.125,
+        below=100,
     )
     activation: str = option(
-        "relu", "of the fast net; the others are as published", choices=("relu", "silu", "gelu")
+        "relu",
+        "Activation function of --model fast. The other architectures use the published one.",
+        choices=("relu", "silu", "gelu"),
     )
-    whitening: bool = option(True, "the fast net's first convolution whitens the images and is frozen")
-    dirac: bool = option(True, "the fast net's convolutions begin as the identity")
+    whitening: bool = option(
+        True, "Makes the first convolution of --model fast whiten the images, with frozen weights."
+    )
+    dirac: bool = option(True, "Initializes the convolutions of --model fast as the identity.")
     application: str = option(
         APPLICATIONS[0],
-        "which one of keras.applications, with --model keras_application",
+        "Network of keras.applications to train with --model keras_application.",
         choices=APPLICATIONS,
     )
-    resnet_version: int = option(1, "1: activation after the sum; 2: before the convolutions", choices=(1, 2))
-    block: str = option("basic", "residual block", choices=("basic", "bottleneck"))
-    batch_norm_decay: float = option(
-        0.997, "share of the old moving statistics kept at each step", minimum=0, below=1
+    resnet_version: int = option(
+        1,
+        "Order within a resnet's block: 1 applies the activation after the sum, 2 before the convolutions.",
+        choices=(1, 2),
     )
-    batch_norm_epsilon: float = option(1e-5, "added to the variance", minimum=1e-12)
-    sync_batch_norm: bool = option(False, "statistics over the global batch instead of each replica's slice")
+    block: str = option("basic", "Residual block of a resnet.", choices=("basic", "bottleneck"))
+    batch_norm_decay: float = option(
+        0.997,
+        "Fraction of the old moving mean and variance that batch normalization keeps at each step.",
+        minimum=0,
+        below=1,
+    )
+    batch_norm_epsilon: float = option(1e-5, "Added to the variance in batch normalization.", minimum=1e-12)
+    sync_batch_norm: bool = option(False, "Normalizes over the global batch instead of each replica's part.")
     data_format: str = option(
         "auto",
-        "layout of the images on the device (auto: channels_first on GPUs, channels_last on CPUs)",
+        "Layout of the images on the device. auto takes channels_first on GPUs and channels_last on CPUs.",
         choices=("auto", "channels_last", "channels_first"),
         identity=False,
     )
     precision: str = option(
         "float32",
-        "arithmetic of the network; float64, slowly, shows what is rounding and what is not",
+        "Number format of the network. float64 is slow and shows the effect of rounding.",
         choices=("float32", "mixed_bfloat16", "float64"),
     )
 
@@ -78,7 +94,7 @@ class ModelConfig(FieldOwner):
             "keras_application": ("application",),
         }.items():
             if self.model != owner:
-                self.require_defaults(names, f"for {self.model}", f"{owner} has others")
+                self.require_defaults(names, f"for {self.model}", f"only {owner} uses it")
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
 
     def _refuse_network_name(self) -> None:

@@ -13,36 +13,75 @@ class RunConfig(FieldOwner):
 
     job_dir: str | None = option(
         None,
-        "run directory (None: <home>/runs/<name made from the configuration>)",
+        "Directory of the run. A run that is there is continued.",
+        unset="<home>/runs/<name made from the configuration>",
         identity=False,
+        common=True,
+        aliases=("train_dir", "model_dir"),
         is_path=True,
     )
-    train_steps: int = option(80000, "training steps of the whole run", minimum=1, maximum=10**9)
-    seed: int = option(0, "decides initial weights, epoch order and distortion", minimum=0, below=2**31)
-    deterministic: bool = option(False, "bit-identical results for one seed, at some cost of speed")
-    log_every_steps: int = option(100, "steps between two lines on the console", minimum=1, identity=False)
+    train_steps: int = option(
+        80000,
+        "Training steps of the whole run, including those done before it was interrupted.",
+        minimum=1,
+        maximum=10**9,
+        common=True,
+        aliases=("max_steps",),
+    )
+    seed: int = option(
+        0,
+        "Seed of the initial weights, the order of the examples and the augmentation.",
+        minimum=0,
+        below=2**31,
+    )
+    deterministic: bool = option(
+        False, "Makes runs with the same seed bit-identical on the same machine; steps become slower."
+    )
+    log_every_steps: int = option(
+        100,
+        "Steps between two lines on the console.",
+        minimum=1,
+        identity=False,
+        group="logging",
+        aliases=("log_frequency",),
+    )
     validate_every_steps: int | None = option(
-        None, "steps between two validations (None: once an epoch; 0: at the end only)", minimum=0
+        None, "Steps between two validations. 0 validates at the end only.", unset="once an epoch", minimum=0
     )
     checkpoint_every_steps: int | None = option(
-        None, "steps between two checkpoints (None: by seconds only)", minimum=1, identity=False
+        None,
+        "Steps between two checkpoints, beside those of --checkpoint-every-seconds.",
+        minimum=1,
+        identity=False,
     )
     checkpoint_every_seconds: float | None = option(
-        300.0, "seconds between two checkpoints (None: by steps only)", minimum=0, identity=False
+        300.0,
+        "Seconds between two checkpoints. none leaves only those of --checkpoint-every-steps and the last.",
+        minimum=0,
+        identity=False,
+        aliases=("save_interval_secs",),
     )
     keep_checkpoints: int = option(
-        2, "newest checkpoints kept, beside the best on validation", minimum=1, identity=False
+        2, "Newest checkpoints to keep. The best on validation is kept too.", minimum=1, identity=False
     )
-    evaluate_test: bool = option(True, "evaluate the test set when training is done", identity=False)
+    evaluate_test: bool = option(True, "Evaluates the test set at the end of the training.", identity=False)
     test_time_augmentation: str = option(
         "none",
-        "views of each test image that are averaged, beside the plain result: mirror: two; "
-        "mirror_and_shift: six; of no effect where the test set is not evaluated",
+        "Averages the predictions for several views of each test image and reports this beside the plain "
+        "result. mirror takes two views, mirror_and_shift six.",
         choices=("none", "mirror", "mirror_and_shift"),
         identity=False,
     )
     histograms_every_steps: int = option(
-        0, "steps between two sets of weight histograms in events/ (0: none)", minimum=0, identity=False
+        0,
+        "Steps between two weight histograms for TensorBoard. 0 writes none.",
+        minimum=0,
+        identity=False,
+        group="logging",
     )
-    write_graph: bool = option(False, "write the training step's graph to events/", identity=False)
-    write_images: bool = option(False, "write a batch of distorted images to events/", identity=False)
+    write_graph: bool = option(
+        False, "Writes the graph of the training step for TensorBoard.", identity=False, group="logging"
+    )
+    write_images: bool = option(
+        False, "Writes a batch of augmented images for TensorBoard.", identity=False, group="logging"
+    )

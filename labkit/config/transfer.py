@@ -14,20 +14,22 @@ class TransferConfig(FieldOwner):
 
     start_from: str | None = option(
         None,
-        "initial weights, where name and shape fit: a run (its best checkpoint), a .keras file, or imagenet "
-        "for a network of keras.applications (None: random ones)",
+        "Takes initial weights from a run's best checkpoint, from a .keras file, or, with --model "
+        "keras_application, from imagenet. Weights whose name or shape doesn't fit stay random.",
+        unset="random weights",
         is_path=True,
     )
     freeze: str | None = option(
         None,
-        "stages or layers that are not trained, statistics included: names or patterns, comma-separated, "
-        "such as stem,stage1 or stage*_norm* (None: everything is trained)",
+        "Stages or layers to hold fixed, statistics included: names or patterns, separated by commas, such "
+        "as stem,stage1 or 'stage*_norm*'.",
+        unset="everything is trained",
     )
     unfreeze_every_steps: int = option(
-        0, "steps after which the uppermost frozen stage thaws, again and again (0: none does)", minimum=0
+        0, "Steps after which the topmost frozen stage is unfrozen, repeatedly. 0 unfreezes none.", minimum=0
     )
     head_learning_rate_factor: float = option(
-        1.0, "of the learning rate, for the layer that gives the logits", minimum=0
+        1.0, "Multiplies the learning rate of the layer that gives the logits.", minimum=0
     )
 
     def __post_init__(self) -> None:
@@ -40,8 +42,8 @@ class TransferConfig(FieldOwner):
             )
         if self.unfreeze_every_steps and self.freeze is None:
             raise InputError(
-                f"--unfreeze-every-steps is {self.unfreeze_every_steps} without --freeze; nothing can thaw: "
-                "name what is frozen, for example --freeze 'stem,stage*'"
+                f"--unfreeze-every-steps is {self.unfreeze_every_steps} without --freeze, so no layer is "
+                "frozen; name some, for example --freeze 'stem,stage*'"
             )
 
     @property

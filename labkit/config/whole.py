@@ -91,13 +91,20 @@ class Config:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
 
         The part ``transfer``, or a value, that is missing, since an older labkit wrote the text, has its
-        default.
+        default. A value that later versions removed is passed over where it is what they do.
         """
         owners = value.values()
         known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()
         if not known or not all(isinstance(owner, Mapping) for owner in owners):
             raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
-        return cls.from_flat({name: item for owner in owners for name, item in owner.items()})
+        values = {name: item for owner in owners for name, item in owner.items()}
+        for name, default in _REMOVED.items():
+            if values.pop(name, default) not in (default, None):
+                flag = "--" + name.replace("_", "-")
+                raise InputError(
+                    f"{flag} was given, which this labkit doesn't have; use the one that wrote it"
+                )
+        return cls.from_flat(values)
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that decide what is trained; two runs that differ here are two runs."""
@@ -116,6 +123,9 @@ class Config:
             if mine[name] != theirs[name]
         ]
 
+
+# Fields that older versions recorded, with the value that this one has in their place.
+_REMOVED: dict[str, Any] = {"allow_soft_placement": True, "muon_momentum": 0.6, "shuffle_buffer_size": 16384}
 
 _OWNERS: dict[str, type] = {
     "data": DataConfig,

@@ -121,7 +121,6 @@ def configure_tensorflow(
     try:
         tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
         tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
-        tf.config.set_soft_device_placement(config.allow_soft_placement)
         tf.debugging.set_log_device_placement(config.log_device_placement)
         used = gpus[: devices.num_local_replicas] if devices.kind == "GPU" else []
         tf.config.set_visible_devices(used, "GPU")

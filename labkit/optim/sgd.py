@@ -12,6 +12,8 @@ from labkit.optim.muon import muon_kernels, update_kernel
 
 __all__ = ["SGD"]
 
+MUON_MOMENTUM = 0.6  # that of airbench94_muon.py (Jordan, 2024)
+
 
 class SGD(tf.Module):
     """Stochastic gradient descent with momentum, weight decay and clipping.
@@ -108,9 +110,7 @@ class SGD(tf.Module):
             gradient = gradient * scale
         if self._by_muon[index]:
             factor *= self._config.muon_learning_rate / self._config.learning_rate
-            return update_kernel(
-                variable, velocity, gradient, factor * learning_rate, self._config.muon_momentum
-            )
+            return update_kernel(variable, velocity, gradient, factor * learning_rate, MUON_MOMENTUM)
         if factor != 1.0:
             learning_rate *= factor
         if decay and self._config.weight_decay_mode == "l2":

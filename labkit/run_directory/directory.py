@@ -6,9 +6,11 @@ read them. This module needs only the standard library, so that a reader starts 
 
 import json
 import os
+import re
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ __all__ = [
 ]
 
 ACTIVE_STATES = ("starting", "running")
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
 STATES = (*ACTIVE_STATES, "finished", "interrupted", "failed")
 
 
@@ -163,6 +166,14 @@ class RunDirectory:
                 continue
         return 0.0
 
+    def checkpoint_steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints, ascending."""
+        try:
+            names = os.listdir(self.checkpoints_path)
+        except OSError:
+            return []
+        return sorted(int(found[1]) for found in map(_CHECKPOINT.fullmatch, names) if found)
+
     def create(self) -> None:
         """Create the directory and its folders. What already exists is kept."""
         for folder in (self.path, self.events_path, self.checkpoints_path):
@@ -222,6 +233,20 @@ def list_runs(folder: Path) -> list[RunDirectory]:
     return sorted(runs, key=RunDirectory.last_active, reverse=True)
 
 
+def _holds(pid: int, path: str) -> bool:
+    """Return whether the process holds a lock on the file, as the kernel says in ``/proc/<pid>/fdinfo``."""
+    try:
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{descriptor}") == path:
+                with open(f"/proc/{pid}/fdinfo/{descriptor}") as file:
+                    # A process that was forked has the file open too; the lock names the one that took it.
+                    if re.search(rf"^lock:.*FLOCK.* {pid} ", file.read(), re.MULTILINE):
+                        return True
+    except OSError:  # it has ended meanwhile, or belongs to somebody else
+        pass
+    return False
+
+
 class RunLock:
     """An exclusive lock on a run directory. The kernel releases it when the process ends.
 
@@ -247,6 +272,18 @@ class RunLock:
             self._file = None
             return False
         return True
+
+    def holder(self, among: Iterable[int] | None = None) -> int | None:
+        """Return the id of the process on this machine that holds the lock.
+
+        ``among``: process ids to look at; None: all. None is returned where no process holds it, where the
+        holder runs on another machine or belongs to another user, and on systems without ``/proc``.
+        """
+        path = os.path.realpath(self._path)
+        processes = (
+            (int(entry) for entry in os.listdir("/proc") if entry.isdigit()) if among is None else among
+        )
+        return next((pid for pid in processes if _holds(pid, path)), None)
 
     def release(self) -> None:
         if self._file is not None:

@@ -405,7 +405,6 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
                 standardized=devices.asynchronous_workers == 0,
                 input_path=path,
                 share=share,
-                shuffle_buffer_size=data.shuffle_buffer_size,
                 arrays=arrays,
             )
         )

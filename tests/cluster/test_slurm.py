@@ -199,7 +199,7 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {"block": "basic", "num_gpus": 1, "progressive_resizing": "16:0.25,24:0.5"}
     fixed |= {"cutout_size": 0, "learning_rate_schedule": "one_cycle"}  # what others need
     config = Config.from_flat({**changed, **fixed})
-    options = cli._parser().parse_all(train_arguments(config))
+    _, options, _ = cli.parse(train_arguments(config))
     assert config_of(options) == config
     assert train_arguments(Config()) == ["train"]
 

@@ -10,11 +10,6 @@ from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_mani
 from labkit.distributed import cpu
 
 
-@pytest.fixture(autouse=True)
-def without_tensorflow(monkeypatch):
-    monkeypatch.setattr(doctor, "_devices", lambda: iter(()))
-
-
 def of(subject):
     return [finding for finding in doctor.findings() if finding.subject == subject]
 
@@ -32,7 +27,7 @@ def test_levels_are_known_and_whatever_is_not_ok_has_a_way_out():
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
 def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, capsys, level, code):
     found = [doctor.Finding(level, "disk", "text", "way"), doctor.Finding("ok", "cpu", "fine")]
-    monkeypatch.setattr(doctor, "findings", lambda: iter(found))
+    monkeypatch.setattr(doctor, "findings", lambda *, full: iter(found))
     assert doctor.examine() == code
     assert "-> way" in capsys.readouterr().out
 
@@ -78,6 +73,13 @@ def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
     assert json.loads(write_manifest(manifest).read_text())["dataset"] == "shapes"
     assert of("shapes")[0].level == "ok", of("shapes")[0].text
     path.write_bytes(b"whxle")
+    assert of("shapes")[0].level == "ok", "checksums are compared with --full alone"
+    assert "checksums: labkit doctor --full" in of("shapes")[0].text
+    monkeypatch.setattr(doctor, "_devices_by_tensorflow", lambda: iter(()))
+    (found,) = [finding for finding in doctor.findings(full=True) if finding.subject == "shapes"]
+    assert found.level == "problem"
+    assert path.name in found.text
+    path.write_bytes(b"who")
     assert of("shapes")[0].level == "problem"
     assert path.name in of("shapes")[0].text
 
@@ -108,6 +110,40 @@ def test_a_missing_extra_is_a_note_with_the_command_that_installs_it(monkeypatch
     assert found.level == "note"
     assert found.text == "not installed: app, onnx"
     assert "pip install 'labkit[app,onnx]'" in found.way_out
+
+
+# ---- devices --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """What NVIDIA's driver says of a machine with one GPU."""
+    folder = tmp_path / "nvidia"
+    (folder / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    information = folder / "gpus" / "0000:01:00.0" / "information"
+    information.write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 42\n")
+    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", folder)
+    return folder
+
+
+def test_gpus_are_named_without_tensorflow(driver, monkeypatch):
+    monkeypatch.setattr(doctor, "import_tensorflow", lambda: pytest.fail("TensorFlow was imported"))
+    found = of("devices")
+    assert found[0].text.startswith("GPU 0: NVIDIA H200")
+    # The tests' environment has none of CUDA's libraries.
+    assert found[1].level == "note"
+    assert "tensorflow[and-cuda]" in found[1].way_out
+
+
+def test_a_driver_without_a_gpu_is_a_problem(driver):
+    (driver / "gpus" / "0000:01:00.0" / "information").unlink()
+    assert [finding.level for finding in of("devices")] == ["problem"]
+
+
+def test_full_says_what_takes_long(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_devices_by_tensorflow", lambda: iter(()))
+    list(doctor.findings(full=True))
+    assert "loading TensorFlow" in capsys.readouterr().err
 
 
 # ---- processor and allocator ---------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The command line: what it accepts, and that bad input costs one line, exit code 2 and nothing else."""
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
@@ -35,20 +33,22 @@ def tree(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    """Run a command in this process, and return what a process of its own would give."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = cli.main(arguments)
-        except SystemExit as end:  # what the parser itself refuses
-            code = end.code
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
-
-
 def run_process(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "labkit", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs ``labkit`` in this process; returns its exit code and what it printed."""
+
+    def call(*arguments: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = cli.main(arguments)
+        shown = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=shown.out, stderr=shown.err)
+
+    return call
 
 
 def test_every_field_is_a_flag(captured, monkeypatch):
@@ -144,7 +144,7 @@ def test_none_clears_an_optional_field(captured):
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("-") else "",
 )
-def test_bad_input_is_one_line_exit_2_and_nothing_written(shapes_dir, tmp_path, arguments, words):
+def test_bad_input_is_one_line_exit_2_and_nothing_written(run, shapes_dir, tmp_path, arguments, words):
     before = tree(shapes_dir)
     # TensorFlow looks for the devices: what it says at its start, in a process of its own, counts as well.
     start = run_process if arguments == ["--num-gpus", "64"] else run
@@ -167,7 +167,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(shapes_dir, tmp_path, 
         "train --start-from",
         "cluster local -- train --job-dir",
         "cluster slurm --nodes 2 -- train --data-dir",
-        "cluster slurm-task --ending",
+        "cluster slurm-task --exit-status",
         "compare --models resnet8 --output",
         "compare --models resnet8 --data-dir",
         "data prepare --archive",
@@ -208,7 +208,7 @@ def test_an_empty_preset_is_refused(command, capsys):
     assert "unknown preset ''; known: estimator_2017" in capsys.readouterr().err
 
 
-def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(shapes_dir, tmp_path):
+def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(run, shapes_dir, tmp_path):
     place = ["--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job")]
     done = run("train", *place, "--num-layers", "8", "--freeze", "stem,stage9")
     assert done.returncode == 2
@@ -218,21 +218,21 @@ def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_of_a_data_set_wants_a_folder_of_its_own():
+def test_a_part_of_a_data_set_wants_a_folder_of_its_own(run):
     done = run("data", "prepare", "--dataset", "shapes", "--classes", "0,1")
     assert done.returncode == 2
     assert "--classes is '0,1' without --data-dir" in done.stderr
 
 
-def test_data_that_is_not_prepared(tmp_path):
-    done = run_process("train", "--data-dir", str(tmp_path / "nothing"), "--job-dir", str(tmp_path / "job"))
+def test_data_that_is_not_prepared(run, tmp_path):
+    done = run("train", "--data-dir", str(tmp_path / "nothing"), "--job-dir", str(tmp_path / "job"))
     assert done.returncode == 2
     assert "labkit data prepare --data-dir" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/job", "{file}/job"])
-def test_a_job_directory_that_cannot_be_written(shapes_dir, tmp_path, place):
+def test_a_job_directory_that_cannot_be_written(run, shapes_dir, tmp_path, place):
     (tmp_path / "file").write_text("mine")
     job_dir = place.format(file=tmp_path / "file")
     done = run("train", "--data-dir", str(shapes_dir), "--job-dir", job_dir, "--train-steps", "1")
@@ -253,7 +253,7 @@ def test_a_full_disk(shapes_dir, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_directory_that_holds_something_else(shapes_dir, tmp_path):
+def test_a_directory_that_holds_something_else(run, shapes_dir, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     done = run("train", "--data-dir", str(shapes_dir), "--job-dir", str(tmp_path), "--overwrite")
     assert done.returncode == 2
@@ -263,7 +263,8 @@ def test_a_directory_that_holds_something_else(shapes_dir, tmp_path):
 def test_quick_commands_start_without_tensorflow():
     program = (
         "import sys\nfrom labkit.commands.main import main\n"
-        "for arguments in [], ['--help'], ['train', '--help'], ['runs'], ['train', '--list-presets']:\n"
+        "for words in '', '--help', 'train --help-all', 'runs', 'train --list-presets', 'models', 'doctor':\n"
+        "    arguments = words.split()\n"
         "    try:\n        main(arguments)\n    except SystemExit:\n        pass\n"
         "    found = {'tensorflow', 'keras', 'numpy', 'streamlit'} & set(sys.modules)\n"
         "    assert not found, (arguments, found)"
@@ -273,7 +274,7 @@ def test_quick_commands_start_without_tensorflow():
 
 
 @pytest.mark.slow
-def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(shapes_dir, tmp_path):
+def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(run, shapes_dir, tmp_path):
     job_dir = tmp_path / "job"
     values = {
         "num-gpus": 0,

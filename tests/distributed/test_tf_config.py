@@ -238,7 +238,7 @@ def test_a_parameter_server_of_a_synchronous_cluster_ends_well(monkeypatch, caps
 
 def test_sync_without_a_cluster_is_said(monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(train, "_train_as", lambda *given: 0)
+    monkeypatch.setattr(train, "train_as", lambda *given: 0)
     assert cli.main(["train"]) == 0
     assert not capsys.readouterr().out
     assert cli.main(["train", "--sync"]) == 0

@@ -159,13 +159,13 @@ def test_values_that_are_not_allowed_are_refused_in_one_line(values, said):
 
 def test_the_command_makes_the_same_run():
     from labkit.commands.arguments import typed
-    from labkit.commands.main import _parser
+    from labkit.commands.main import parse
 
     given = {"num_gpus": 0, "job_dir": "/a folder/run", "gradient_clip_norm": 1.5, "nesterov": False}
     parameters = parameters_from_values(OWN, given)
     words = shlex.split(parameters.command)
     assert words[0] == "labkit"
-    options = vars(_parser().parse_all(words[1:]))
+    options = vars(parse(words[1:])[1])
     fields = fields_by_name()
     values = {name: typed(fields[name], value) for name, value in options.items() if name in fields}
     assert Config.from_flat(values) == parameters.config
@@ -258,14 +258,15 @@ def test_what_no_cluster_can_do_is_refused_in_one_line(given, said):
     ],
 )
 def test_the_command_of_a_cluster_makes_the_same_cluster_and_run(given, start):
-    from labkit.commands.main import _parser, _training
+    from labkit.commands.arguments import training_of
+    from labkit.commands.main import parse
 
     parameters = parameters_from_values(OWN, {**given, "job_dir": "/a folder/run"})
     words = shlex.split(parameters.command)
     assert words[: len(start) + 1] == ["labkit", *start]
-    options = _parser().parse_all(words[1:])
+    _, options, _ = parse(words[1:])
     assert LocalCluster(options.workers, options.ps) == parameters.cluster
-    assert _training(options.rest, "labkit") == (parameters.config, False)
+    assert training_of(options, "labkit") == (parameters.config, False)
 
 
 # ---- in a notebook -------------------------------------------------------------------------------------

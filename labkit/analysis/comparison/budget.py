@@ -41,7 +41,6 @@ MEASUREMENT_FIELDS = (
     "variable_strategy",
     "num_intra_threads",
     "num_inter_threads",
-    "allow_soft_placement",
     "xla",
     "evaluate_test",
     "test_time_augmentation",

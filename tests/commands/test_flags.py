@@ -1,0 +1,237 @@
+"""Help, spellings and mistakes: what a person meets who types a command."""
+
+import subprocess
+import sys
+
+import pytest
+
+from labkit.commands import COMMANDS
+from labkit.commands import main as cli
+from labkit.commands.arguments import Parser, add_training_flags
+from labkit.commands.spellings import INSTEAD
+from labkit.config import fields_by_name
+from labkit.config.fields import GROUPS
+from labkit.training import api
+
+FIELDS = fields_by_name().values()
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The configurations that ``labkit train`` would train."""
+    seen = []
+
+    def train(config, *, overwrite=False, announce=print, task=None):
+        seen.append(config)
+        return api.TrainResult("finished", None, 0, "", did_work=True)
+
+    monkeypatch.setattr(api, "train", train)
+    return seen
+
+
+def help_of(capsys, *arguments):
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def shown_flags(text):
+    """The flags that have an entry in a help, as often as they have one."""
+    return [line.split()[0].rstrip(",") for line in text.splitlines() if line.startswith("  --")]
+
+
+def refused(capsys, *arguments):
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    return line
+
+
+# ---- help ----------------------------------------------------------------------------------------------
+
+
+def test_the_overview_names_every_command(capsys):
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert any(name in line and command.help in line for line in shown.splitlines())
+
+
+def test_a_group_shows_its_members(capsys):
+    assert cli.main(["cluster"]) == 0
+    shown = capsys.readouterr().out
+    assert "cluster local" in shown
+    assert "doctor" not in shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    shown = help_of(capsys, *name.split(), "--help")
+    assert f"usage: labkit {name}" in shown
+    assert COMMANDS[name].help in shown
+
+
+def test_the_help_of_train_shows_ten_flags_and_the_names_of_the_groups(capsys):
+    shown = help_of(capsys, "train", "--help")
+    flags = set(shown_flags(shown)) - {"--help-all"}
+    assert flags == {"--preset", "--overwrite"} | {info.flag for info in FIELDS if info.common}
+    assert len(flags) == 10
+    for group in GROUPS:
+        assert f"\n  {group} " in shown
+    assert "--help-all" in shown
+
+
+def test_the_whole_help_of_train_shows_each_flag_and_each_default_once(capsys):
+    shown = help_of(capsys, "train", "--help-all")
+    flags = shown_flags(shown)
+    assert sorted(flags) == sorted(
+        ["--help-all", "--preset", "--overwrite", "--list-presets", *(info.flag for info in FIELDS)]
+    )
+    assert shown.count("Default:") == len(FIELDS)
+    for group in GROUPS:
+        assert f"\n{group}: " in shown
+
+
+def test_flags_are_told_in_sentences_that_leave_the_default_to_the_end():
+    for info in FIELDS:
+        assert info.help[0].isupper() or info.help.split()[0].rstrip(":") in (info.choices or ("host:port",))
+        assert info.help.endswith("."), info.flag
+        assert "default" not in info.help.lower(), info.flag
+        assert info.group in GROUPS, info.flag
+
+
+def test_a_flag_is_not_broken_at_its_dashes(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    words = help_of(capsys, "train", "--help-all").split()
+    assert "--learning-rate-schedule" in words
+    assert not [word for word in words if word.startswith("--") and word.endswith("-")]
+
+
+@pytest.mark.parametrize("command", ["profile", "compare"])
+def test_commands_that_take_flags_of_train_refer_to_its_help(command, capsys):
+    shown = help_of(capsys, command, "--help")
+    assert "labkit train --help-all" in shown
+    assert len(shown_flags(shown)) < 8
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["trian"], ["cluster"]])
+def test_the_overview_loads_no_command(arguments):
+    program = (
+        "import sys\nfrom labkit.commands.main import main\n"
+        f"main({arguments!r})\n"
+        "loaded = {'labkit.config', 'labkit.commands.train', 'labkit.commands.arguments', 'numpy', 'rich'}\n"
+        "assert not loaded & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- spellings -----------------------------------------------------------------------------------------
+
+
+def test_underscores_stand_for_dashes(captured):
+    assert cli.main(["train", "--train_steps", "7", "--no_nesterov", "--learning_rate=0.5"]) == 0
+    assert (captured[0].run.train_steps, captured[0].optimizer.learning_rate) == (7, 0.5)
+
+
+def test_underscores_in_values_stay(captured):
+    assert cli.main(["train", "--learning_rate_schedule", "one_cycle", "--job_dir=a_b"]) == 0
+    assert captured[0].optimizer.learning_rate_schedule == "one_cycle"
+    assert captured[0].run.job_dir == "a_b"
+
+
+def test_underscores_in_other_commands_and_behind_dashes(tmp_path, capsys):
+    assert cli.main(["runs", "--runs_dir", str(tmp_path)]) == 0
+    assert str(tmp_path) in capsys.readouterr().out
+    line = refused(capsys, "cluster", "local", "--max_restarts", "-1", "--", "train", "--train_steps", "3")
+    assert "--max-restarts is -1" in line
+    assert cli.main(["cluster", "tf_config", "--platform", "hosts", "--worker_hosts", "a:1"]) == 2
+
+
+def test_the_flags_of_the_2017_tutorial(captured):
+    command = (
+        "train --train_dir=run --max_steps 300 --log_frequency 5 --batch_size 64 --data_dir data "
+        "--log_device_placement=True --num_gpus 1"
+    )
+    assert cli.main(command.split()) == 0
+    flat = captured[0].flat()
+    expected = {"job_dir": "run", "train_steps": 300, "log_every_steps": 5, "train_batch_size": 64,
+                "data_dir": "data", "log_device_placement": True, "num_gpus": 1}  # fmt: skip
+    assert {name: flat[name] for name in expected} == expected
+
+
+def test_the_flags_of_a_2017_cluster(capsys):
+    command = (
+        "cluster tf-config --platform hosts --worker_hosts a:1,b:1 --ps_hosts c:1 --job_name ps --task_id 0"
+    )
+    parser = Parser(prog="labkit train")
+    add_training_flags(parser)
+    words = command.split()[4:]
+    options = parser.parse_all(words)
+    assert (options.worker_hosts, options.ps_hosts, options.job_name, options.task_index) == (
+        "a:1,b:1", "c:1", "ps", "0",
+    )  # fmt: skip
+
+
+def test_a_batch_size_for_each_gpu_is_not_taken_for_that_of_all(captured, capsys):
+    line = refused(capsys, "train", "--batch_size", "128", "--num_gpus", "2")
+    assert "--train-batch-size 256" in line
+    assert not captured
+
+
+def test_an_alias_is_no_flag():
+    taken = {info.flag for info in FIELDS}
+    aliases = ["--" + alias.replace("_", "-") for info in FIELDS for alias in info.aliases]
+    assert len(aliases) == len(set(aliases))
+    assert not taken & set(aliases)
+    assert not (taken | set(aliases)) & INSTEAD.keys()
+
+
+@pytest.mark.parametrize("flag", INSTEAD)
+def test_a_flag_of_2017_without_an_equal_is_answered(flag, capsys, captured):
+    given = flag.replace("-", "_").replace("__", "--", 1)
+    line = refused(capsys, "train", given, "1")
+    assert line == f"labkit: error: {given} is a flag of older programs; {INSTEAD[flag]}"
+
+
+def test_the_flags_that_the_answers_name_exist():
+    parser = Parser(prog="labkit train")
+    add_training_flags(parser)
+    for answer in INSTEAD.values():
+        if "labkit evaluate" in answer or "labkit data" in answer:
+            continue
+        for word in answer.replace(",", " ").split():
+            if word.startswith("--"):
+                assert word in parser._option_string_actions, word
+
+
+def test_evaluate_takes_a_batch_size(capsys):
+    _, options, _ = cli.parse(["evaluate", "run", "--batch_size", "10"])
+    assert options.eval_batch_size == 10
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "no command 'trian'; did you mean train?"),
+        (["clustr", "local"], "no command 'clustr'; did you mean cluster?"),
+        (["cluster", "locl"], "no command 'cluster locl'; did you mean cluster local?"),
+        (["prepare"], "no command 'prepare'; did you mean data prepare?"),
+        (["xyzzy"], "no command 'xyzzy'; see labkit --help"),
+        (["--json", "runs"], "unknown argument '--json' before the command; see labkit --help"),
+        (["train", "--num-layer", "20"], "unknown argument '--num-layer'; did you mean '--num-layers'?"),
+        (["train", "--qqqqqqqqqq"], "unknown argument '--qqqqqqqqqq'; see labkit train --help-all"),
+        (["runs", "--xyzzy"], "unknown argument '--xyzzy'; see labkit runs --help"),
+        (["runs", "there"], "unrecognized arguments: there (see labkit runs --help)"),
+        (["show"], "the following arguments are required: RUN (see labkit show --help)"),
+        (["evaluate", "--checkpoint_dir", "x"], "--checkpoint_dir is a flag of older programs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_answered_with_what_to_write(arguments, words, capsys):
+    assert words in refused(capsys, *arguments)

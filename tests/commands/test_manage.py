@@ -1,0 +1,310 @@
+"""``labkit stop``, ``resume`` and ``delete``: what they do to a run, and what they leave alone."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from labkit.commands import main as cli
+from labkit.commands import manage, train
+from labkit.distributed.heartbeat import Heartbeat, beat_path, write_beat
+from labkit.run_directory import RunDirectory, RunLock
+from tests.commands.made_runs import make_run
+
+# Holds the locks of a run as a training does; ``kind`` says what SIGTERM does.
+TRAINING = """
+import os, signal, sys, time
+from dataclasses import replace
+from labkit.run_directory import RunDirectory, RunLock
+run, kind = RunDirectory(sys.argv[1]), sys.argv[2]
+stopped = []
+if kind != "deaf":
+    signal.signal(signal.SIGTERM, lambda *given: stopped.append(1))
+locks = [RunLock(run, name) for name in sys.argv[3].split(",")]
+assert all([lock.acquire() for lock in locks])
+run.write_status(replace(run.read_status(), state="running", pid=os.getpid(), heartbeat=time.time() + 3600))
+print("ready", flush=True)
+while kind == "stubborn" or not stopped:
+    time.sleep(0.01)
+run.write_status(replace(run.read_status(), state="interrupted", step=13))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def training():
+    """Starts processes that hold a run's locks; ends those that are left."""
+    started = []
+
+    def start(run, kind="polite", locks=".launcher,.lock"):
+        command = [sys.executable, "-c", TRAINING, str(run.path), kind, locks]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def labkit(capsys, *arguments):
+    code = cli.main(arguments)
+    shown = capsys.readouterr()
+    return SimpleNamespace(code=code, out=shown.out, err=shown.err)
+
+
+# ---- stop ----------------------------------------------------------------------------------------------
+
+
+def test_a_training_is_asked_to_save_and_is_waited_for(folder, training, capsys):
+    run = make_run(folder, "mine")
+    process = training(run)
+    done = labkit(capsys, "stop", "mine")
+    assert done.code == 0
+    assert f"asked process {process.pid} to save and stop" in done.out
+    assert "interrupted at step 13 of 20; labkit resume mine continues it" in done.out
+    assert process.wait(10) == 0
+
+
+def test_a_launcher_is_asked_before_the_task_that_writes(folder, training, capsys):
+    run = make_run(folder, "mine")
+    chief = training(run, "stubborn", ".lock")
+    launcher = training(run, "polite", ".launcher")
+    done = labkit(capsys, "stop", "mine", "--wait-seconds", "5")
+    assert f"asked process {launcher.pid} " in done.out
+    assert chief.poll() is None
+
+
+def test_waiting_is_bounded(folder, training, capsys):
+    process = training(make_run(folder, "mine"), "stubborn")
+    done = labkit(capsys, "stop", "mine", "--wait-seconds", "0.3")
+    assert done.code == 1
+    assert f"process {process.pid} still trains mine" in done.out
+
+
+def test_a_process_that_would_die_without_saving_is_not_signalled(folder, training, capsys):
+    process = training(make_run(folder, "mine"), "deaf")
+    done = labkit(capsys, "stop", "mine", "--wait-seconds", "0.3")
+    assert done.code == 1
+    assert "takes no further request" in done.out
+    assert process.poll() is None
+
+
+def test_a_process_that_only_has_the_number_of_the_lost_one_is_left_alone(folder, capsys):
+    other = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"],
+                             stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        other.stdout.readline()
+        make_run(folder, "mine", state="running", pid=other.pid, heartbeat=time.time())
+        done = labkit(capsys, "stop", "mine")
+        assert done.code == 0
+        assert "mine isn't running" in done.out
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+
+
+def test_a_run_on_another_host_is_refused(folder, capsys):
+    make_run(folder, "mine", state="running", pid=os.getpid(), host="elsewhere", heartbeat=time.time())
+    for command in (["stop", "mine"], ["resume", "mine"], ["delete", "mine", "--yes"]):
+        done = labkit(capsys, *command)
+        assert done.code == 2
+        assert "running on host 'elsewhere'" in done.err
+        assert f"this is {socket.gethostname()!r}" in done.err
+
+
+def test_a_finished_run_needs_no_stop(folder, capsys):
+    make_run(folder, "mine")
+    done = labkit(capsys, "stop", "mine")
+    assert (done.code, done.out) == (0, "mine isn't running: finished at step 20 of 20\n")
+
+
+def test_the_holder_of_a_lock_is_who_took_it(tmp_path, training):
+    run = make_run(tmp_path, "mine")
+    lock = RunLock(run)
+    assert lock.holder() is None
+    assert lock.acquire()
+    assert RunLock(run).holder() == os.getpid()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # has the file open too, and didn't take the lock
+        os.read(reader, 1)
+        os._exit(0)
+    assert RunLock(run).holder([child]) is None
+    os.write(writer, b"x")
+    os.waitpid(child, 0)
+    lock.release()
+    assert RunLock(run).holder() is None
+
+
+# ---- resume --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def resumed(monkeypatch):
+    seen = []
+
+    def train_as(task, config, overwrite):
+        seen.append((task, config, overwrite))
+        return 0
+
+    monkeypatch.setattr(train, "train_as", train_as)
+    return seen
+
+
+def test_a_run_is_continued_with_its_own_configuration_where_it_lies_now(folder, resumed, capsys):
+    run = make_run(folder, "before", state="interrupted", step=7, learning_rate=0.3)
+    run.path.rename(folder / "after")
+    assert labkit(capsys, "resume", "after").code == 0
+    [(task, config, overwrite)] = resumed
+    assert (task, overwrite) == (None, False)
+    assert config.run.job_dir == str(folder / "after")
+    assert (config.optimizer.learning_rate, config.run.train_steps) == (0.3, 20)
+
+
+def test_nothing_is_left_of_a_finished_run(folder, resumed, capsys):
+    make_run(folder, "mine")
+    done = labkit(capsys, "resume", "mine")
+    assert (done.code, done.out) == (0, "nothing left to do: mine is finished at step 20\n")
+    assert not resumed
+
+
+def test_a_running_one_is_not_resumed(folder, resumed, training, capsys):
+    process = training(make_run(folder, "mine"))
+    done = labkit(capsys, "resume", "mine")
+    assert done.code == 2
+    assert f"mine is running in process {process.pid}; labkit stop mine stops it" in done.err
+    assert not resumed
+
+
+def test_a_cluster_is_answered_with_its_command(folder, resumed, capsys):
+    run = make_run(folder, "mine", state="interrupted", step=7)
+    for name in ("chief:0", "worker:0", "worker:1", "ps:0"):
+        path = beat_path(run.cluster_path, name)
+        path.parent.mkdir(exist_ok=True)
+        write_beat(path, Heartbeat(name, "a:1", "host", 1, "x", 1, "training", 7, {}, "", None))
+    done = labkit(capsys, "resume", "mine")
+    assert done.code == 2
+    command = done.err.partition("with: ")[2].split()
+    assert command[:9] == ["labkit", "cluster", "local", "--workers", "2", "--ps", "1", "--", "train"]
+    assert f"--job-dir {run.path}" in done.err
+    cli.parse(command[1:])
+    assert not resumed
+
+
+def test_tasks_that_were_started_by_hand_are_not_resumed(folder, resumed, capsys):
+    make_run(folder, "mine", state="interrupted", worker_hosts="a:1,b:1", job_name="worker", task_index=0)
+    done = labkit(capsys, "resume", "mine")
+    assert done.code == 2
+    assert "--worker-hosts" in done.err
+    assert not resumed
+
+
+def test_a_damaged_configuration_is_not_resumed(folder, resumed, capsys):
+    (make_run(folder, "mine", state="interrupted").config_path).write_text("{")
+    assert "can't be read" in labkit(capsys, "resume", "mine").err
+
+
+# ---- delete --------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_run_is_gone_and_its_neighbours_stay(folder, capsys):
+    run, other = make_run(folder, "mine"), make_run(folder, "other")
+    (run.checkpoints_path / "step-00000020").mkdir()
+    (run.path / ".config.json.99999999.1.tmp").write_text("")
+    done = labkit(capsys, "delete", "mine", "--yes")
+    assert (done.code, done.out) == (0, "deleted mine\n")
+    assert not run.path.exists()
+    assert other.exists()
+
+
+def test_what_the_training_did_not_write_stays(folder, capsys):
+    run = make_run(folder, "mine")
+    (run.path / "thesis.tex").write_text("mine")
+    done = labkit(capsys, "delete", str(run.path), "--yes")
+    assert "kept thesis.tex" in done.out
+    assert [path.name for path in run.path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_running_one_is_not_deleted(folder, training, capsys):
+    run = make_run(folder, "mine")
+    training(run)
+    done = labkit(capsys, "delete", "mine", "--yes")
+    assert done.code == 2
+    assert "mine is running; labkit stop mine stops it" in done.err
+    assert run.exists()
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("yes", 0), ("n", 1), ("", 1)])
+def test_it_asks(folder, capsys, monkeypatch, answer, code):
+    run = make_run(folder, "mine")
+    monkeypatch.setattr(manage.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    done = labkit(capsys, "delete", "mine")
+    assert done.code == code
+    assert "finished at step 20 of 20" in done.out
+    assert run.exists() is bool(code)
+
+
+def test_where_nobody_can_be_asked_yes_is_needed(folder, capsys, monkeypatch):
+    run = make_run(folder, "mine")
+    monkeypatch.setattr(manage.sys, "stdin", SimpleNamespace(isatty=lambda: False))
+    done = labkit(capsys, "delete", "mine")
+    assert done.code == 2
+    assert "add --yes" in done.err
+    assert run.exists()
+
+
+# ---- all of it, with real trainings --------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_run_is_stopped_resumed_shown_and_deleted(folder, capsys):
+    from labkit.data.prepare import prepare
+
+    prepare("shapes", folder.parent / "data")
+    command = ["train", "--preset", "smoke", "--train-steps", "4000", "--no-evaluate-test", "--job-dir"]
+    path = folder / "mine"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labkit", *command, str(path)], stdout=subprocess.DEVNULL
+    )
+    try:
+        run = RunDirectory(path)
+        give_up = time.monotonic() + 120
+        while not ((status := run.read_status()) and status.step > 2):
+            assert time.monotonic() < give_up
+            assert process.poll() is None
+            time.sleep(0.1)
+        done = labkit(capsys, "stop", "mine")
+        assert done.code == 0, done.out
+        assert process.wait(30) == 128 + signal.SIGTERM
+        stopped = run.read_status().step
+        assert 2 < stopped < 4000
+        assert run.checkpoint_steps()[-1] == stopped
+    finally:
+        process.kill()
+        process.wait()
+    text = run.config_path.read_text().replace('"train_steps": 4000', f'"train_steps": {stopped + 5}')
+    run.config_path.write_text(text)
+    done = labkit(capsys, "resume", "mine")
+    assert done.code == 0, done.err
+    assert run.read_status().state == "finished"
+    assert f"{stopped + 5} of {stopped + 5}" in labkit(capsys, "show", "mine").out
+    assert labkit(capsys, "delete", "mine", "--yes").code == 0
+    assert not path.exists()
