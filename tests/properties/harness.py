@@ -29,9 +29,6 @@ SMALL = {
 }
 TIME_LIMIT = 240  # seconds for one process; far above what any needs
 
-# Before any operation: afterwards a training on the CPU would be refused here on a machine with GPUs.
-tf.config.set_visible_devices([], "GPU")
-
 
 def train_arguments(job_dir: Path, **fields: object) -> list[str]:
     """Return the command of a training of ``SMALL`` with other ``fields``; None: not given."""
