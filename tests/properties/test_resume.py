@@ -148,7 +148,7 @@ def test_a_reader_of_the_output_that_goes_away_does_not_end_the_run(tmp_path):
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
     job_dir = tmp_path / "run"
-    rising = {"learning_rate": 1e18, "learning_rate_schedule": "constant", "warmup_steps": 100}
+    rising = {"learning_rate": 1e18, "learning_rate_schedule": "constant", "warmup_steps": STEPS}
     assert labkit(*train_arguments(job_dir, train_steps=STEPS, checkpoint_every_steps=1, **rising)) == 1
     status = RunDirectory(job_dir).read_status()
     assert status.state == "failed"
