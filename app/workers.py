@@ -13,7 +13,7 @@ import streamlit as st
 from app import frames
 from app.charts import PALETTE, Line, curve_figure, last_steps, shares_figure
 from app.curves import Curve, Floats
-from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, read_beats
+from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.metrics import MetricsReader
 
@@ -81,7 +81,7 @@ class ClusterStore:
     def tasks(self) -> list[Task]:
         """Return the tasks that have ever given a sign of life here, in order of their names."""
         with self._lock:
-            beats = read_beats(self._folder).values()
+            beats = read_heartbeats(self._folder).values()
             return [Task(beat, self._silence(beat)) for beat in sorted(beats, key=lambda beat: beat.name)]
 
     def _silence(self, beat: Heartbeat) -> float:
@@ -95,7 +95,7 @@ class ClusterStore:
 
     def _age(self, name: str) -> float:
         try:
-            return max(0.0, time.time() - beat_path(self._folder, name).stat().st_mtime)
+            return max(0.0, time.time() - heartbeat_path(self._folder, name).stat().st_mtime)
         except (OSError, ValueError):
             return 0.0
 

@@ -134,9 +134,7 @@ class AsynchronousEngine:
             if time.monotonic() - waiting_since > self._patience:
                 stuck = self._stuck()
                 if stuck:
-                    raise WorkerStuck(
-                        f"{', '.join(stuck)} has given no sign of life, and its step has not ended"
-                    )
+                    raise WorkerStuck(f"{', '.join(stuck)} has sent no heartbeat, and its step has not ended")
                 waiting_since = time.monotonic()
 
     def _collected(self, item: _UnderWay, figures: Any, seconds: Any) -> StepResult:

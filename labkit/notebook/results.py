@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.predictions import Predictions, load_predictions
-from labkit.cluster import subreaper as keeper
+from labkit.cluster import subreaper
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.notebook.session import Prepared, banner_html
@@ -45,7 +45,7 @@ def _evaluate(run: RunDirectory, split: str) -> None:
     """
     control, held = os.pipe()
     try:
-        keep = [sys.executable, "-I", "-S", keeper.__file__, str(control), str(os.getpid())]
+        keep = [sys.executable, "-I", "-S", subreaper.__file__, str(control), str(os.getpid())]
         command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--split", split]
         ended = subprocess.run([*keep, *command], pass_fds=(control,), capture_output=True, text=True)
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.distributed.packing import delivered, fetched
+from labkit.distributed.packing import read_packed, send_packed
 from labkit.models.folding import folded_normalization
 from labkit.models.layers import BatchNormalization, recorded_batch_statistics
 from labkit.models.resizing import shrunk, with_image_size
@@ -80,7 +80,7 @@ def make_train_step(
         ]
         if remote_variables:
             sent = [strategy.experimental_local_results(value)[0] for value in [*gradients, *statistics]]
-            received = delivered(sent, [*variables, *averages])
+            received = send_packed(sent, [*variables, *averages])
             gradients, statistics = received[: len(variables)], received[len(variables) :]
         reduced = strategy.extended.batch_reduce_to(
             tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
@@ -170,7 +170,7 @@ def _read_once(
     Returns the copies of the ``trained`` ones, and the time at which all were there, ``held`` ones included.
     """
     variables = [*trained, *held]
-    values = fetched([variable.value for variable in variables])
+    values = read_packed([variable.value for variable in variables])
     scope.enter_context(keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))))
     return values[: len(trained)], _time_after(values)
 

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.workers import MAX_ROWS, ClusterStore
-from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, write_beat
+from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from tests.app.test_pages import figures, open_page
@@ -36,8 +36,8 @@ def beat(name: str, **changed) -> Heartbeat:
 
 def give_sign(run: RunDirectory, name: str, age: float = 0.0, **changed) -> None:
     run.cluster_path.mkdir(exist_ok=True)
-    path = beat_path(run.cluster_path, name)
-    write_beat(path, beat(name, **changed))
+    path = heartbeat_path(run.cluster_path, name)
+    write_heartbeat(path, beat(name, **changed))
     os.utime(path, (time.time() - age,) * 2)
 
 

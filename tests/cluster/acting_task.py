@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, die_of_loss
+from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, exit_after_loss
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import parse_tf_config
 
@@ -36,7 +36,7 @@ def main() -> int:
     except PeerLost as loss:
         print(loss, flush=True)
         return EXIT_LOST_PEER
-    peers.watch(die_of_loss, of=[name for name in watched(task) if may_not_be_lost(name, task)])
+    peers.watch(exit_after_loss, of=[name for name in watched(task) if may_not_be_lost(name, task)])
     (state / f"met.{os.getpid()}").touch()
     return work(task, state, peers, asked)
 

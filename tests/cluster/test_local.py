@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster.local import LocalCluster, Patience, run_local_cluster
+from labkit.cluster.local import LocalCluster
+from labkit.cluster.local_run import Patience, run_local_cluster
 from labkit.cluster.supervisor import Lines
-from labkit.distributed.peers import read_beats
+from labkit.distributed.peers import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import process_alive
 
@@ -23,7 +24,7 @@ ACTOR = Path(__file__).with_name("acting_task.py")
 LAUNCHER = """
 import json, sys
 from pathlib import Path
-from labkit.cluster.local import Patience, run_local_cluster
+from labkit.cluster.local_run import Patience, run_local_cluster
 options = json.loads(sys.argv[1])
 sys.exit(run_local_cluster(
     options["command"], folder=Path(options["folder"]), patience=Patience(**options["patience"]),
@@ -43,11 +44,15 @@ class Cluster:
     """A launcher in a process of its own, its tasks, and their lives as they wrote them down."""
 
     def __init__(self, folder: Path, *, patience: dict[str, float] | None = None, **run: object) -> None:
-        self.state, self.beats, self._log = folder / "state", folder / "run" / "cluster", folder / "log.txt"
+        self.state, self.heartbeats, self._log = (
+            folder / "state",
+            folder / "run" / "cluster",
+            folder / "log.txt",
+        )
         self.state.mkdir()
         options = {
-            "command": [sys.executable, str(ACTOR), str(self.state), str(self.beats)],
-            "folder": str(self.beats),
+            "command": [sys.executable, str(ACTOR), str(self.state), str(self.heartbeats)],
+            "folder": str(self.heartbeats),
             "patience": patience or {},
             "run": {"stall_timeout": 100.0, **run},
         }
@@ -162,7 +167,7 @@ def test_no_line_is_lost_or_torn_even_the_last_before_a_death(tmp_path):
             assert [line for line in own if line.startswith(word)] == expected
         assert own[-1] == "100 %"
         assert len(own) == 6001
-    assert lines[-1].endswith("was killed by SIGKILL; none of 0 restarts is left")
+    assert lines[-1].endswith("was killed by SIGKILL; gave up, --max-restarts is 0")
 
 
 def test_progress_that_is_redrawn_becomes_one_line():
@@ -268,17 +273,17 @@ def test_whoever_gave_up_because_of_another_is_quoted(tmp_path):
     script = NAME + (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from labkit.distributed.heartbeat import Heartbeat, beat_path, write_beat\n"
+        "from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat\n"
         "if name == 'worker:0': time.sleep(1000)\n"
-        "beat = Heartbeat(name, 'b:1', 'b', os.getpid(), 'x', 1, 'lost', 0, {},\n"
+        "heartbeat = Heartbeat(name, 'b:1', 'b', os.getpid(), 'x', 1, 'lost', 0, {},\n"
         "                 'worker:0 (a:1) is mute', None)\n"
-        f"write_beat(beat_path(Path({str(tmp_path)!r}), name), beat)\n"
+        f"write_heartbeat(heartbeat_path(Path({str(tmp_path)!r}), name), heartbeat)\n"
         "sys.exit(75)\n"
     )
     code, lines = run(script, tmp_path, max_restarts=0, patience=Patience(leave=0.3))
     assert code == 75
     quoted = "[cluster] worker:1 lost a peer (exit code 75): worker:0 (a:1) is mute"
-    assert lines[-1] == f"{quoted}; none of 0 restarts is left"
+    assert lines[-1] == f"{quoted}; gave up, --max-restarts is 0"
 
 
 def test_restarts_are_limited(tmp_path):
@@ -286,7 +291,7 @@ def test_restarts_are_limited(tmp_path):
     code, lines = run(script, tmp_path, max_restarts=2)
     assert code == 75
     assert lines.count("[worker:0] start") == 3
-    cause = "[cluster] worker:{} was killed by SIGSEGV; none of 2 restarts is left"
+    cause = "[cluster] worker:{} was killed by SIGSEGV; gave up, --max-restarts is 2"
     assert lines[-1] in (cause.format(0), cause.format(1))
 
 
@@ -312,13 +317,13 @@ def test_a_frozen_task_is_killed_and_all_restart(start):
     cluster = start(workers=2, stall_timeout=3.0)
     cluster.wait_for("worker:0", "worker:1")
     frozen = cluster.lives("worker:1")[0]
-    until(lambda: read_beats(cluster.beats)["worker:1"].counter > 5)
+    until(lambda: read_heartbeats(cluster.heartbeats)["worker:1"].counter > 5)
     cluster.kill("worker:1", signal.SIGSTOP)
     cluster.wait_for("worker:0", "worker:1", life=2)
     assert not process_alive(frozen["pid"]) and not process_alive(frozen["helper"])
     (cluster.state / "finish").touch()
     assert cluster.end() == 0
-    assert "[cluster] worker:1 gave no sign of life for 3 s and was killed; restart 1 of 3" in cluster.lines()
+    assert "[cluster] worker:1 sent no heartbeat for 3 s and was killed; restart 1 of 3" in cluster.lines()
 
 
 def test_a_death_after_the_end_of_the_run_costs_nothing(tmp_path):
@@ -327,7 +332,7 @@ def test_a_death_after_the_end_of_the_run_costs_nothing(tmp_path):
     code, lines = run(script, tmp_path)
     assert code == 0
     assert (tmp_path / "done").read_text() == "x"
-    assert lines[-1] == "[cluster] worker:1 was killed by SIGKILL, when the run was already finished"
+    assert lines[-1] == "[cluster] worker:1 was killed by SIGKILL, after the run was finished"
 
 
 def test_a_request_to_one_task_that_stops_all_is_no_reason_to_restart(start):
@@ -366,7 +371,7 @@ def test_a_second_request_kills(start):
     cluster.launcher.terminate()
     until(lambda: "asked to stop" in cluster.text())
     # Within a second of the first it would count as the same request.
-    until(lambda: "asked a second time" in cluster.text() or cluster.launcher.terminate())
+    until(lambda: "asked to stop a second time" in cluster.text() or cluster.launcher.terminate())
     assert cluster.end() == 143
 
 
@@ -413,7 +418,7 @@ def test_a_lost_worker_is_replaced_alone_on_its_address(start):
     first, second = cluster.lives("worker:1")
     assert first["address"] == second["address"]
     assert [len(cluster.lives(name)) for name in ("chief:0", "worker:0", "ps:0")] == [1, 1, 1]
-    wanted = "worker:1 was killed by SIGKILL; it starts again while training goes on, restart 1 of 3"
+    wanted = "worker:1 was killed by SIGKILL; started again while training continues, restart 1 of 3"
     assert f"[cluster] {wanted}" in cluster.lines()
 
 
@@ -424,7 +429,7 @@ def test_a_worker_that_always_dies_ends_the_run_after_a_checkpoint(start):
     assert cluster.end() == 75
     assert len(cluster.lives("worker:1")) == 2
     assert (cluster.state / "asked-chief:0").exists()
-    assert cluster.lines()[-1] == "[cluster] worker:1 was killed by SIGKILL; none of 1 restarts is left"
+    assert cluster.lines()[-1] == "[cluster] worker:1 was killed by SIGKILL; gave up, --max-restarts is 1"
 
 
 @pytest.mark.parametrize("name", ["chief:0", "ps:0"])

@@ -95,7 +95,7 @@ def test_flags_come_before_the_environment():
     [
         ("{", "TF_CONFIG is '{'"),
         ("[1]", "TF_CONFIG is '[1]'"),
-        ('{"cluster": {"worker": ["a:1", "b"]}}', "'b' is no address"),
+        ('{"cluster": {"worker": ["a:1", "b"]}}', "'b' is not the address"),
         ('{"cluster": {"worker": ["a:1", "a:1"]}}', "a:1 twice"),
         ('{"cluster": {"worker": "a:1"}}', "allowed: a list of host:port"),
         ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}', "0 to 1"),

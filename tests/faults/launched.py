@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from labkit.distributed.heartbeat import beat_path, read_beat
+from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 
@@ -159,8 +159,8 @@ class Cluster:
 
     def joins(self, name: str) -> bool:
         """Return whether a task gives signs of life and isn't in a session yet."""
-        beat, process = read_beat(beat_path(self.run.cluster_path, name)), self.task(name)
-        return bool(beat and process and beat.pid == process.pid and beat.phase == "waiting")
+        heartbeat, process = read_heartbeat(heartbeat_path(self.run.cluster_path, name)), self.task(name)
+        return bool(heartbeat and process and heartbeat.pid == process.pid and heartbeat.phase == "waiting")
 
     def metrics(self) -> MetricsReader:
         reader = MetricsReader(self.run.metrics_path)

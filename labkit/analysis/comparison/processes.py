@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.cluster import subreaper as keeper
+from labkit.cluster import subreaper
 from labkit.errors import InputError
 
 __all__ = ["Ended", "exit_code", "run_to_end"]
@@ -41,7 +41,7 @@ class Ended:
 def run_to_end(command: Sequence[str], signals: Sequence[int]) -> Ended:
     """Run a command until it ends; its output goes where this process's goes.
 
-    It runs under a keeper (``labkit.cluster.subreaper``) in a session of its own: a Ctrl-C reaches it through
+    It runs under ``labkit.cluster.subreaper`` in a session of its own: a Ctrl-C reaches it through
     this process alone, and it doesn't outlive this process, whatever ends that.
 
     Args:
@@ -53,7 +53,7 @@ def run_to_end(command: Sequence[str], signals: Sequence[int]) -> Ended:
     told, control = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(told), str(os.getpid()), *command],
+            [sys.executable, "-I", "-S", subreaper.__file__, str(told), str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             pass_fds=(told,),
             start_new_session=True,
