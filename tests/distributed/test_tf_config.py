@@ -143,7 +143,7 @@ def test_flags_that_describe_no_cluster_are_refused(values, part):
 
 @pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:65536", "host:x"])
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(InputError, match="no address"):
+    with pytest.raises(InputError, match="not the address"):
         split_address(address)
 
 
