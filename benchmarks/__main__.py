@@ -47,9 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(SCRIPTS)}")
     failed = [] if options.summary else [name for name in names if not _run(name, options)]
-    told = names if options.names else SCRIPTS
+    shown = names if options.names else SCRIPTS
     earlier = set(SCRIPTS) if options.summary else set(SCRIPTS) - set(names)
-    summarize([name for name in told if name not in failed], options.output, earlier)
+    summarize([name for name in shown if name not in failed], options.output, earlier)
     for name in failed:
         print(f"{name} failed: see above", file=sys.stderr)
     return 1 if failed else 0

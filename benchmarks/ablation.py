@@ -77,8 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
     found: dict[str, list[Trained]] = {name: [] for name in options.variants}
     for seed in range(options.repeats):
         for name in options.variants:
-            place = options.runs / f"{name.replace(' ', '-')}-{seed}"
-            values = {**asked, **VARIANTS[name], "seed": seed, "job_dir": str(place)}
+            job_dir = options.runs / f"{name.replace(' ', '-')}-{seed}"
+            values = {**asked, **VARIANTS[name], "seed": seed, "job_dir": str(job_dir)}
             values["train_steps"] = max(1, round(examples / values["train_batch_size"]))
             found[name].append(train_to_end(Config.from_flat(values)))
             print(f"seed {seed}, {name}: {_accuracy(found[name][-1]):.2f} %", flush=True)

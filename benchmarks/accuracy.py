@@ -90,8 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> list[Trained]:
     """Train a recipe once for each seed."""
     recipe = RECIPES[name]
-    place = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "num_gpus": 0}
-    values = {**preset_values(recipe.preset), **recipe.changes, **place, "precision": _precision()}
+    location = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "num_gpus": 0}
+    values = {**preset_values(recipe.preset), **recipe.changes, **location, "precision": _precision()}
     if options.steps:
         values["train_steps"] = options.steps
     values["keep_checkpoints"] = POINTS + 1

@@ -71,13 +71,13 @@ def measure(
     flags += ["--matrix-sizes", *map(str, options.matrix_sizes)]
     if options.width_factor is not None:
         flags += ["--width-factor", str(options.width_factor)]
-    place = folder / "-".join(map(str, combination))
-    with Turns("fast_net_turns", place, flags, environment_with(options.allocator)) as process:
+    log_folder = folder / "-".join(map(str, combination))
+    with Turns("fast_net_turns", log_folder, flags, environment_with(options.allocator)) as process:
         for _ in range(options.warmup_turns):
             process.turn()
         turns = [process.turn() for _ in range(options.repeats)]
-    told = "  ".join(f"{turn['step_gflops']:.0f}/{turn['ceiling_gflops']:.0f}" for turn in turns)
-    print(f"{name_of(combination)}, GFLOP/s of step/ceiling: {told}", flush=True)
+    line = "  ".join(f"{turn['step_gflops']:.0f}/{turn['ceiling_gflops']:.0f}" for turn in turns)
+    print(f"{name_of(combination)}, GFLOP/s of step/ceiling: {line}", flush=True)
     return turns
 
 

@@ -83,8 +83,8 @@ def measure(
         for repeat in range(options.repeats):
             for turn in (turn_alone, turn_beside) if repeat % 2 == 0 else (turn_beside, turn_alone):
                 turn()
-            told = f"alone {alone[-1]:.0f}, beside {beside[-1]:.0f}, follower busy {busy[-1]:.0f} %"
-            print(f"repeat {repeat + 1}/{options.repeats}, images/s: {told}", flush=True)
+            line = f"alone {alone[-1]:.0f}, beside {beside[-1]:.0f}, follower busy {busy[-1]:.0f} %"
+            print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
     return alone, beside, busy
 
 

@@ -60,8 +60,8 @@ def start_turns(
     """
     turns: dict[Form, Callable[[], float]] = {}
     for form, module, flags in sides:
-        place = folder / form.name.replace(" ", "-")
-        side = stack.enter_context(Turns(module, place, flags, environment_with(form.allocator)))
+        log_folder = folder / form.name.replace(" ", "-")
+        side = stack.enter_context(Turns(module, log_folder, flags, environment_with(form.allocator)))
         reason = side.turn().get("unavailable")
         if reason:
             left_out[form.name] = reason
@@ -78,8 +78,8 @@ def take_turns(turns: Mapping[Form, Callable[[], float]], repeats: int) -> dict[
         # In alternating order, so that a drift favours neither side.
         for form in list(turns) if repeat % 2 == 0 else list(turns)[::-1]:
             speeds[form].append(turns[form]())
-        told = "  ".join(f"{form.name} {values[-1]:.0f}" for form, values in speeds.items())
-        print(f"repeat {repeat + 1}/{repeats}, images/s: {told}", flush=True)
+        line = "  ".join(f"{form.name} {values[-1]:.0f}" for form, values in speeds.items())
+        print(f"repeat {repeat + 1}/{repeats}, images/s: {line}", flush=True)
     return speeds
 
 

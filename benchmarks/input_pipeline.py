@@ -106,8 +106,8 @@ def measure_speeds(manifest: Manifest, options: argparse.Namespace) -> dict[str,
     for repeat in range(options.repeats):
         for name in list(pipelines) if repeat % 2 == 0 else list(pipelines)[::-1]:
             speeds[name].append(_images_per_second(pipelines[name], options.batches, size))
-        told = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
-        print(f"repeat {repeat + 1}/{options.repeats}, images/s: {told}", flush=True)
+        line = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
+        print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
     return speeds
 
 

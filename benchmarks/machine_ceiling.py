@@ -60,8 +60,8 @@ def measure(options: argparse.Namespace) -> dict[tuple[str, str], list[float]]:
     for repeat in range(options.repeats):
         for kind in list(products) if repeat % 2 == 0 else list(products)[::-1]:
             rates[kind].append(statistics.median(products[kind]() for _ in range(options.products)))
-        told = "  ".join(f"{NAMES[kind[0]]} {kind[1]}: {values[-1]:.0f}" for kind, values in rates.items())
-        print(f"repeat {repeat + 1}/{options.repeats}, GFLOP/s: {told}", flush=True)
+        line = "  ".join(f"{NAMES[kind[0]]} {kind[1]}: {values[-1]:.0f}" for kind, values in rates.items())
+        print(f"repeat {repeat + 1}/{options.repeats}, GFLOP/s: {line}", flush=True)
     return rates
 
 

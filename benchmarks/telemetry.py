@@ -64,8 +64,8 @@ def measure(
             steps.append((rows[-1]["wall_time"] - rows[0]["wall_time"]) / options.steps)
             for index, (name, seconds_of) in enumerate(ways.items()):
                 costs[name].append(seconds_of(rows, options.rows, folder / f"{repeat}-{index}"))
-            told = ", ".join(f"{name} {values[-1] * 1e3:.3f} ms" for name, values in costs.items())
-            print(f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, {told}", flush=True)
+            line = ", ".join(f"{name} {values[-1] * 1e3:.3f} ms" for name, values in costs.items())
+            print(f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, {line}", flush=True)
     return steps, costs
 
 

@@ -107,8 +107,8 @@ def _labkit(
         batch_size=options.batch_size,
         precision=precision,
     )
-    place = folder / f"labkit-{allocator}"
-    training = stack.enter_context(Training(place, flags, environment_with(allocator)))
+    log_folder = folder / f"labkit-{allocator}"
+    training = stack.enter_context(Training(log_folder, flags, environment_with(allocator)))
     training.start(options.warmup_steps)
     return lambda: train_images_per_second(training.turn(options.steps), options.batch_size)
 

@@ -149,9 +149,9 @@ def train(
     options: argparse.Namespace, manifest: Manifest, seed: int, run: Path, values: Mapping[str, Any]
 ) -> float:
     """Run `labkit train`; return the test accuracy, NaN without one."""
-    place = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "job_dir": str(run)}
+    location = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "job_dir": str(run)}
     test = train_to_end(
-        Config.from_flat({**RECIPE, "num_layers": options.num_layers, "seed": seed, **place, **values})
+        Config.from_flat({**RECIPE, "num_layers": options.num_layers, "seed": seed, **location, **values})
     ).test
     return test["accuracy"] if test else float("nan")
 

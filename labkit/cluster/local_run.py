@@ -185,7 +185,7 @@ class _Run:
             self._closing, self._deadline = True, time.monotonic() + seconds
 
     def _end_the_rest(self) -> None:
-        """End a cluster that can't continue; with servers the chief first, because it saves their variables."""
+        """End a cluster that can't continue; with servers the chief first, to save their variables."""
         chief = self._cluster.chief
         if not self._cluster.asynchronous or chief not in self._supervisor.running:
             self._dismiss(self._patience.leave)

@@ -194,7 +194,7 @@ class Supervisor:
             self._processes[name].control(b"T")
 
     def kill(self, names: Iterable[str], because: str) -> None:
-        """Kill tasks and all that they started. ``because`` is a verb phrase such as "did not end in time"."""
+        """Kill tasks and all that they started. ``because``: a verb phrase such as "did not end in time"."""
         for name in self.running.intersection(names):
             process = self._processes[name]
             if not process.killed_because and process.popen.poll() is None:

@@ -185,11 +185,16 @@ class Peers:
         message: str | None = None,
     ) -> None:
         """Set fields of the next heartbeat; None leaves a field unchanged. Does no I/O."""
-        told = {"phase": phase, "step": step, "examples_per_second": examples_per_second, "message": message}
+        changes = {
+            "phase": phase,
+            "step": step,
+            "examples_per_second": examples_per_second,
+            "message": message,
+        }
         with self._changed:
             if self._heartbeat.phase != "lost":  # the other tasks must hear of the loss
-                told = {name: value for name, value in told.items() if value is not None}
-                self._heartbeat = replace(self._heartbeat, **told)  # type: ignore[arg-type]
+                changes = {name: value for name, value in changes.items() if value is not None}
+                self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
 
     def leave(self) -> None:
         """Write a last heartbeat with phase ``left`` and end the thread. A second call does nothing."""

@@ -82,7 +82,7 @@ def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
     anchors = [tf.Variable(0.0, trainable=False, name=f"anchor_{index}") for index in range(num_ps)]
     num_bytes = [0] * num_ps
 
-    def place(next_creator: Any, **arguments: Any) -> Any:
+    def create(next_creator: Any, **arguments: Any) -> Any:
         if arguments.get("colocate_with") is None:
             value = arguments["initial_value"]
             value = tf.convert_to_tensor(value() if callable(value) else value, dtype=arguments.get("dtype"))
@@ -92,5 +92,5 @@ def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
             arguments["colocate_with"] = anchors[server]
         return next_creator(**arguments)
 
-    with tf.variable_creator_scope(place):
+    with tf.variable_creator_scope(create):
         yield

@@ -1,4 +1,4 @@
-"""What a training process takes for the loss of another one, and what for its own failure."""
+"""Which errors a training process takes for the loss of another one, and which for its own failure."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def heartbeat_of_ended_task(run: RunDirectory) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     run.cluster_path.mkdir(parents=True, exist_ok=True)
-    write_heartbeat(heartbeat_path(run.cluster_path, "worker:1"), replace(peers._beat, pid=ended.pid))
+    write_heartbeat(heartbeat_path(run.cluster_path, "worker:1"), replace(peers._heartbeat, pid=ended.pid))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_nobody_leaves_while_another_task_still_trains(run):
         other.leave()
 
 
-def test_a_task_that_died_does_not_keep_the_others(run):
+def test_a_lost_task_does_not_keep_the_others_from_leaving(run):
     heartbeat_of_ended_task(run)
     member = make(run)
     member._peers.start()
