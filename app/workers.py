@@ -14,7 +14,7 @@ from app import frames
 from app.charts import PALETTE, curve_figure, shares_figure
 from app.curves import Curve, Floats
 from app.lines import Line, last_steps
-from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, read_beats
+from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.metrics import MetricsReader
 
@@ -83,7 +83,7 @@ class ClusterStore:
     def tasks(self) -> list[Task]:
         """Return the tasks that have written a heartbeat, sorted by name."""
         with self._lock:
-            beats = read_beats(self._folder).values()
+            beats = read_heartbeats(self._folder).values()
             return [Task(beat, self._age(beat)) for beat in sorted(beats, key=lambda beat: beat.name)]
 
     def _age(self, beat: Heartbeat) -> float:
@@ -97,7 +97,7 @@ class ClusterStore:
 
     def _file_age(self, name: str) -> float:
         try:
-            return max(0.0, time.time() - beat_path(self._folder, name).stat().st_mtime)
+            return max(0.0, time.time() - heartbeat_path(self._folder, name).stat().st_mtime)
         except (OSError, ValueError):
             return 0.0
 

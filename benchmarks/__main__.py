@@ -1,4 +1,4 @@
-"""Run every benchmark, each in a process of its own, and print one summary."""
+"""Run all benchmarks, each in its own process, and print one summary."""
 
 import argparse
 import subprocess
@@ -24,12 +24,12 @@ SCRIPTS = (
     "ablation",
     "transfer",
 )
-ONLY_WHEN_NAMED = ("accuracy", "ablation", "transfer")  # train for minutes or hours
-NEED_TORCH = ("inference",)  # can't measure without it; the others that have it for a peer leave it out
+ONLY_WHEN_NAMED = ("accuracy", "ablation", "transfer")  # take minutes or hours
+NEED_TORCH = ("inference",)  # the other scripts that compare with PyTorch can leave it out
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 where every script ran, met or missed; 1 where one failed."""
+    """Return 0 if every script ran, whether its goals were met or not; 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     words = f"of {', '.join(SCRIPTS)} (default: all but {', '.join(ONLY_WHEN_NAMED)})"
     parser.add_argument("names", nargs="*", metavar="NAME", help=words)
@@ -38,23 +38,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
     )
-    parser.add_argument("--summary", action="store_true", help="measure nothing, show what is there")
+    parser.add_argument(
+        "--summary", action="store_true", help="show the existing results and measure nothing"
+    )
     options = parser.parse_args(arguments)
     names = options.names or (SCRIPTS if options.summary else default_names())
     unknown = [name for name in names if name not in SCRIPTS]
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(SCRIPTS)}")
     failed = [] if options.summary else [name for name in names if not _run(name, options)]
-    told = names if options.names else SCRIPTS
+    shown = names if options.names else SCRIPTS
     earlier = set(SCRIPTS) if options.summary else set(SCRIPTS) - set(names)
-    summarize([name for name in told if name not in failed], options.output, earlier)
+    summarize([name for name in shown if name not in failed], options.output, earlier)
     for name in failed:
         print(f"{name} failed: see above", file=sys.stderr)
     return 1 if failed else 0
 
 
 def default_names() -> list[str]:
-    """Return the scripts that can be run here and don't take long."""
+    """Return the scripts that can be run here and are quick."""
     left_out = () if torch_is_installed() else NEED_TORCH
     for name in left_out:
         print(f"without {name}: {MISSING_TORCH}", flush=True)
@@ -74,9 +76,9 @@ def _run(name: str, options: argparse.Namespace) -> bool:
 
 
 def summarize(names: Sequence[str], output: Path, earlier: Collection[str]) -> None:
-    """Print the figures that have a goal, of the scripts whose results are in ``output``.
+    """Print the figures with a goal from the results in ``output``.
 
-    Those in ``earlier`` weren't measured just now: their rows tell the day when they were.
+    Rows of scripts in ``earlier``, which were not measured just now, show the date of their measurement.
     """
     rows = []
     for name in names:

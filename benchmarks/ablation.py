@@ -1,8 +1,8 @@
 """What does each part of the fast recipe contribute?
 
-The preset `fast` at a short budget (half its width, few epochs), as it is and with one thing changed at a
-time: test accuracy and seconds of training. Every variant is trained with the same seeds; runs that are done
-aren't made again. CIFAR-10 where it is at hand, else `shapes`.
+Trains the preset `fast` with a short budget (half its width, few epochs), unchanged and with one change at a
+time, and reports test accuracy and training time. All variants use the same seeds. Finished runs are reused.
+Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 import statistics
@@ -20,7 +20,7 @@ from labkit.distributed.cpu import bfloat16_instructions
 QUESTION = "What does each part of the fast recipe contribute, at a short budget?"
 AS_IT_IS = "as it is"
 WITHOUT_MUON: dict[str, Any] = {
-    # airbench94 (arXiv:2404.00498): 11.5 and 0.0153 for 1,024 examples there, over 1 + 1 / (1 - momentum).
+    # airbench94 (arXiv:2404.00498) has 11.5 and 0.0153 for 1,024 examples, divided by 1 + 1 / (1 - momentum).
     "optimizer": "sgd",
     "train_batch_size": 1024,
     "learning_rate": 1.5,
@@ -51,11 +51,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
     parser.set_defaults(repeats=2)
-    parser.add_argument("--epochs", type=float, default=4.0, help="of every training")
-    parser.add_argument("--width-factor", type=float, default=0.5, help="of the network")
+    parser.add_argument("--epochs", type=float, default=4.0, help="epochs of every training")
+    parser.add_argument("--width-factor", type=float, default=0.5, help="width factor of the network")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument(
-        "--runs", type=Path, default=home.runs_home() / "ablation", help="folder of the trainings; kept"
+        "--runs", type=Path, default=home.runs_home() / "ablation", help="folder of the runs, which are kept"
     )
     options = parser.parse_args(arguments)
     manifest = prepared_data(options.data_dir)
@@ -75,8 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
     found: dict[str, list[Trained]] = {name: [] for name in options.variants}
     for seed in range(options.repeats):
         for name in options.variants:
-            place = options.runs / f"{name.replace(' ', '-')}-{seed}"
-            values = {**asked, **VARIANTS[name], "seed": seed, "job_dir": str(place)}
+            job_dir = options.runs / f"{name.replace(' ', '-')}-{seed}"
+            values = {**asked, **VARIANTS[name], "seed": seed, "job_dir": str(job_dir)}
             values["train_steps"] = max(1, round(examples / values["train_batch_size"]))
             found[name].append(train_to_end(Config.from_flat(values)))
             print(f"seed {seed}, {name}: {_accuracy(found[name][-1]):.2f} %", flush=True)
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def figures(found: dict[str, list[Trained]]) -> list[Figure]:
-    """Return each variant's accuracy and seconds, seed by seed, the best first."""
+    """Return the accuracy and seconds of each variant and seed, the best variant first."""
     order = sorted(found, key=lambda name: -statistics.mean(map(_accuracy, found[name])))
     rows = []
     for name in order:

@@ -1,10 +1,10 @@
 """How accurate is a network after how much training, on this machine?
 
-Whole trainings by the recipes that docs/results.md tells of, each with several seeds, on all training images
-(none are held out: nothing is chosen): accuracy on every test image with the last weights, with and without
-test-time augmentation, and the seconds of its training steps. Runs that are done aren't made again. Beside
-the result, a figure of test accuracy against minutes of training, from checkpoints that are evaluated when
-the training is over. CIFAR-10 where it is at hand, else `shapes`.
+Full trainings with the recipes of docs/results.md, each with several seeds and on all training images: none
+are held out, because nothing is selected. Measured are the accuracy on all test images with the last weights,
+with and without test-time augmentation, and the seconds of all training steps. Finished runs are reused. A
+plot shows test accuracy against minutes of training, from checkpoints that are evaluated after the training.
+Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 import argparse
@@ -29,15 +29,15 @@ from labkit.data.prepare import prepare
 from labkit.distributed.cpu import bfloat16_instructions
 
 QUESTION = "How accurate is a network after how much training?"
-POINTS = 12  # of a curve
+POINTS = 12  # checkpoints of a curve
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A preset with other values, and what is expected of it.
+    """A preset with changed values, and its goals.
 
-    ``accuracy`` and ``augmented``, in per cent, are to be reached in at most ``minutes`` of training;
-    ``seeds``: at most so many runs are made.
+    ``accuracy`` and ``augmented`` (with test-time augmentation), in per cent, are goals for at most
+    ``minutes`` of training. ``seeds``: the largest number of runs.
     """
 
     preset: str
@@ -71,9 +71,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
     parser.set_defaults(repeats=3)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
-    parser.add_argument("--steps", type=int, help="of every training, for trying this out")
+    parser.add_argument("--steps", type=int, help="steps of every training, to try the script out")
     parser.add_argument(
-        "--runs", type=Path, default=home.runs_home() / "accuracy", help="folder of the trainings; kept"
+        "--runs", type=Path, default=home.runs_home() / "accuracy", help="folder of the runs, which are kept"
     )
     options = parser.parse_args(arguments)
     manifest = all_images(options)
@@ -88,10 +88,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> list[Trained]:
-    """Train by a recipe, once for each seed."""
+    """Train a recipe once for each seed."""
     recipe = RECIPES[name]
-    place = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "num_gpus": 0}
-    values = {**preset_values(recipe.preset), **recipe.changes, **place, "precision": _precision()}
+    location = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "num_gpus": 0}
+    values = {**preset_values(recipe.preset), **recipe.changes, **location, "precision": _precision()}
     if options.steps:
         values["train_steps"] = options.steps
     values["keep_checkpoints"] = POINTS + 1
@@ -109,7 +109,7 @@ def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> list[
 
 
 def all_images(options: argparse.Namespace) -> Manifest:
-    """Prepare the data set among the runs with none of its training images held out."""
+    """Prepare the data set in the runs' folder, with no training images held out."""
     known = prepared_data(options.data_dir)
     archive = archive_of(known)
     folder = options.runs / "all_images"
@@ -121,7 +121,7 @@ def _precision() -> str:
 
 
 def figures(name: str, runs: list[Trained], *, with_goals: bool = True) -> list[Figure]:
-    """Return a recipe's accuracies and minutes, seed by seed; its goals are for CIFAR-10."""
+    """Return a recipe's accuracies and minutes for each seed; the goals hold for CIFAR-10."""
     recipe, rows = RECIPES[name] if with_goals else Recipe(RECIPES[name].preset), []
     for key, words, goal in (
         ("accuracy", "test accuracy", recipe.accuracy),
@@ -136,7 +136,7 @@ def figures(name: str, runs: list[Trained], *, with_goals: bool = True) -> list[
 
 
 def draw(found: dict[str, list[Trained]], path: Path) -> None:
-    """Draw test accuracy against minutes of training, a line a seed, a color a recipe."""
+    """Plot test accuracy against minutes of training: one line per seed, one color per recipe."""
     figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
     for number, (name, runs) in enumerate(found.items()):
         for run in runs:

@@ -1,4 +1,4 @@
-"""Settings of the memory allocator that every side of a comparison is measured with."""
+"""The allocator settings with which every side of a comparison is measured."""
 
 import os
 
@@ -6,14 +6,14 @@ from labkit.allocator import CHOICE, KEEPING
 
 __all__ = ["ALLOCATORS", "environment_with"]
 
-# glibc gives big buffers back to the kernel and takes them anew for the next operation, a page fault for each
-# 4 KiB. "keeping" is told to keep them. Neither jemalloc nor tcmalloc is a package of PyPI.
+# By default glibc returns big buffers to the kernel and requests them again for the next operation, with a
+# page fault for each 4 KiB. "keeping" makes it keep them. Neither jemalloc nor tcmalloc is on PyPI.
 ALLOCATORS: dict[str, dict[str, str]] = {"default": {CHOICE: "default"}, "keeping": KEEPING}
 _OTHERS = ("TF_CPU_ALLOCATOR_USE_BFC",)
 
 
 def environment_with(allocator: str) -> dict[str, str]:
-    """Return this process's environment with ``allocator`` in force, and no other that is known here."""
+    """Return this process's environment with the variables of ``allocator`` and of no other setting."""
     known = {name for variables in ALLOCATORS.values() for name in variables} | set(_OTHERS)
     kept = {name: value for name, value in os.environ.items() if name not in known}
     return kept | ALLOCATORS[allocator]

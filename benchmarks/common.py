@@ -1,4 +1,4 @@
-"""Flags, data set and folders that the scripts share."""
+"""Flags, data set and folders that all scripts share."""
 
 import argparse
 import importlib.util
@@ -36,11 +36,11 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PRECISIONS = ("float32", "mixed_bfloat16")
-MISSING_TORCH = "PyTorch, a peer, is not installed; run make peers"
+MISSING_TORCH = "PyTorch is not installed; run make peers"
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """Return an argparse type: a whole number of at least ``minimum``."""
+    """Return an argparse type for integers of at least ``minimum``."""
 
     def convert(text: str) -> int:
         value = int(text)
@@ -48,12 +48,12 @@ def at_least(minimum: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{value} is too small; give {minimum} or more")
         return value
 
-    convert.__name__ = "whole number"  # argparse names the type in its error
+    convert.__name__ = "integer"  # argparse prints the type's name in errors
     return convert
 
 
 def make_parser(description: str | None, *, of_resnet: bool = True) -> argparse.ArgumentParser:
-    """Return a parser with the flags that every script has, or every script that measures a ResNet."""
+    """Return a parser with the flags of every script, and with ``of_resnet`` those of a ResNet."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -70,7 +70,7 @@ def make_parser(description: str | None, *, of_resnet: bool = True) -> argparse.
 
 
 def add_precisions_flag(parser: argparse.ArgumentParser, *, help: str) -> None:
-    """Declare which precisions are measured one after the other: without others those in hardware."""
+    """Declare the precisions to measure; by default those that the CPU has instructions for."""
     parser.add_argument(
         "--precisions",
         nargs="+",
@@ -81,21 +81,21 @@ def add_precisions_flag(parser: argparse.ArgumentParser, *, help: str) -> None:
 
 
 def cifar10_archive() -> Path | None:
-    """Return the published archive in the folder that LABKIT_CIFAR10 names; None where that is unset."""
+    """Return the published archive in the folder LABKIT_CIFAR10; None if that is unset."""
     folder = os.environ.get("LABKIT_CIFAR10")
     return Path(folder) / "cifar-10-python.tar.gz" if folder else None
 
 
 def archive_of(manifest: Manifest) -> Path | None:
-    """Return the archive or folder that a data set was prepared from, where it is known and still there."""
+    """Return the archive or folder that a data set was prepared from; None if unknown or gone."""
     if manifest.dataset == "cifar10" and (named := cifar10_archive()) is not None:
         return named
-    kind, place = manifest.source["kind"], manifest.source.get("location")
-    return Path(place) if kind in ("archive", "folder") and place and Path(place).exists() else None
+    kind, location = manifest.source["kind"], manifest.source.get("location")
+    return Path(location) if kind in ("archive", "folder") and location and Path(location).exists() else None
 
 
 def prepared_data(data_dir: Path) -> Manifest:
-    """Return CIFAR-10 where it is prepared or LABKIT_CIFAR10 names it, else the embedded shapes."""
+    """Return CIFAR-10 if it is prepared or in LABKIT_CIFAR10, else the embedded shapes."""
     found = find_manifest(data_dir, "cifar10")
     if found is not None:
         return found
@@ -106,7 +106,7 @@ def prepared_data(data_dir: Path) -> Manifest:
 
 
 def torch_is_installed() -> bool:
-    """Return whether PyTorch, which labkit itself doesn't need, is there."""
+    """Return whether PyTorch is installed; labkit itself does not need it."""
     return importlib.util.find_spec("torch") is not None
 
 
@@ -120,9 +120,10 @@ def write_arrays(manifest: Manifest, split: str, path: Path) -> None:
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """Give a folder for run directories and logs that is removed afterwards.
+    """Create a folder for run directories and logs that is removed with the end of the block.
 
-    Within the block SIGTERM ends the script like Ctrl-C does: held processes and the folder go with it.
+    Within the block SIGTERM ends the script as Ctrl-C does, so that paused processes and the folder are
+    removed.
     """
     previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:

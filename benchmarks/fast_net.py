@@ -1,12 +1,14 @@
-"""How near does training the fast net come to the machine's fastest matrix products?
+"""How close does training the fast net come to the machine's fastest matrix products?
 
-GFLOP/s of labkit's training step with the network of the preset `fast`, over the GFLOP/s of large square
-matrix products of the same precision, measured in turns in the same process (of matrices of several sizes the
-best, by medians). The operations of a step are those of the convolutions and the dense layer alone: two for
-each multiply-add, forward, in the gradient of each trained kernel, and in the gradient of each layer's inputs
-where a trained weight stands before it. So the frozen whitening counts forward only, and the convolution
-behind it three times, for the sake of the whitening's trained bias. Whatever else a step does (normalization,
-activations, pooling, the update) counts as no operation, but its time counts.
+The GFLOP/s of labkit's training step with the network of the preset `fast` are divided by the GFLOP/s of
+large square matrix products in the same precision. Both are measured in turns in the same process; of several
+matrix sizes the one with the best median counts.
+
+Only convolutions and the dense layer count as operations, two for each multiply-add: in the forward pass, in
+the gradient of each trained kernel, and in the gradient of a layer's inputs if there is a trained weight
+before it. So the frozen whitening kernel counts once, and the convolution after it three times, because of
+the whitening's trained bias. The time of everything else (normalization, activations, pooling, the update)
+is included.
 """
 
 import argparse
@@ -28,18 +30,22 @@ Turn = dict[str, float]
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
-    parser.add_argument("--steps", type=at_least(1), default=2, help="steps of a turn")
-    parser.add_argument("--warmup-turns", type=at_least(1), default=1, help="turns that don't count")
-    add_precisions_flag(parser, help="of network and matrices")
-    # The preset's own batch, and its activation beside the one that it was published with.
+    parser.add_argument("--steps", type=at_least(1), default=2, help="training steps of a turn")
+    parser.add_argument("--warmup-turns", type=at_least(1), default=1, help="turns before the measurement")
+    add_precisions_flag(parser, help="precisions of network and matrices")
+    # The preset's batch size, with its activation and with the published one.
     parser.add_argument("--batch-sizes", nargs="+", type=at_least(1), default=[2000])
     parser.add_argument(
         "--activations", nargs="+", choices=("relu", "silu", "gelu"), default=["relu", "silu"]
     )
     parser.add_argument("--width-factor", type=float, help="(default: the preset's)")
     parser.add_argument("--matrix-sizes", nargs="+", type=at_least(1), default=[2048, 4096])
-    parser.add_argument("--products", type=at_least(1), default=3, help="of each size in a turn")
-    parser.add_argument("--allocator", choices=ALLOCATORS, default="keeping", help="setting of the process")
+    parser.add_argument(
+        "--products", type=at_least(1), default=3, help="matrix products of each size in a turn"
+    )
+    parser.add_argument(
+        "--allocator", choices=ALLOCATORS, default="keeping", help="allocator setting of the process"
+    )
     options = parser.parse_args(arguments)
     manifest = prepared_data(options.data_dir)
     report = Report("fast_net", QUESTION, vars(options) | {"dataset": manifest.dataset})
@@ -57,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(
     options: argparse.Namespace, manifest: Manifest, folder: Path, combination: Combination
 ) -> list[Turn]:
-    """Return the turns of one combination's process, one a repeat."""
+    """Return one turn of one combination for each repeat."""
     precision, batch_size, activation = combination
     flags = [*data_set_flags(manifest), "--precision", precision]
     flags += ["--batch-size", str(batch_size), "--activation", activation]
@@ -65,13 +71,13 @@ def measure(
     flags += ["--matrix-sizes", *map(str, options.matrix_sizes)]
     if options.width_factor is not None:
         flags += ["--width-factor", str(options.width_factor)]
-    place = folder / "-".join(map(str, combination))
-    with Turns("fast_net_turns", place, flags, environment_with(options.allocator)) as process:
+    log_folder = folder / "-".join(map(str, combination))
+    with Turns("fast_net_turns", log_folder, flags, environment_with(options.allocator)) as process:
         for _ in range(options.warmup_turns):
             process.turn()
         turns = [process.turn() for _ in range(options.repeats)]
-    told = "  ".join(f"{turn['step_gflops']:.0f}/{turn['ceiling_gflops']:.0f}" for turn in turns)
-    print(f"{name_of(combination)}, GFLOP/s of step/ceiling: {told}", flush=True)
+    line = "  ".join(f"{turn['step_gflops']:.0f}/{turn['ceiling_gflops']:.0f}" for turn in turns)
+    print(f"{name_of(combination)}, GFLOP/s of step/ceiling: {line}", flush=True)
     return turns
 
 
@@ -81,12 +87,12 @@ def name_of(combination: Combination) -> str:
 
 
 def shares(turns: list[Turn]) -> tuple[float, ...]:
-    """Return the step's share of the ceiling, turn by turn."""
+    """Return the step's share of the ceiling for each turn."""
     return tuple(turn["step_gflops"] / turn["ceiling_gflops"] for turn in turns)
 
 
 def figures(found: dict[Combination, list[Turn]]) -> list[Figure]:
-    """Return each combination's share, the best of each precision with the goal, and what it is made of."""
+    """Return each combination's share, with the goal for the best of each precision, then the parts of it."""
     best: dict[str, Combination] = {}
     for combination, turns in found.items():
         current = best.setdefault(combination[0], combination)

@@ -1,7 +1,7 @@
-"""The measuring process of fast_net.py: for each line on stdin matrix products, then training steps.
+"""The measuring process of fast_net.py: matrix products and training steps for each line on stdin.
 
-One combination of precision, batch size and activation a process. The step is the compiled one of `labkit
-train --preset fast`; its batch stays the same, so that no input is timed.
+Each process has one combination of precision, batch size and activation. The step is the compiled one of
+`labkit train --preset fast`, always with the same batch, so that no input is timed.
 """
 
 import os
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--products", type=int, required=True, help="of each size; the median counts")
     options = parser.parse_args()
     asked: dict[str, Any] = {"train_batch_size": options.batch_size, "activation": options.activation}
-    asked["progressive_resizing"] = None  # whole images, as in the end of a training
+    asked["progressive_resizing"] = None  # full-size images, as at the end of a training
     if options.width_factor is not None:
         asked["width_factor"] = options.width_factor
     session = session_on_cpu(options, {**preset_values("fast"), **asked})
@@ -36,7 +36,7 @@ def main() -> None:
     images, labels = (part[: options.batch_size] for part in load_split(session.manifest, "train"))
     batch = standardize(images, session.manifest), tf.constant(labels)
     scalars = tf.constant(session.config.optimizer.learning_rate / 100), tf.constant(0.0)
-    # Of the images that this step computes: smaller ones counted as whole would double the figure.
+    # For the image size of this step: counting small images as full ones would double the result.
     flops_per_image = training_flops(session.model, image_size=session.image_size_at(0))
     products = [matrix_product(size, options.precision) for size in options.matrix_sizes]
 

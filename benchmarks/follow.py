@@ -1,8 +1,8 @@
-"""Is a training as fast beside a separate evaluation as it is alone?
+"""Is training as fast with a separate evaluation on another core as it is alone?
 
-`labkit train` is pinned to one core and `labkit evaluate --watch` to another one. The training takes turns of
-some steps: with the follower held, and with the follower at work on the checkpoints that it has not seen yet.
-Checkpoints are written, and count, in both.
+`labkit train` is pinned to one core and `labkit evaluate --watch` to another one. The training's speed is
+measured over some steps at a time, in turns with the evaluation paused and with the evaluation working on new
+checkpoints. The time for writing checkpoints is included in both.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
 
 QUESTION = "Is a training as fast beside a separate evaluation, on a core of its own, as it is alone?"
-# Unchanged, but for what two cores share: the memory, the last-level cache, their clock.
+# Close to 1: two cores share memory bandwidth, the last-level cache and their clock.
 GOAL = Goal("at least", 0.97)
-BUSY_GOAL = Goal("at least", 80.0)  # a follower with nothing to do would prove nothing
+BUSY_GOAL = Goal("at least", 80.0)  # an idle evaluation would make the result meaningless
 SECONDS_TO_START = 300.0
 
 
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(
     options: argparse.Namespace, manifest: Manifest, folder: Path
 ) -> tuple[list[float], list[float], list[float]]:
-    """Return, one value a repeat: images/s alone and beside the follower, percent of a core that it took."""
+    """Return per repeat images/s alone and beside the evaluation, and the evaluation's CPU per cent."""
     flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
     flags += ["--checkpoint-every-steps", str(options.checkpoint_every_steps)]
     flags += ["--keep-checkpoints", "1000", "--num-intra-threads", "1"]
@@ -83,14 +83,14 @@ def measure(
         for repeat in range(options.repeats):
             for turn in (turn_alone, turn_beside) if repeat % 2 == 0 else (turn_beside, turn_alone):
                 turn()
-            told = f"alone {alone[-1]:.0f}, beside {beside[-1]:.0f}, follower busy {busy[-1]:.0f} %"
-            print(f"repeat {repeat + 1}/{options.repeats}, images/s: {told}", flush=True)
+            line = f"alone {alone[-1]:.0f}, beside {beside[-1]:.0f}, follower busy {busy[-1]:.0f} %"
+            print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
     return alone, beside, busy
 
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """Let processes that are started in the block run on ``core`` alone, with every thread they make."""
+    """Pin processes that are started in the block, with all their threads, to ``core``."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -100,13 +100,13 @@ def pinned(core: int) -> Iterator[None]:
 
 
 class Following:
-    """``labkit evaluate --watch`` in a process of its own, held but for the turns in which it is to work."""
+    """``labkit evaluate --watch`` in a separate process, paused except in its turns."""
 
     def __init__(self, run: RunDirectory, folder: Path) -> None:
         self._rows = evaluations_path(run.metrics_path)
         self._log = folder / "follow.log"
         command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--watch"]
-        # The training is held for most of the time: to the follower that is a run that has gone silent.
+        # The training is paused most of the time, which the evaluation sees as a stalled run.
         command += ["--num-intra-threads", "1", "--wait-seconds", "1000000"]
         with open(self._log, "wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
@@ -119,7 +119,7 @@ class Following:
         self._process.wait()
 
     def start(self) -> None:
-        """Wait for the first row, by which the model is built and its graph traced; then hold."""
+        """Wait for the first row, when the model is built and its graph traced, then pause."""
         give_up = time.monotonic() + SECONDS_TO_START
         while not (self._rows.exists() and self._rows.stat().st_size):
             self._check()
@@ -130,7 +130,7 @@ class Following:
 
     @contextmanager
     def at_work(self) -> Iterator[list[float]]:
-        """Let it go on within the block. The list gets the percentage of a core that it took meanwhile."""
+        """Resume it within the block. The list gets its CPU per cent of that time."""
         taken: list[float] = []
         self._check()
         used, started = self._cpu_seconds(), time.perf_counter()
@@ -154,7 +154,7 @@ class Following:
 
 
 def figures(alone: list[float], beside: list[float], busy: list[float]) -> list[Figure]:
-    """Return the ratio repeat by repeat, then what it is made of, and whether the follower was at work."""
+    """Return the ratio of each repeat, then the speeds and the evaluation's CPU per cent."""
     ratios = tuple(with_it / without for with_it, without in zip(beside, alone, strict=True))
     return [
         Figure("training beside a follower over training alone", "x", ratios, GOAL),

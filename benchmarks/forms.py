@@ -1,4 +1,4 @@
-"""The forms in which each side of a comparison is measured; a side is as good as its best one."""
+"""The forms in which each side of a comparison is measured; the best form of a side counts."""
 
 import argparse
 import statistics
@@ -16,7 +16,7 @@ __all__ = ["Form", "add_form_flags", "best_of", "figures", "start_turns", "take_
 
 
 class Form(NamedTuple):
-    """One way to run a side. ``variant``: of execution, empty where there is one."""
+    """One way to run a side. ``variant``: mode of execution, empty if there is only one."""
 
     side: str
     variant: str
@@ -31,11 +31,15 @@ Speeds = Mapping[Form, list[float]]
 
 
 def add_form_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare what all sides have in common."""
+    """Declare the flags that all sides share."""
     parser.add_argument(
-        "--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS), help="settings of each side"
+        "--allocators",
+        nargs="+",
+        choices=ALLOCATORS,
+        default=list(ALLOCATORS),
+        help="allocator settings of each side",
     )
-    add_precisions_flag(parser, help="of every side, one after the other")
+    add_precisions_flag(parser, help="precisions of every side")
 
 
 def start_turns(
@@ -44,20 +48,20 @@ def start_turns(
     folder: Path,
     left_out: dict[str, str],
 ) -> dict[Form, Callable[[], float]]:
-    """Start a process for each of ``sides`` and let it take a turn: the first one traces and compiles.
+    """Start a process for each of ``sides`` and let it take a first turn, which traces and compiles.
 
     Args:
-        stack: ends them.
+        stack: ends the processes.
         sides: forms, each with the module of this package that runs it, and its flags.
-        folder: of their logs.
+        folder: of the logs.
         left_out: gets the forms that can't be run here, with the reason.
 
-    Returns, for each of the others, what takes a turn and returns images per second.
+    Returns, for each of the other forms, a function that takes a turn and returns images per second.
     """
     turns: dict[Form, Callable[[], float]] = {}
     for form, module, flags in sides:
-        place = folder / form.name.replace(" ", "-")
-        side = stack.enter_context(Turns(module, place, flags, environment_with(form.allocator)))
+        log_folder = folder / form.name.replace(" ", "-")
+        side = stack.enter_context(Turns(module, log_folder, flags, environment_with(form.allocator)))
         reason = side.turn().get("unavailable")
         if reason:
             left_out[form.name] = reason
@@ -68,30 +72,30 @@ def start_turns(
 
 
 def take_turns(turns: Mapping[Form, Callable[[], float]], repeats: int) -> dict[Form, list[float]]:
-    """Return images per second of each form, one value a repeat, and print them."""
+    """Return images per second of each form, one value per repeat, and print them."""
     speeds: dict[Form, list[float]] = {form: [] for form in turns}
     for repeat in range(repeats):
-        # Back and forth, so that a drift favours neither side.
+        # In alternating order, so that a drift favours neither side.
         for form in list(turns) if repeat % 2 == 0 else list(turns)[::-1]:
             speeds[form].append(turns[form]())
-        told = "  ".join(f"{form.name} {values[-1]:.0f}" for form, values in speeds.items())
-        print(f"repeat {repeat + 1}/{repeats}, images/s: {told}", flush=True)
+        line = "  ".join(f"{form.name} {values[-1]:.0f}" for form, values in speeds.items())
+        print(f"repeat {repeat + 1}/{repeats}, images/s: {line}", flush=True)
     return speeds
 
 
 def best_of(speeds: Speeds, side: str) -> Form | None:
-    """Return the side's form with the best median; None where the side wasn't measured."""
+    """Return the side's form with the best median; None if the side was not measured."""
     forms = [form for form in speeds if form.side == side]
     return max(forms, key=lambda form: statistics.median(speeds[form]), default=None)
 
 
 def figures(found: Mapping[str, Speeds], ours: str, goals: Mapping[str, Goal | None]) -> list[Figure]:
-    """Return our best form over the best of each side, repeat by repeat; then every form's speed.
+    """Return for each repeat our best form over the best form of each side, then every form's speed.
 
     Args:
         found: speeds by precision.
-        ours: side.
-        goals: by side; one that was not measured has no ratio.
+        ours: labkit's side.
+        goals: by side; a side that was not measured gets no ratio.
     """
     ratios, rates = [], []
     for precision, speeds in found.items():

@@ -1,11 +1,11 @@
-"""Is a ResNet-20 as fast in `labkit evaluate` as in PyTorch, at predicting?
+"""Does a ResNet-20 predict as fast in `labkit evaluate` as in PyTorch?
 
-labkit's predict step against PyTorch's `inference_mode`, channels last, eager and compiled: fresh processes,
-alive at the same time, taking turns of some batches, from images that are standardised already to logits on
-the host. labkit folds batch normalization into the convolutions (`labkit.models.folding`), so PyTorch is
-measured with its normalization folded beforehand, too: by `fuse_conv_bn_eval` (eager), by inductor's freezing
-(compiled). Each side is measured with glibc's allocator as it comes and told to keep its memory; a ratio is
-between the forms with the best medians.
+labkit's predict step is compared with PyTorch's `inference_mode`, channels last, eager and compiled. All
+sides run at the same time in new processes and take turns of some batches, from standardised images to
+logits on the host. labkit folds batch normalization into the convolutions (`labkit.models.folding`), so
+PyTorch is also measured with folded normalization: by `fuse_conv_bn_eval` (eager) and by inductor's
+freezing (compiled). Each side is measured with glibc's default allocator settings and with those that keep
+freed memory. A ratio compares the forms with the best medians.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.set_defaults(batch_size=256)
     parser.add_argument("--steps", type=at_least(1), default=12, help="batches of a turn")
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="of PyTorch")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="forms of PyTorch")
     add_form_flags(parser)
     options = parser.parse_args(arguments)
     if not torch_is_installed():
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(
     options: argparse.Namespace, precision: str, manifest: Manifest, folder: Path, left_out: dict[str, str]
 ) -> dict[Form, list[float]]:
-    """Return images per second of every form; ``left_out`` gets those that can't be run, with the reason."""
+    """Return images per second of every form; those that can't be run go to ``left_out`` with the reason."""
     folder.mkdir()
     arrays = folder / "test.npz"
     write_arrays(manifest, "test", arrays)

@@ -1,8 +1,9 @@
 """How much faster is the input pipeline than one example at a time, and how long does a step wait for it?
 
-The peer is the design of TensorFlow's cifar10_estimator of 2017 on today's `tf.data`: every record is parsed,
-padded, cropped, flipped and standardised alone inside `map`, then shuffled and batched. Its parallelism is
-measured both as it was (one call for each example of a batch) and autotuned; the ratio is to the better one.
+The peer has the design of TensorFlow's cifar10_estimator (2017), with today's `tf.data`: `map` parses,
+pads, crops, flips and standardises one record at a time; then examples are shuffled and batched. It is
+measured with the original number of parallel calls (one for each example of a batch) and with autotuning.
+The ratio is to the faster of the two.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def per_example_dataset(manifest: Manifest, batch_size: int, parallel_calls: int
     """Return the peer's batches: (images float32 [b, h, w, c], labels int32 [b]).
 
     Args:
-        manifest: the prepared data set, of which the peer reads the same shards.
+        manifest: of the prepared data set, whose shards the peer reads as well.
         batch_size: examples in a batch.
         parallel_calls: of ``map``; ``tf.data.AUTOTUNE`` or a number.
     """
@@ -71,14 +72,14 @@ def per_example_dataset(manifest: Manifest, batch_size: int, parallel_calls: int
         return standardize(image, manifest), tf.cast(example["label"], tf.int32)
 
     records = tf.data.TFRecordDataset(verified_paths(manifest, "train")).repeat()
-    # The ancestor's settings: a shuffle buffer of 0.4 epochs and three batches, two batches parsed ahead.
+    # As in cifar10_estimator: a shuffle buffer of 0.4 epochs and three batches, two batches prefetched.
     buffer_size = int(0.4 * manifest.count("train")) + 3 * batch_size
     examples = records.map(parse, num_parallel_calls=parallel_calls).prefetch(2 * batch_size)
     return examples.shuffle(buffer_size).batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
 def measure_speeds(manifest: Manifest, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Return images per second of every pipeline, one value a repeat; they take turns in this process."""
+    """Return images per second of every pipeline, one value per repeat, measured in turns in this process."""
     size = options.batch_size
 
     def ours(path: str) -> tf.data.Dataset:
@@ -105,8 +106,8 @@ def measure_speeds(manifest: Manifest, options: argparse.Namespace) -> dict[str,
     for repeat in range(options.repeats):
         for name in list(pipelines) if repeat % 2 == 0 else list(pipelines)[::-1]:
             speeds[name].append(_images_per_second(pipelines[name], options.batches, size))
-        told = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
-        print(f"repeat {repeat + 1}/{options.repeats}, images/s: {told}", flush=True)
+        line = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
+        print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
     return speeds
 
 
@@ -118,7 +119,7 @@ def _images_per_second(batches: Iterator[Any], count: int, batch_size: int) -> f
 
 
 def measure_waits(manifest: Manifest, options: argparse.Namespace, path: str, folder: Path) -> list[float]:
-    """Return the share of the time of ``labkit train`` that went into waiting for input, in per cent."""
+    """Return the share of its time that ``labkit train`` waits for input, in per cent."""
     flags = train_flags(
         manifest, num_layers=options.num_layers, batch_size=options.batch_size, input_path=path
     )
@@ -128,13 +129,13 @@ def measure_waits(manifest: Manifest, options: argparse.Namespace, path: str, fo
 
 
 def wait_percent(rows: Sequence[dict[str, Any]]) -> float:
-    """Return the share of the rows' steps that was spent waiting for input, in per cent."""
+    """Return the share of the rows' time that was spent waiting for input, in per cent."""
     seconds = sum(row["seconds_per_step"] for row in rows)
     return 100.0 * sum(row["input_wait_fraction"] * row["seconds_per_step"] for row in rows) / seconds
 
 
 def figures(speeds: dict[str, list[float]], waits: dict[str, list[float]]) -> list[Figure]:
-    """Return the ratios to the better peer and the waits, which have goals, then every speed."""
+    """Return the ratios to the faster peer and the waiting shares, which have goals, then all speeds."""
     peers = {name: values for name, values in speeds.items() if name.startswith("per example")}
     best = max(peers, key=lambda name: statistics.median(peers[name]))
     ratios = {

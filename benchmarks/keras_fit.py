@@ -1,7 +1,7 @@
 """The peer of train_step.py: Keras 3's `model.fit` on the same network, images, loss and update.
 
-Trains one epoch for each line that comes in on stdin and prints its speed as a line of JSON. There is no
-callback inside an epoch, no progress bar, and the epochs share one iterator, so nothing but `fit` is timed.
+Trains one epoch for each line on stdin and prints its speed as a line of JSON. There is no callback within an
+epoch and no progress bar, and all epochs share one iterator, so only `fit` itself is timed.
 """
 
 import json
@@ -25,7 +25,7 @@ __all__ = ["compile_peer", "make_peer"]
 
 
 def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, int]) -> keras.Model:
-    """Return the network of ``labkit.models.registry.build_model``, made of Keras layers alone."""
+    """Return the network of ``labkit.models.registry.build_model``, made of Keras layers only."""
     model = config.model
     layers = KerasLayerFactory(
         dtype=model.precision,
@@ -63,10 +63,10 @@ def compile_peer(model: keras.Model, config: Config, *, steps_per_execution: int
 
 
 class _Turns(keras.callbacks.Callback):
-    """Waits for a line before each epoch and tells the speed after it, without that of its first steps.
+    """Waits for a line before each epoch and prints its speed afterwards, without the first steps.
 
-    It looks at the beginnings of batches alone: what looks at their ends makes Keras wait for each one's
-    figures.
+    It uses ``on_train_batch_begin`` only: with ``on_train_batch_end`` Keras would wait for the metrics of
+    every batch.
     """
 
     def __init__(self, steps: int, batch_size: int) -> None:
@@ -75,12 +75,12 @@ class _Turns(keras.callbacks.Callback):
         self._first, self._started = 0, 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
-        if not sys.stdin.readline():  # nobody is left to train for
+        if not sys.stdin.readline():  # the reader has ended
             os._exit(0)
         self._first, self._started = 0, time.perf_counter()
 
     def on_train_batch_begin(self, batch, logs=None):
-        if batch >= COLD_STEPS > self._first:  # several steps of one call begin together
+        if batch >= COLD_STEPS > self._first:  # with steps_per_execution several steps begin at once
             self._first, self._started = batch, time.perf_counter()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _fit(model: keras.Model, manifest: Manifest, config: Config, steps: int) -> None:
-    epochs = 10_000  # more than anyone asks for; the process is ended
+    epochs = 10_000  # never reached: the process is ended
     images = train_dataset(
         manifest,
         global_batch_size=config.data.train_batch_size,

@@ -1,4 +1,4 @@
-"""The machine and the versions that a figure was measured with."""
+"""Hardware, versions and environment of a measurement."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ __all__ = ["describe_machine", "load_average"]
 
 PACKAGES = ("labkit", "tensorflow", "keras", "numpy", "tensorboard", "torch")
 INSTRUCTION_SETS = re.compile(r"sse4_2|fma|avx.*|amx.*|asimd.*|sve.*")
-# Whatever changes how TensorFlow computes or how memory is handed out (TF_CLI_ is Terraform's).
+# Variables that affect TensorFlow's speed or memory allocation (TF_CLI_ belongs to Terraform).
 ENVIRONMENT = re.compile(r"(TF(?!_CLI)|XLA|MALLOC|OMP|KMP|ONEDNN|DNNL|CUDA|KERAS)_|LD_PRELOAD$")
 
 
@@ -40,7 +40,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def load_average() -> list[float] | None:
-    """Return the load over 1, 5 and 15 minutes: whether the machine was quiet. None where there is none."""
+    """Return the load average over 1, 5 and 15 minutes; None on systems without one."""
     try:
         return [round(value, 2) for value in os.getloadavg()]
     except OSError:
@@ -48,7 +48,7 @@ def load_average() -> list[float] | None:
 
 
 def _cpu_information() -> dict[str, str]:
-    """Return the first processor's entries of /proc/cpuinfo; empty where there is no such file."""
+    """Return the first CPU's entries of /proc/cpuinfo; empty without that file."""
     try:
         first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:

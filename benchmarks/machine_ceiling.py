@@ -1,7 +1,7 @@
 """How many GFLOP/s does a large matrix product reach here, in TensorFlow, NumPy and PyTorch?
 
-Square matrices, all libraries in turn in one process. What the best of them reaches is what a network's
-GFLOP/s are to be judged by; that the libraries agree says that it is the machine's, not a library's.
+Square matrices, with all libraries in turns in one process. The best result is the reference for a network's
+GFLOP/s. If the libraries agree, it is a limit of the machine and not of a library.
 """
 
 import argparse
@@ -32,9 +32,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
     parser.add_argument("--sizes", nargs="+", type=at_least(1), default=[2048, 4096], help="rows of a matrix")
     parser.add_argument(
-        "--products", type=at_least(1), default=3, help="of a kind in a turn; the median counts"
+        "--products",
+        type=at_least(1),
+        default=3,
+        help="matrix products of each kind in a turn; the median counts",
     )
-    add_precisions_flag(parser, help="of the matrices")
+    add_precisions_flag(parser, help="precisions of the matrices")
     options = parser.parse_args(arguments)
     left_out = {} if torch_is_installed() else {"PyTorch": MISSING_TORCH}
     for name, reason in left_out.items():
@@ -44,12 +47,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[tuple[str, str], list[float]]:
-    """Return GFLOP/s by (precision, words for library and size), one value a repeat."""
+    """Return GFLOP/s by (precision, label of library and size), one value per repeat."""
     products: dict[tuple[str, str], Callable[[], float]] = {}
     for precision in options.precisions:
         for size in options.sizes:
             products[precision, f"TensorFlow, {size}"] = matrix_product(size, precision)
-            if precision == "float32":  # the only one of both that NumPy knows
+            if precision == "float32":  # NumPy has no bfloat16
                 products[precision, f"NumPy, {size}"] = numpy_product(size)
             if torch_is_installed():
                 products[precision, f"PyTorch, {size}"] = torch_product(size, precision)
@@ -57,8 +60,8 @@ def measure(options: argparse.Namespace) -> dict[tuple[str, str], list[float]]:
     for repeat in range(options.repeats):
         for kind in list(products) if repeat % 2 == 0 else list(products)[::-1]:
             rates[kind].append(statistics.median(products[kind]() for _ in range(options.products)))
-        told = "  ".join(f"{NAMES[kind[0]]} {kind[1]}: {values[-1]:.0f}" for kind, values in rates.items())
-        print(f"repeat {repeat + 1}/{options.repeats}, GFLOP/s: {told}", flush=True)
+        line = "  ".join(f"{NAMES[kind[0]]} {kind[1]}: {values[-1]:.0f}" for kind, values in rates.items())
+        print(f"repeat {repeat + 1}/{options.repeats}, GFLOP/s: {line}", flush=True)
     return rates
 
 
@@ -83,12 +86,12 @@ def _timed(size: int, multiply: Callable[[], object]) -> Callable[[], float]:
         multiply()
         return 2 * size**3 / (time.perf_counter() - started) / 1e9
 
-    measure()  # memory is taken and threads are started
+    measure()  # allocates memory and starts threads
     return measure
 
 
 def figures(rates: dict[tuple[str, str], list[float]]) -> list[Figure]:
-    """Return each precision's ceiling, the kind with the best median, then every kind."""
+    """Return each precision's ceiling (the kind with the best median), then every kind."""
     ceilings = []
     for precision in dict.fromkeys(kind[0] for kind in rates):
         best = max(

@@ -1,7 +1,7 @@
-"""labkit's side of inference.py: the predict step of `labkit evaluate`, some batches for each line on stdin.
+"""labkit's side of inference.py: runs the predict step of `labkit evaluate` for each line on stdin.
 
-The weights are the initial ones, which cost as much as trained ones. Images are standardised before the
-turns, as the peer's are; the logits of each batch are fetched, as `labkit evaluate` fetches them.
+The weights are the initial ones, which take as long as trained ones. As for the peer, images are standardised
+before the turns, and the logits of each batch are copied to the host.
 """
 
 import itertools

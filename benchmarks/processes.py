@@ -1,7 +1,7 @@
-"""`labkit train` and its peers in processes of their own, of which only one works at a time.
+"""`labkit train` and its peers in separate processes, of which only one runs at a time.
 
-Speed drifts by tens of per cent from minute to minute on shared machines. Both sides of a comparison are
-therefore alive at once and take turns of some seconds, while the other one is held.
+On shared machines the speed drifts by tens of per cent from minute to minute. The processes of a comparison
+therefore exist at the same time and take turns of some seconds while the others are paused.
 """
 
 import json
@@ -36,9 +36,9 @@ def train_flags(
     input_path: str = "memory",
     precision: str = "float32",
 ) -> list[str]:
-    """Return flags of ``labkit train`` that train steps and nothing else: no validation, no checkpoints.
+    """Return flags of ``labkit train`` for training steps only, without validation and checkpoints.
 
-    Weight decay is decoupled, which is Keras's kind, so that both sides compute the same update.
+    Weight decay is decoupled, as in Keras, so that both sides compute the same update.
     """
     values = {
         "dataset": manifest.dataset,
@@ -61,7 +61,7 @@ def train_flags(
 
 
 class _Worker:
-    """A process with its log, ended at the end of the block. ``environment`` None: as here."""
+    """A process with a log that is ended with the block. ``environment`` None: this process's."""
 
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -99,12 +99,12 @@ class _Worker:
 
 
 class Training(_Worker):
-    """``labkit train``, unchanged, watched through its run directory and held with SIGSTOP.
+    """``labkit train``, unchanged, observed through its run directory and paused with SIGSTOP.
 
     Args:
         folder: where its run directory and log go.
         flags: of ``labkit train``, without ``--job-dir``.
-        environment: of the process; None: as here.
+        environment: of the process; None: this process's.
     """
 
     def __init__(
@@ -117,16 +117,16 @@ class Training(_Worker):
         super().__init__(command, folder / "train.log", environment)
 
     def start(self, warmup_steps: int) -> None:
-        """Wait until ``warmup_steps`` steps are done, then hold."""
+        """Wait for ``warmup_steps`` steps, then pause."""
         self._wait_for_step(1, SECONDS_TO_START)
         self._wait_for_step(max(1, warmup_steps), SECONDS_WITHOUT_A_STEP)
         self._hold()
 
     def turn(self, steps: int) -> list[dict[str, Any]]:
-        """Go on for ``steps`` whole steps, hold again.
+        """Resume for ``steps`` whole steps, then pause again.
 
-        Returns their metrics rows after the row before them: ``steps`` + 1 rows. The step within which the
-        process was held, and the one after it, which found the input prefetched, are not among them.
+        Returns ``steps`` + 1 metrics rows: those of the steps and the one before. The step during which the
+        process was paused and the one after it, whose input was already prefetched, are left out.
         """
         self._take_rows()
         os.kill(self.process.pid, signal.SIGCONT)
@@ -136,7 +136,7 @@ class Training(_Worker):
         return self._reader.rows[first - 1 : first + steps]
 
     def _hold(self) -> None:
-        """Stop the process; return when it stands still, since signals arrive with a delay."""
+        """Pause the process, and return when it has stopped: signals arrive with a delay."""
         os.kill(self.process.pid, signal.SIGSTOP)
         watched = psutil.Process(self.process.pid)
         while watched.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
@@ -147,7 +147,7 @@ class Training(_Worker):
             self._reader.poll()
 
     def _wait_for_step(self, step: int, seconds: float) -> None:
-        """Wait until the row of ``step`` is written: rows are one a step, from 1."""
+        """Wait until the row of ``step`` is written; there is one row per step, from 1."""
         give_up = time.monotonic() + seconds
         while True:
             self._take_rows()
@@ -161,18 +161,18 @@ class Training(_Worker):
 
 
 def train_images_per_second(rows: Sequence[dict[str, Any]], batch_size: int) -> float:
-    """Return the speed over a turn's rows, from the first row's end to the last one's: everything counts."""
+    """Return the speed over a turn's rows, from the first row to the last; all time in between counts."""
     return (len(rows) - 1) * batch_size / (rows[-1]["wall_time"] - rows[0]["wall_time"])
 
 
 class Turns(_Worker):
-    """A module of this package that measures one turn for each line it is sent (see ``turns.serve_turns``).
+    """A process of this package that measures one turn for each line (see ``turns.serve_turns``).
 
     Args:
         module: its name within ``benchmarks``.
         folder: where its log goes.
         flags: of the module.
-        environment: of the process; None: as here.
+        environment: of the process; None: this process's.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Turns(_Worker):
         return subprocess.PIPE
 
     def turn(self) -> dict[str, Any]:
-        """Let it measure one turn. Returns what it found."""
+        """Let it measure one turn and return the result."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:

@@ -1,4 +1,4 @@
-"""What a benchmark found: figures with their raw repeats and goals, as JSON and as a table."""
+"""The result of a benchmark: figures with all repeats and goals, as JSON and as a table."""
 
 import datetime
 import json
@@ -41,10 +41,10 @@ class Figure:
     """One measured quantity.
 
     Args:
-        name: what was measured, in words.
+        name: what was measured.
         unit: such as ``images/s``, ``s``, ``GB``; ``x`` for ratios, ``%`` for shares.
-        repeats: one value for each repeat, in the order of measuring.
-        goal: what the median should reach, or None where it is only told.
+        repeats: one value per repeat, in the order of measurement.
+        goal: what the median should reach; None for figures that are only reported.
     """
 
     name: str
@@ -79,19 +79,19 @@ class Figure:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Figure":
-        """Inverse of ``to_json``; median and verdict are computed from the raw repeats again."""
+        """Inverse of ``to_json``; median and verdict are computed from the repeats again."""
         goal = Goal(value["goal"]["bound"], value["goal"]["value"]) if value["goal"] else None
         return cls(value["name"], value["unit"], tuple(value["repeats"]), goal)
 
 
 class Report:
-    """One script's result. Make it before measuring: it notes when and under what load that began.
+    """One script's result. Create it before measuring: it records the date and the load of the machine.
 
     Args:
         name: of the script, and of the file in ``results/``.
         question: what the script answers, one sentence.
-        configuration: everything that was chosen, flags included. Paths are left out: they say nothing
-            about the figures, and results are published.
+        configuration: all settings, flags included. Paths are left out: they don't affect the figures, and
+            results are published.
     """
 
     def __init__(self, name: str, question: str, configuration: Mapping[str, Any]) -> None:
@@ -125,17 +125,17 @@ class Report:
 
 
 def read_figures(path: Path) -> list[Figure]:
-    """Return the figures of a file that ``Report.finish`` wrote."""
+    """Return the figures of a file written by ``Report.finish``."""
     return [Figure.from_json(value) for value in json.loads(path.read_text())["figures"]]
 
 
 def read_date(path: Path) -> datetime.datetime:
-    """Return when the measuring of a file that ``Report.finish`` wrote began."""
+    """Return the date of a file written by ``Report.finish``."""
     return datetime.datetime.fromisoformat(json.loads(path.read_text())["date"])
 
 
 def print_table(title: str, rows: Iterable[tuple[str, Figure]]) -> None:
-    """Print figures: goal, median, spread, met or missed. The first of a pair names the benchmark, if any."""
+    """Print a table of (benchmark or "", figure): median, spread, goal, met or missed."""
     rows = list(rows)
     named = any(name for name, _ in rows)
     table = Table(title=title, title_justify="left")
@@ -149,7 +149,7 @@ def print_table(title: str, rows: Iterable[tuple[str, Figure]]) -> None:
         spread = f"{_text(min(figure.repeats))}-{_text(max(figure.repeats), figure.unit)}"
         cells = [figure.name, _text(figure.median, figure.unit), spread, goal, verdict]
         table.add_row(*([name] if named else []), *cells)
-    # A pipe has no width; a table folded to 80 columns is unreadable in a log.
+    # A pipe has no width; a table folded to 80 columns would be unreadable in a log.
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 

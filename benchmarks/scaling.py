@@ -81,11 +81,11 @@ def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> di
         for name in list(commands) if repeat % 2 == 0 else list(commands)[::-1]:
             job_dir = folder / f"{name.replace(' ', '-')}-{repeat}"
             runs[name].append(measure_run(commands[name], job_dir, options))
-        told = ", ".join(
+        line = ", ".join(
             f"{name} {values[-1].images_per_second:.0f} (start {values[-1].start_seconds:.1f} s)"
             for name, values in runs.items()
         )
-        print(f"repeat {repeat + 1}/{options.repeats}, images/s: {told}", flush=True)
+        print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
     return runs
 
 

@@ -1,7 +1,7 @@
 """How fast do quick commands start, and how much memory does a ResNet-20 run take?
 
-Every value is a fresh process: `labkit --help`; `labkit data prepare` on data that is prepared already; and a
-short run of the recipe (training, validation, checkpoints, test), whose resident memory is watched.
+Every value comes from a new process: `labkit --help`; `labkit data prepare` on data that is already prepared;
+and a short run with training, validation, checkpoints and test, whose resident memory is sampled.
 """
 
 import argparse
@@ -27,7 +27,7 @@ HELP_GOAL = Goal("below", 0.4)
 PREPARE_GOAL = Goal("below", 1.0)
 MEMORY_GOAL = Goal("below", 1.5)
 LABKIT = Path(sys.executable).parent / "labkit"
-SETTLED_AFTER_STEP = 10  # by then the step is compiled and the buffers are filled
+SETTLED_AFTER_STEP = 10  # the step is compiled and the buffers are full
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def seconds_of(arguments: Sequence[str], folder: Path) -> float:
-    """Return the wall time of a ``labkit`` command. Raises RuntimeError with its output where it fails."""
+    """Return the wall time of a ``labkit`` command. Raises RuntimeError with its output if it fails."""
     log = folder / "command.log"
     with open(log, "wb") as output:
         started = time.perf_counter()
@@ -66,7 +66,7 @@ def _check(code: int, arguments: Sequence[str], log: Path) -> None:
 
 
 def seconds_of_second_prepare(repeats: int, folder: Path) -> list[float]:
-    """Prepare once, then time the same command again: CIFAR-10 where LABKIT_CIFAR10 is set, else shapes."""
+    """Prepare a data set and time the second call: CIFAR-10 if LABKIT_CIFAR10 is set, else shapes."""
     archive = cifar10_archive()
     source = ["--dataset", "cifar10", "--archive", str(archive)] if archive else ["--dataset", "shapes"]
     arguments = ["data", "prepare", "--data-dir", str(folder / "data"), *source]
@@ -75,7 +75,7 @@ def seconds_of_second_prepare(repeats: int, folder: Path) -> list[float]:
 
 
 def run_flags(manifest: Manifest, options: argparse.Namespace) -> list[str]:
-    """Return flags of the recipe's run, cut short, with everything that a run does."""
+    """Return the flags of a short run with everything that a run does."""
     return [
         *("train", "--preset", "resnet20_one_cycle", "--num-layers", str(options.num_layers)),
         *("--train-batch-size", str(options.batch_size), "--train-steps", str(options.train_steps)),
@@ -93,9 +93,9 @@ class Memory:
 
 
 def watch_memory(arguments: Sequence[str], folder: Path) -> Memory:
-    """Run ``labkit`` with a run directory in ``folder``; return what it took.
+    """Run ``labkit`` with a run directory in ``folder``; return the memory that it used.
 
-    The peak is the kernel's own figure. Raises RuntimeError where the run fails or is too short to settle.
+    The peak is reported by the kernel. Raises RuntimeError if the run fails or is too short.
     """
     folder.mkdir()
     run = RunDirectory(folder / "run")

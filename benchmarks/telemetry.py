@@ -1,9 +1,9 @@
-"""What do metrics, events and status cost of a training step?
+"""Which share of a training step do metrics, events and status cost?
 
-Rows of a real training are recorded again through `labkit.training.telemetry`, with a status at every step
-(in a training there is one every half second at most). Counted are the time that the loop is held up, and the
-CPU time of the event writer's thread. Between two rows the CPU's caches are overwritten, as a step would do.
-The step they are compared with is that of `labkit train`, which takes turns with this process.
+Rows of a real training are recorded again through `labkit.training.telemetry`, with a status file at every
+step (a training writes one every half second at most). The cost is the time that the loop waits plus the CPU
+time of the event writer's thread. Between two rows the CPU's caches are overwritten, as a step would do. The
+step itself is measured with `labkit train`, which takes turns with this process.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from labkit.training.telemetry import EventWriter, Pace, Telemetry
 
 QUESTION = "Do metrics, events and status together cost at most 1 % of a training step?"
 GOAL = Goal("at most", 1.0)
-OVERWRITTEN_BYTES = 64 * 2**20  # more than the last-level cache that two cores have to themselves
+OVERWRITTEN_BYTES = 64 * 2**20  # more than two cores' share of the last-level cache
 
 TELEMETRY = "metrics, events and status"
 EVENTS = "events alone"
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(
     options: argparse.Namespace, manifest: Manifest, folder: Path
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """Return seconds, one value a repeat: of a training step, and of each way to record one."""
+    """Return the seconds of a training step and of each way to record one, one value per repeat."""
     flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
     ways = {TELEMETRY: seconds_of_telemetry, EVENTS: seconds_of_events, SUMMARIES: seconds_of_summaries}
     steps: list[float] = []
@@ -64,33 +64,33 @@ def measure(
             steps.append((rows[-1]["wall_time"] - rows[0]["wall_time"]) / options.steps)
             for index, (name, seconds_of) in enumerate(ways.items()):
                 costs[name].append(seconds_of(rows, options.rows, folder / f"{repeat}-{index}"))
-            told = ", ".join(f"{name} {values[-1] * 1e3:.3f} ms" for name, values in costs.items())
-            print(f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, {told}", flush=True)
+            line = ", ".join(f"{name} {values[-1] * 1e3:.3f} ms" for name, values in costs.items())
+            print(f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, {line}", flush=True)
     return steps, costs
 
 
 def seconds_of_telemetry(rows: list[Row], count: int, folder: Path) -> float:
-    """Return what one row costs through ``Telemetry.train_row``, with a status each time, in seconds."""
+    """Return the seconds that one row costs through ``Telemetry.train_row``, with a status for each row."""
     run = RunDirectory(folder)
     run.create()
     telemetry = Telemetry(run, total_steps=count, first_step=0, resumed=False)
     pace = Pace(128)
 
     def record(row: Row) -> None:
-        # A second ahead of the last status, so that one is written for every row.
+        # One second after the last status, so that a status is written for every row.
         telemetry.train_row(row | {"wall_time": time.time() + 1.0}, pace)
 
     return _seconds_per_row(record, rows, count, telemetry.close)
 
 
 def seconds_of_events(rows: list[Row], count: int, folder: Path) -> float:
-    """Return what one row costs through ``EventWriter.scalars`` alone, in seconds."""
+    """Return the seconds that one row costs through ``EventWriter.scalars`` alone."""
     writer = EventWriter(folder, 1)
     return _seconds_per_row(writer.scalars, rows, count, writer.close)
 
 
 def seconds_of_summaries(rows: list[Row], count: int, folder: Path) -> float:
-    """Return what the same row's floats cost through eager ``tf.summary.scalar``, in seconds."""
+    """Return the seconds that the same values cost through eager ``tf.summary.scalar``."""
     writer = tf.summary.create_file_writer(str(folder))
 
     def record(row: Row) -> None:
@@ -105,9 +105,9 @@ def seconds_of_summaries(rows: list[Row], count: int, folder: Path) -> float:
 def _seconds_per_row(
     record: Callable[[Row], None], rows: list[Row], count: int, close: Callable[[], None]
 ) -> float:
-    """Return wall seconds inside ``record`` plus CPU seconds of all other threads, a row."""
+    """Return per row the wall time of ``record`` plus the CPU time of all other threads, in seconds."""
     overwritten = np.zeros(OVERWRITTEN_BYTES, np.uint8)
-    record(rows[0])  # the first call opens files and builds caches
+    record(rows[0])  # the first call opens files and fills caches
     waited = 0.0
     others = time.process_time() - time.thread_time()
     for index in range(count):
@@ -122,7 +122,7 @@ def _seconds_per_row(
 
 
 def figures(steps: list[float], costs: dict[str, list[float]]) -> list[Figure]:
-    """Return each way's share of a step, the whole telemetry's with its goal, and what they are made of."""
+    """Return each way's share of a step, with the goal for the whole telemetry, then the absolute times."""
     shares = [
         Figure(
             f"{name}, of a step",

@@ -1,9 +1,9 @@
 """The PyTorch peer of train_step.py and inference.py: the same ResNet in plain PyTorch, channels last.
 
-Trains, or predicts, some batches for each line that comes in on stdin and prints its speed as a line of JSON;
-{"unavailable": reason} where torch.compile can't compile here. Images are held as bytes in memory; those of a
-batch are cropped and flipped together, as in airbench (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single
-GPU", 2024, arXiv:2404.00498). The update is fused, gradients are set to None, nothing is read within a turn.
+Trains or predicts some batches for each line on stdin and prints the speed as a line of JSON, or
+{"unavailable": reason} if torch.compile can't compile here. Images are kept as bytes in memory; a batch is
+cropped and flipped as a whole, as in airbench (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU",
+2024, arXiv:2404.00498). The update is fused, gradients are set to None, and no value is read within a turn.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch._inductor.config
-import torch.nn.functional as F  # noqa: N812 - the name that everybody knows it by
+import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -34,15 +34,15 @@ __all__ = [
     "make_optimizer",
 ]
 
-# Those of processes.train_flags; the decay is PyTorch's kind, which is added to the gradient.
+# As in processes.train_flags; PyTorch adds the weight decay to the gradient.
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 2e-4
-BATCH_NORM_MOMENTUM = 1 - 0.997  # labkit's default: PyTorch's momentum is the share that is replaced
+BATCH_NORM_MOMENTUM = 1 - 0.997  # labkit's decay is 0.997; PyTorch's momentum is one minus that
 STAGE_WIDTHS = (16, 32, 64)  # He et al. (2015), arXiv:1512.03385, table 6
 PADDING = 4  # section 4.2
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions; where the shape changes, the shortcut is pooled and gets zero channels."""
+    """Two 3x3 convolutions; if the shape changes, the shortcut is pooled and padded with zero channels."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class ResNet(nn.Module):
 
 
 def fold_norms(model: ResNet) -> None:
-    """Put each batch normalization into the convolution before it; only for prediction."""
+    """Fold each batch normalization into the convolution before it; for prediction only."""
 
     def fold(owner: nn.Module, convolution: str, norm: str) -> None:
         folded = fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, norm))
@@ -108,17 +108,17 @@ def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def make_loss(model: nn.Module, precision: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the mean cross-entropy of (images, labels); the network's arithmetic is of ``precision``."""
+    """Return the mean cross-entropy of (images, labels), with the network in ``precision``."""
 
     def loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with _arithmetic(precision):
+        with _autocast(precision):
             logits = model(images)
         return F.cross_entropy(logits.float(), labels)
 
     return loss
 
 
-def _arithmetic(precision: str) -> contextlib.AbstractContextManager[Any]:
+def _autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
     if precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast("cpu", dtype=torch.bfloat16)
@@ -132,7 +132,7 @@ def views(images: np.ndarray) -> torch.Tensor:
 
 
 class Batches:
-    """Shuffled epochs of distorted, standardised batches, channels last, without an end."""
+    """An endless sequence of shuffled epochs of augmented, standardised batches, channels last."""
 
     def __init__(self, arrays: Any, batch_size: int) -> None:
         self._views = views(arrays["images"])
@@ -156,15 +156,15 @@ class Batches:
 
 
 def _standardizer(arrays: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what makes float32 [b, channels, height, width], channels last, of uint8 [b, h, w, channels]."""
+    """Return the conversion of uint8 [b, h, w, channels] to float32 [b, channels, h, w], channels last."""
     std = torch.tensor(arrays["std"], dtype=torch.float32)
     scale, shift = 1 / (255 * std), -torch.tensor(arrays["mean"], dtype=torch.float32) / std
-    # The permuted view of a contiguous [b, h, w, channels] is what channels last means.
+    # A permuted view of a contiguous [b, h, w, channels] is channels last.
     return lambda images: images.float().mul_(scale).add_(shift).permute(0, 3, 1, 2)
 
 
 def training(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
-    """Return a turn: ``steps`` training steps after a few cold ones; it returns images per second."""
+    """Return a function that trains some warm-up steps and ``steps`` more, and returns images per second."""
     model = ResNet(options.num_layers, int(arrays["labels"].max()) + 1)
     model = model.to(memory_format=torch.channels_last).train()
     optimizer = make_optimizer(model)
@@ -187,7 +187,7 @@ def training(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
 
 
 def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
-    """Return a turn: ``steps`` batches from standardised images to logits; it returns images per second."""
+    """Return a function that predicts ``steps`` standardised batches and returns images per second."""
     model = ResNet(options.num_layers, int(arrays["labels"].max()) + 1)
     model.eval()
     if options.folded and options.form == "eager":
@@ -198,7 +198,7 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
     def predict(images: torch.Tensor) -> torch.Tensor:
         return model(images.to(dtype)).float()
 
-    # Weights as constants: the compiler folds the norms by itself, and lays weights out for its kernels.
+    # Weights as constants: the compiler then folds the norms and lays the weights out for its kernels.
     torch._inductor.config.freezing = options.folded
     run = torch.compile(predict, dynamic=False) if options.form == "compile" else predict
     whole = len(arrays["images"]) // options.batch_size * options.batch_size
@@ -219,8 +219,8 @@ def main() -> None:
     parser = make_turns_parser(__doc__, of_data_set=False)
     parser.add_argument("--task", choices=("train", "predict"), required=True)
     parser.add_argument("--form", choices=("eager", "compile"), required=True)
-    parser.add_argument("--folded", action="store_true", help="predict with norms in the convolutions")
-    parser.add_argument("--arrays", type=Path, required=True, help="what common.write_arrays wrote")
+    parser.add_argument("--folded", action="store_true", help="predict with folded batch normalization")
+    parser.add_argument("--arrays", type=Path, required=True, help="file written by common.write_arrays")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_flush_denormal(True)  # as TensorFlow does
@@ -232,14 +232,14 @@ def main() -> None:
         try:
             return {"images_per_second": turn()}
         except Exception as error:
-            if options.form == "compile" and _is_of_the_compiler(error):
+            if options.form == "compile" and _is_compiler_error(error):
                 return {"unavailable": f"{type(error).__name__}: {error}".splitlines()[0]}
             raise
 
     serve_turns(measured)
 
 
-def _is_of_the_compiler(error: Exception) -> bool:
+def _is_compiler_error(error: Exception) -> bool:
     from torch._dynamo.exc import TorchDynamoException
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 

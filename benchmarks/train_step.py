@@ -1,10 +1,10 @@
-"""How much faster does `labkit train` make a ResNet-20 step than Keras 3's `model.fit`, and than PyTorch?
+"""How much faster is a ResNet-20 step in `labkit train` than in Keras 3's `model.fit` and in PyTorch?
 
-All are fresh processes, alive at the same time, taking turns of some steps: the command itself, with its
-input pipeline, metrics, events and console, against `fit` on the same network, images and update, without
-callbacks or progress bar, and against a plain loop in PyTorch, eager and compiled, channels last. Each side
-is measured with glibc's allocator as it comes and told to keep its memory, Keras in several forms of
-execution besides; a ratio is between the forms with the best medians.
+All sides run at the same time in new processes and take turns of some steps. labkit's side is the command
+itself with input pipeline, metrics, events and console. Keras trains the same network with the same images
+and update, without callbacks or progress bar, in several modes of execution. PyTorch has a plain loop, eager
+and compiled, channels last. Each side is measured with glibc's default allocator settings and with those that
+keep freed memory. A ratio compares the forms with the best medians.
 """
 
 import argparse
@@ -38,11 +38,13 @@ PEERS = (*KERAS_PEERS, *TORCH_PEERS)
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=at_least(1), default=24, help="steps of a turn")
+    parser.add_argument("--steps", type=at_least(1), default=24, help="training steps of a turn")
     parser.add_argument("--warmup-steps", type=at_least(1), default=10, help="steps before the first turn")
     parser.add_argument("--peers", nargs="+", choices=PEERS, help="what to compare with (default: all)")
     add_form_flags(parser)
-    parser.add_argument("--steps-per-execution", type=at_least(2), default=8, help="of the form named so")
+    parser.add_argument(
+        "--steps-per-execution", type=at_least(2), default=8, help="of model.fit in this form"
+    )
     options = parser.parse_args(arguments)
     left_out = choose_peers(parser, options)
     if "steps_per_execution" in options.peers and options.steps % options.steps_per_execution:
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
-    """Set the peers where none are named. Returns those that can't be had here, with the reason."""
+    """Set the default peers if none are named. Returns those that can't be run here, with the reason."""
     wanted = options.peers or list(PEERS)
     missing = [] if torch_is_installed() else [name for name in wanted if name in TORCH_PEERS]
     if missing and options.peers:
@@ -73,7 +75,7 @@ def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 def measure(
     options: argparse.Namespace, precision: str, manifest: Manifest, folder: Path, left_out: dict[str, str]
 ) -> dict[Form, list[float]]:
-    """Return images per second of every form in ``precision``, one value a repeat.
+    """Return images per second of every form in ``precision``, one value per repeat.
 
     ``left_out`` gets the forms that can't be run here, with the reason.
     """
@@ -105,8 +107,8 @@ def _labkit(
         batch_size=options.batch_size,
         precision=precision,
     )
-    place = folder / f"labkit-{allocator}"
-    training = stack.enter_context(Training(place, flags, environment_with(allocator)))
+    log_folder = folder / f"labkit-{allocator}"
+    training = stack.enter_context(Training(log_folder, flags, environment_with(allocator)))
     training.start(options.warmup_steps)
     return lambda: train_images_per_second(training.turn(options.steps), options.batch_size)
 
@@ -114,7 +116,7 @@ def _labkit(
 def _peers(
     options: argparse.Namespace, precision: str, manifest: Manifest, arrays: Path
 ) -> list[tuple[Form, str, list[str]]]:
-    """Return the forms of the peers, each with the module that runs it, and its flags."""
+    """Return the forms of the peers, each with its module and flags."""
     common = turns_flags(options, precision)
     keras = [*common, *data_set_flags(manifest)]
     execution = {
@@ -126,7 +128,7 @@ def _peers(
     for name in options.peers:
         for allocator in options.allocators:
             if name == "xla" and (allocator, precision) != (options.allocators[0], "float32"):
-                continue  # at half the speed of the others neither makes it the best
+                continue  # half as fast as the other forms, so more of it would not change the best
             if name in TORCH_PEERS:
                 kind = name.removeprefix("torch_")
                 flags = [*common, "--task", "train", "--form", kind, "--arrays", str(arrays)]

@@ -1,4 +1,4 @@
-"""Whole trainings by the command itself, and what they came to."""
+"""Full trainings with `labkit train`, and their results."""
 
 import itertools
 import subprocess
@@ -19,11 +19,11 @@ __all__ = ["Trained", "evaluate_checkpoints", "train_to_end"]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a finished run came to.
+    """The result of a finished run.
 
-    ``test``: the row of its last weights, None where it wasn't tested. ``seconds``: of all training steps,
-    the first one, which compiles, included; validations aren't. ``curve``: of each step with an evaluation on
-    the split that was asked for, the seconds of training before it, and the accuracy.
+    ``test``: the row of the test with its last weights; None without a test. ``seconds``: of all training
+    steps, including compilation but not validation. ``curve``: seconds of training and accuracy for each
+    step that was evaluated on the requested split.
     """
 
     test: dict[str, Any] | None
@@ -32,9 +32,9 @@ class Trained:
 
 
 def train_to_end(config: Config) -> Trained:
-    """Train a run, or go on with it, by `labkit train` in a process of its own; a finished one is read.
+    """Train or resume a run with `labkit train`; a finished run is only read.
 
-    Its output goes to a file beside the run directory. Raises SystemExit where it fails.
+    The output goes to a file beside the run directory. Raises SystemExit if the training fails.
     """
     run = _directory(config)
     run.path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,9 +43,9 @@ def train_to_end(config: Config) -> Trained:
 
 
 def evaluate_checkpoints(config: Config, split: str) -> Trained:
-    """Evaluate the checkpoints of a finished run that have no figures yet by `labkit evaluate --watch`.
+    """Evaluate those checkpoints of a finished run that have no metrics yet with `labkit evaluate --watch`.
 
-    Raises SystemExit where it fails.
+    Raises SystemExit if that fails.
     """
     run = _directory(config)
     _labkit(run, "evaluate", str(run.path), "--watch", "--split", split)
@@ -69,7 +69,7 @@ def _labkit(run: RunDirectory, *arguments: str) -> None:
 
 
 def read_trained(run: RunDirectory, split: str = "validation") -> Trained:
-    """Return what a run has come to so far, and its curve on ``split``."""
+    """Return the result of a run so far, with its curve on ``split``."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     rows = sorted(reader.split("train"), key=lambda row: row["step"])

@@ -1,4 +1,4 @@
-"""The inside of a process that measures turns (the outside is ``processes.Turns``): flags and answers."""
+"""Flags and main loop of a process that measures turns; ``processes.Turns`` starts such processes."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ __all__ = [
     "turns_flags",
 ]
 
-COLD_STEPS = 2  # of a training turn, which find other sides' data in the caches; not counted on any side
+COLD_STEPS = 2  # of a training turn, with the caches full of other sides' data; not measured on any side
 
 
 def make_turns_parser(
@@ -43,7 +43,7 @@ def make_turns_parser(
 
 
 def turns_flags(options: argparse.Namespace, precision: str) -> list[str]:
-    """Return what a script that measures a ResNet in ``precision`` tells the processes of all sides."""
+    """Return the flags with which a script that measures a ResNet starts the processes of all sides."""
     flags = ["--num-layers", str(options.num_layers), "--batch-size", str(options.batch_size)]
     return [*flags, "--steps", str(options.steps), "--precision", precision]
 
@@ -64,6 +64,6 @@ def session_on_cpu(options: argparse.Namespace, values: Mapping[str, Any]) -> "S
 
 
 def serve_turns(turn: Callable[[], Mapping[str, Any]]) -> None:
-    """Measure a turn for each line on stdin and print it as a line of JSON, until nobody asks any more."""
+    """Measure one turn for each line on stdin and print it as a line of JSON, until the end of stdin."""
     for _ in iter(sys.stdin.readline, ""):
         print(json.dumps(turn()), flush=True)

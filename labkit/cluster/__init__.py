@@ -1,1 +1,1 @@
-"""Clusters: their description, one on this machine, and the schedulers that people have."""
+"""Launchers of clusters: on this machine, under Slurm and on Kubernetes."""

@@ -1,4 +1,4 @@
-"""``labkit cluster local``: what to train is decided and checked first, then the tasks are started."""
+"""``labkit cluster local``: decide and check what to train, then start the tasks."""
 
 import json
 import os
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.cluster.flags import train_arguments
-from labkit.cluster.local import LocalCluster, own_host, run_local_cluster
+from labkit.cluster.local import LocalCluster, own_host
+from labkit.cluster.local_run import run_local_cluster
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
@@ -19,7 +20,7 @@ __all__ = ["Launch", "plan_launch"]
 
 
 class Launch:
-    """A planned training, and the cluster to run it. ``finished``: nothing is left to do."""
+    """A checked training and the cluster that runs it. ``finished``: nothing is left to do."""
 
     def __init__(self, plan: RunPlan, cluster: LocalCluster, host: str, *, max_restarts: int) -> None:
         assert plan.run is not None
@@ -30,14 +31,14 @@ class Launch:
     def start(self, *, output: Callable[[str], None] = print) -> int:
         """Run the cluster to its end; see ``run_local_cluster`` for the exit code.
 
-        Raises InputError where another launcher, or a training without one, holds the run.
+        Raises InputError if another launcher or process trains the run.
         """
         if self.finished:
             how = self.run.read_environment().get("description", "unknown devices")
             output(f"nothing left to do: {self.run.path} is finished; it was trained on {how}")
             return 0
         self.run.create()
-        # Between a loss and the restart no task holds the run: this lock keeps others away all the time.
+        # Between a loss and the restart no task holds the run's lock; this one is held throughout.
         lock = RunLock(self.run, ".launcher")
         if not lock.acquire():
             raise InputError(
@@ -79,28 +80,31 @@ def plan_launch(
     overwrite: bool = False,
     announce: Callable[[str], None] = print,
 ) -> Launch:
-    """Decide what a local cluster trains, and where; prepare the data set where it is missing.
+    """Decide what a local cluster trains and where, and prepare the data set if it is missing.
 
     Args:
-        config: of the training; its ``sync`` may be left out where there are no parameter servers.
-        workers: processes that train. ps: parameter servers; 0: synchronous training.
+        config: of the training; ``sync`` is set here.
+        workers: processes that train.
+        ps: parameter servers; 0: synchronous training.
         max_restarts: of the cluster, and of each asynchronous worker, after a loss.
-        overwrite: discard the run that is there, once, before the cluster starts.
-        announce: takes lines for people.
+        overwrite: discard an existing run, once, before the cluster starts.
+        announce: takes lines to print.
 
-    Raises InputError for what can't be run; nothing is written then.
+    Raises InputError, before anything is written, if the training can't be run.
     """
     cluster = LocalCluster(workers, ps)
     distribution = config.distribution
     if cluster.asynchronous and distribution.sync:
-        raise InputError(f"--ps is {ps} with --sync, where nobody would use them; leave one of the two out")
+        raise InputError(
+            f"--ps is {ps} with --sync, which uses no parameter servers; leave one of the two out"
+        )
     if max_restarts < 0:
         raise InputError(f"--max-restarts is {max_restarts}; allowed: 0 or more")
     host = own_host(distribution.bind)
     config = config.replace({"sync": not cluster.asynchronous})
     train_arguments(config)
     if not distribution.num_intra_threads:
-        # All tasks share this machine; with TensorFlow's choice each of them would take every core.
+        # All tasks share this machine; by default TensorFlow would use every core in each of them.
         config = config.replace({"num_intra_threads": max(1, (os.cpu_count() or 1) // workers)})
     plan = plan_run(
         config,
@@ -116,13 +120,13 @@ def plan_launch(
 
 
 def gpu_environment(task: ClusterTask, num_gpus: int | None) -> dict[str, str]:
-    """Return what shares this machine's GPUs out to the tasks: each one that trains has its own.
+    """Return the variable that gives each training task its own share of this machine's GPUs.
 
     Args:
         task: of the local cluster.
-        num_gpus: for each that trains; None: as many as there are for each.
+        num_gpus: for each training task; None: an equal share of all.
 
-    Empty without an NVIDIA driver. Too few GPUs are the tasks' to refuse: they see what is left for them.
+    Empty without an NVIDIA driver. If there are too few GPUs, the tasks refuse to start.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))

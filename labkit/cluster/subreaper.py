@@ -1,18 +1,19 @@
-"""The process between the launcher of a local cluster and one task: it leaves nothing behind.
+"""The parent process of one task: it ends with the task or the launcher, and leaves no process behind.
 
-Run as a script: ``python -I -S keeper.py CONTROL LAUNCHER COMMAND…``. It starts the command in a session of
-its own and ends as the command ends: with its exit code, or by its signal.
+Run as a script: ``python -I -S subreaper.py CONTROL LAUNCHER COMMAND…``. It starts the command in a new
+session and ends as the command does, with the same exit code or by the same signal.
 
-CONTROL is the read end of a pipe whose write end the launcher alone holds: ``T`` in it asks the command to
-end (SIGTERM to its process group), ``K`` kills. The end of the pipe is the launcher's death, whatever
-caused it, and kills too. LAUNCHER is the launcher's process id, for a pipe that another process inherited.
+CONTROL is the reading end of a pipe whose writing end only the launcher holds. ``T`` in it sends SIGTERM to
+the command's process group, ``K`` kills it. The end of the pipe means that the launcher has ended, for
+whatever reason, and kills as well. LAUNCHER is the launcher's process id, in case another process has
+inherited the writing end.
 
-What the command started itself goes with it. On Linux this process is a subreaper (prctl), so that the
-helpers of a task, in whatever session or group, become its children when the task ends, and it kills until
-it has none; should this process itself be killed, the command gets SIGKILL from the kernel
-(PR_SET_PDEATHSIG). On other systems helpers go with the command's process group.
+Processes that the command started are killed with it. On Linux this process is a subreaper (prctl): when the
+command ends, its descendants in any session or group become children of this process, which kills them all.
+If this process itself is killed, the kernel kills the command (PR_SET_PDEATHSIG). On other systems only the
+command's process group is killed.
 
-No import from labkit, and little else: a cluster waits for this to start.
+Imports nothing from labkit and little else, because a cluster waits for this process to start.
 """
 
 import contextlib
@@ -25,12 +26,12 @@ from collections.abc import Callable
 from typing import NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
-COULD_NOT_START = 127  # what shells give
-LAST_LOOKS = 10.0  # seconds of killing after which what still lives is beyond a signal's reach
+COULD_NOT_START = 127  # as shells return it
+KILL_SECONDS = 10.0  # processes that are left after this can't be killed by a signal
 
 
 def load_prctl() -> Callable[..., int] | None:
-    """Return the C function ``prctl``, or None on systems that have none."""
+    """Return the C function ``prctl``; None on systems without it."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -39,8 +40,8 @@ def load_prctl() -> Callable[..., int] | None:
 
 
 def start(command: list[str], prctl: Callable[..., int] | None) -> int | None:
-    """Start the command in a session of its own; return its process id, or None where it can't be run."""
-    keeper = os.getpid()
+    """Start the command in a new session; return its process id, or None if it can't be run."""
+    parent = os.getpid()
     status, report = os.pipe()
     child = os.fork()
     if child == 0:
@@ -48,12 +49,10 @@ def start(command: list[str], prctl: Callable[..., int] | None) -> int | None:
             os.setsid()
             if prctl is not None:
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-                if os.getppid() != keeper:  # it died before the line above
+                if os.getppid() != parent:  # it ended before the line above
                     os._exit(128 + signal.SIGKILL)
-            for number in (
-                signal.SIGPIPE,
-                signal.SIGXFSZ,
-            ):  # Python ignores them, and that would be inherited
+            # Python ignores these two, and the command would inherit that.
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             os.execvp(command[0], command)
@@ -61,7 +60,7 @@ def start(command: list[str], prctl: Callable[..., int] | None) -> int | None:
             os.write(report, str(error).encode())
         os._exit(COULD_NOT_START)
     os.close(report)
-    trouble = os.read(status, 1000)  # ends when the command runs: then its session is there to be signalled
+    trouble = os.read(status, 1000)  # returns once the command runs, when its session can be signalled
     os.close(status)
     if not trouble:
         return child
@@ -71,7 +70,7 @@ def start(command: list[str], prctl: Callable[..., int] | None) -> int | None:
 
 
 def children() -> list[int]:
-    """Return the process ids of this process's children; without /proc, none."""
+    """Return the process ids of this process's children; an empty list without /proc."""
     found, me = [], str(os.getpid())
     with contextlib.suppress(FileNotFoundError):
         for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -82,13 +81,13 @@ def children() -> list[int]:
 
 
 def kill_group(task: int, number: int) -> None:
-    """Send a signal to the command's process group, where there still is one."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: only zombies (macOS)
+    """Send a signal to the command's process group, if it still exists."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: only zombies (macOS)
         os.killpg(task, number)
 
 
 def reap(task: int) -> tuple[int | None, bool]:
-    """Collect the dead; return the command's wait status, if it is there, and whether children are left."""
+    """Reap ended children; return the command's wait status if it is among them, and whether any are left."""
     ended = None
     while True:
         try:
@@ -102,11 +101,11 @@ def reap(task: int) -> tuple[int | None, bool]:
 
 
 def kill_all(task: int) -> int:
-    """Kill the command and all that it started; return the command's wait status if this collected it."""
-    result, left, end = int(signal.SIGKILL), True, time.monotonic() + LAST_LOOKS
+    """Kill the command and all its descendants; return the command's wait status (SIGKILL if unknown)."""
+    result, left, end = int(signal.SIGKILL), True, time.monotonic() + KILL_SECONDS
     kill_group(task, signal.SIGKILL)
     while left and time.monotonic() < end:
-        for pid in children():  # what a dead child leaves shows up here in the next round
+        for pid in children():  # children of a killed child show up here in the next round
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         status, left = reap(task)
@@ -127,24 +126,24 @@ def watch(task: int, control: int, launcher: int, wake: int) -> int:
         told = os.read(control, 100) if control in ready else b"-"
         if not told or b"K" in told or os.getppid() != launcher:
             return kill_all(task)
-        # Only signals for this process itself are passed on; a dead child wakes it, too.
+        # Pass on signals sent to this process; SIGCHLD, from an ended child, wakes it as well.
         signals = os.read(wake, 100) if wake in ready else b""
         if b"T" in told or any(number != signal.SIGCHLD for number in signals):
             kill_group(task, signal.SIGTERM)
 
 
 def end_like(status: int) -> NoReturn:
-    """End as the command did, given its wait status."""
+    """End as the command did, by its wait status."""
     if not os.WIFSIGNALED(status):
         os._exit(os.WEXITSTATUS(status))
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has dumped its own
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has written its own core dump
     number = os.WTERMSIG(status)
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    os._exit(128 + number)  # for a signal that doesn't end a process by itself
+    os._exit(128 + number)  # for signals that don't end a process
 
 
 def main() -> NoReturn:
@@ -154,7 +153,7 @@ def main() -> NoReturn:
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # What is ignored (SIGHUP under nohup) stays so for the command; but SIGCHLD is needed.
+        # Ignored signals (SIGHUP under nohup) stay ignored, for the command as well; SIGCHLD is needed.
         if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)
     prctl = load_prctl()

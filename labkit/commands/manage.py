@@ -120,7 +120,7 @@ def _resume(options: argparse.Namespace) -> int:
     from labkit.commands.train import train_as
     from labkit.config import fields_by_name
     from labkit.config.recorded import recorded_config
-    from labkit.distributed.heartbeat import read_beats
+    from labkit.distributed.heartbeat import read_heartbeats
 
     run = RunDirectory(find_run(options.run))
     config = recorded_config(run).replace({"job_dir": str(run.path)})
@@ -138,7 +138,7 @@ def _resume(options: argparse.Namespace) -> int:
                 f"{run.name} was trained by a cluster with {fields_by_name()[name].flag}; start each of its "
                 "tasks again with the command that started it"
             )
-    tasks = [name.partition(":")[0] for name in read_beats(run.cluster_path)]
+    tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
     if tasks:
         servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
         words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, "--"]

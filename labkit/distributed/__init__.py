@@ -1,1 +1,1 @@
-"""Devices, strategies and clusters: who computes what, who is alive, and how processes talk to each other."""
+"""Devices, ``tf.distribute`` strategies, and communication between the processes of a cluster."""

@@ -15,7 +15,7 @@ from labkit.distributed.exchange import (
     time_after,
     update_moving_averages,
 )
-from labkit.distributed.packing import delivered, fetched
+from labkit.distributed.packing import read_packed, send_packed
 from labkit.distributed.step_result import StepResult
 from labkit.distributed.tf_compat import remote_step_error, wait_for_remote_value, worker_of
 from labkit.models.layers import recorded_batch_statistics
@@ -77,7 +77,7 @@ def make_asynchronous_step(
         averages = moving_averages(model, statistics)
         values = [*gradients, *(value for pair in statistics.values() for value in pair)]
         sent = [strategy.experimental_local_results(value)[0] for value in values]
-        received = delivered(sent, [*variables, *averages])
+        received = send_packed(sent, [*variables, *averages])
         gradients, moments = received[: len(variables)], iter(received[len(variables) :])
         updates = optimizer.apply(
             strategy, sum_over_replicas(strategy, gradients, variables), learning_rate, indices
@@ -88,7 +88,7 @@ def make_asynchronous_step(
 
     def replica_step(images, labels, learning_rate, stop):
         started_at = time_after([images, labels])
-        copies = fetched([variable.value for variable in (*trained, *held)])
+        copies = read_packed([variable.value for variable in (*trained, *held)])
         read_at = time_after(copies)
         weights = copies[: len(trained)]
         with contextlib.ExitStack() as scope:
@@ -235,9 +235,7 @@ class AsynchronousEngine:
             if time.monotonic() - waiting_since > self._patience:
                 stuck = self._stuck()
                 if stuck:
-                    raise WorkerStuck(
-                        f"{', '.join(stuck)} has given no sign of life, and its step has not ended"
-                    )
+                    raise WorkerStuck(f"{', '.join(stuck)} has sent no heartbeat, and its step has not ended")
                 waiting_since = time.monotonic()
 
     def _collected(self, item: _UnderWay, metrics: Any, seconds: Any) -> StepResult:

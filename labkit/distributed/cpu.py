@@ -1,4 +1,4 @@
-"""What this machine's processor says of itself."""
+"""The features of this machine's CPU."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
 def cpu_flags() -> set[str] | None:
-    """Return the processor's flags as Linux lists them; None on a system that doesn't."""
+    """Return the CPU's flags from /proc/cpuinfo; None on systems without it."""
     try:
         return set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
@@ -16,5 +16,5 @@ def cpu_flags() -> set[str] | None:
 
 
 def bfloat16_instructions() -> list[str]:
-    """Return which instruction sets for bfloat16 the processor has, as far as the system tells."""
+    """Return the bfloat16 instruction sets of the CPU; an empty list where the system does not list them."""
     return [name for name in BFLOAT16_INSTRUCTIONS if name in (cpu_flags() or ())]

@@ -1,8 +1,9 @@
-"""The file in which one task of a cluster says that it lives, and what it does.
+"""Heartbeat files: each task of a cluster writes one, and the others read it.
 
-One JSON object of fixed size, written in place from open to close and opened anew at each look. Under NFS
-that is what makes a change visible to other hosts at once; a rename would leave readers with the old file.
-A reader that meets a half-written block (the checksum tells) tries again. Standard library only.
+A file holds one JSON object of fixed size. It is written in place from open to close and opened anew for
+each read: with NFS, that makes a change visible to other hosts at once, while a renamed file could leave
+readers with the old one. A reader that finds a half-written file (wrong checksum) reads it again. Standard
+library only.
 """
 
 import json
@@ -16,22 +17,30 @@ from pathlib import Path
 
 from labkit.run_directory import process_alive
 
-__all__ = ["Heartbeat", "PeerState", "beat_path", "process_space", "read_beat", "read_beats", "write_beat"]
+__all__ = [
+    "Heartbeat",
+    "PeerState",
+    "heartbeat_path",
+    "process_space",
+    "read_heartbeat",
+    "read_heartbeats",
+    "write_heartbeat",
+]
 
-BLOCK = 4096  # bytes; a file is a multiple of it
-LONGEST_FILE = 1 << 20  # bytes; a longer file is none of ours
+BLOCK = 4096  # bytes; the size of a file is a multiple of it
+LONGEST_FILE = 1 << 20  # bytes; longer files are not heartbeats
 LONGEST_MESSAGE = 300  # characters
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What one task last said.
+    """What one task last reported.
 
-    ``incarnation`` is a random word for one life of the task; ``counter`` moves with each renewal. ``phase``
-    is ``waiting`` before the rendezvous, ``lost`` after a loss, ``left`` after a clean end, and between
-    these what the task tells. ``seen`` has an entry for every peer that matters to the task: the incarnation
-    that it takes for a member of its session, or "". ``process_space`` says where ``pid`` has a meaning:
-    containers may share a host's name, but not its process ids.
+    ``incarnation``: a random word for one process of the task; a restarted task has another one.
+    ``counter``: increases with each heartbeat. ``phase``: ``waiting`` before the rendezvous, ``lost`` after
+    the loss of a peer, ``left`` after a clean end, and in between what the task sets. ``seen``: for every
+    peer that the task watches, the incarnation that is in its session, or "". ``process_space``: where
+    ``pid`` is valid; containers may share a host name, but not process ids.
     """
 
     name: str
@@ -55,21 +64,21 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def beat_path(folder: Path, name: str) -> Path:
-    """Return the file of a task. Raises ValueError for a name that isn't like ``worker:1``."""
+def heartbeat_path(folder: Path, name: str) -> Path:
+    """Return the file of a task. Raises ValueError for a name that is not of the form ``worker:1``."""
     if not re.fullmatch(r"[a-z_]+:\d+", name):
         raise ValueError(f"a task's name is like worker:1, not {name!r}")
     return folder / f"{name.replace(':', '-')}.json"
 
 
-def read_beats(folder: Path) -> dict[str, Heartbeat]:
-    """Return the last beat of every task that has a readable file in ``folder``, by name."""
-    beats = (read_beat(path) for path in sorted(folder.glob("*-*.json")))
-    return {beat.name: beat for beat in beats if beat is not None}
+def read_heartbeats(folder: Path) -> dict[str, Heartbeat]:
+    """Return the last heartbeat of every task with a readable file in ``folder``, by name."""
+    heartbeats = (read_heartbeat(path) for path in sorted(folder.glob("*-*.json")))
+    return {heartbeat.name: heartbeat for heartbeat in heartbeats if heartbeat is not None}
 
 
-def read_beat(path: Path) -> Heartbeat | None:
-    """Return the beat in a file, or None where it is missing, out of reach or damaged."""
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """Return the heartbeat in a file, or None if it is missing, unreadable or damaged."""
     for attempt in range(3):
         time.sleep(0.005 * attempt)
         try:
@@ -77,15 +86,15 @@ def read_beat(path: Path) -> Heartbeat | None:
                 data = file.read(LONGEST_FILE)
         except OSError:
             return None
-        beat = _decode(data)
-        if beat is not None:
-            return beat
+        heartbeat = _decode(data)
+        if heartbeat is not None:
+            return heartbeat
     return None
 
 
-def write_beat(path: Path, beat: Heartbeat) -> None:
-    """Write a beat over the one in the file. Raises OSError where that isn't possible."""
-    data = _encode(beat)
+def write_heartbeat(path: Path, heartbeat: Heartbeat) -> None:
+    """Overwrite the heartbeat in a file. Raises OSError if that fails."""
+    data = _encode(heartbeat)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.pwrite(file, data, 0)
@@ -97,49 +106,56 @@ def write_beat(path: Path, beat: Heartbeat) -> None:
 
 @dataclass(eq=False)
 class PeerState:
-    """A peer as its file shows it to this process."""
+    """What this process knows about a peer from its heartbeat file.
+
+    ``alive``: its heartbeat was seen to change, and not longer ago than the timeout. ``exited``: its process
+    on this host has ended. ``silent_seconds``: time of watching without a new heartbeat. ``member``: the
+    incarnation that is in the session with this process, or "".
+    """
 
     name: str
     address: str
     path: Path
-    beat: Heartbeat | None = None
-    alive: bool = False  # its counter or its incarnation was seen to change, and not long ago
-    gone: bool = False  # its process is
-    still: float = 0.0  # seconds of watching without news
-    member: str = ""  # the incarnation that is in the session with this process
+    heartbeat: Heartbeat | None = None
+    alive: bool = False
+    exited: bool = False
+    silent_seconds: float = 0.0
+    member: str = ""
 
-    def look(self, space: str, elapsed: float, timeout: float) -> None:
+    def refresh(self, space: str, elapsed: float, timeout: float) -> None:
         """Read the peer's file.
 
         Args:
-            space: the caller's ``process_space()``; there a vanished process is noticed at once.
-            elapsed: seconds that the caller has watched since its last look.
-            timeout: seconds without news after which the peer no longer counts as alive.
+            space: the caller's ``process_space()``; the end of a process in it is noticed at once.
+            elapsed: seconds that the caller has watched since the last call.
+            timeout: seconds without a new heartbeat after which the peer no longer counts as alive.
         """
-        before, beat = self.beat, read_beat(self.path)
-        self.gone = bool(beat and beat.process_space == space and not process_alive(beat.pid))
-        if self.gone:  # it may have said goodbye between the two looks
-            beat = read_beat(self.path) or beat
-        self.beat = beat or before
-        life = (before.incarnation, before.counter) if before else None
-        news = bool(life and beat and (beat.incarnation, beat.counter) != life)
-        self.still = 0.0 if news else self.still + elapsed
-        left = self.beat is None or self.beat.phase in ("left", "lost")
-        self.alive = (self.alive or news) and not left and not self.gone and self.still < timeout
+        before, heartbeat = self.heartbeat, read_heartbeat(self.path)
+        self.exited = bool(
+            heartbeat and heartbeat.process_space == space and not process_alive(heartbeat.pid)
+        )
+        if self.exited:  # it may have written its last heartbeat after the read above
+            heartbeat = read_heartbeat(self.path) or heartbeat
+        self.heartbeat = heartbeat or before
+        last = (before.incarnation, before.counter) if before else None
+        news = bool(last and heartbeat and (heartbeat.incarnation, heartbeat.counter) != last)
+        self.silent_seconds = 0.0 if news else self.silent_seconds + elapsed
+        left = self.heartbeat is None or self.heartbeat.phase in ("left", "lost")
+        self.alive = (self.alive or news) and not left and not self.exited and self.silent_seconds < timeout
 
     @property
     def incarnation(self) -> str:
-        """The incarnation that could be in a session with this process, or ""."""
-        return self.beat.incarnation if self.beat and self.alive and self.beat.address == self.address else ""
+        """Return the incarnation that could be in a session with this process, or ""."""
+        usable = self.heartbeat is not None and self.alive and self.heartbeat.address == self.address
+        return self.heartbeat.incarnation if self.heartbeat and usable else ""
 
     def __str__(self) -> str:
-        beat = self.beat
-        where = f", pid {beat.pid} on {beat.host}" if beat else ""
-        return f"{self.name} ({self.address}{where})"
+        process = f", pid {self.heartbeat.pid} on {self.heartbeat.host}" if self.heartbeat else ""
+        return f"{self.name} ({self.address}{process})"
 
 
 def process_space() -> str:
-    """Return what tells the kernel and the namespace that this process's id belongs to from others."""
+    """Return an identifier of the kernel and process namespace in which this process's id is valid."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -147,23 +163,23 @@ def process_space() -> str:
         return socket.gethostname()
 
 
-def _encode(beat: Heartbeat) -> bytes:
-    # The room depends on what stays the same for a life, so that the file keeps its size: JSON needs up to
-    # six bytes for a character.
-    room = 1000 + 6 * LONGEST_MESSAGE + sum(len(name) + 24 for name in beat.seen)
-    body = json.dumps(asdict(replace(beat, message=beat.message[:LONGEST_MESSAGE])))
-    text = f'{{"checksum": {zlib.crc32(body.encode())}, "beat": {body}}}'
+def _encode(heartbeat: Heartbeat) -> bytes:
+    # The size depends only on what does not change during the life of a task, so that the file keeps its
+    # size. JSON needs up to six bytes for a character.
+    room = 1000 + 6 * LONGEST_MESSAGE + sum(len(name) + 24 for name in heartbeat.seen)
+    body = json.dumps(asdict(replace(heartbeat, message=heartbeat.message[:LONGEST_MESSAGE])))
+    text = f'{{"checksum": {zlib.crc32(body.encode())}, "heartbeat": {body}}}'
     return text.ljust(-(-room // BLOCK) * BLOCK - 1).encode() + b"\n"
 
 
 def _decode(data: bytes) -> Heartbeat | None:
     try:
         value = json.loads(data)
-        fields = value["beat"]
+        fields = value["heartbeat"]
         if zlib.crc32(json.dumps(fields).encode()) != value["checksum"]:
             return None
-        beat = Heartbeat(**{name: fields[name] for name in KINDS})
+        heartbeat = Heartbeat(**{name: fields[name] for name in KINDS})
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    whole = all(isinstance(getattr(beat, name), kind) for name, kind in KINDS.items())
-    return beat if whole and all(isinstance(word, str) for word in beat.seen.values()) else None
+    valid = all(isinstance(getattr(heartbeat, name), kind) for name, kind in KINDS.items())
+    return heartbeat if valid and all(isinstance(word, str) for word in heartbeat.seen.values()) else None

@@ -13,8 +13,8 @@ from labkit.distributed.asynchronous import WorkerStuck
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.devices import Devices
 from labkit.distributed.gather import everywhere
-from labkit.distributed.heartbeat import Heartbeat, process_space, read_beats
-from labkit.distributed.peers import PeerLost, Peers, die_of_loss
+from labkit.distributed.heartbeat import Heartbeat, process_space, read_heartbeats
+from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.strategies import make_multi_worker_strategy, make_parameter_server_strategy
 from labkit.distributed.task import ClusterTask, split_address
@@ -61,7 +61,7 @@ class Membership:
         self._own_failure: BaseException | None = None
         self._in_step = False
         self._space = process_space()
-        self._earlier = {beat.incarnation for beat in self._gone(read_beats(self.folder))}
+        self._earlier = {beat.incarnation for beat in self._gone(read_heartbeats(self.folder))}
         others = {name: address for name, address in task.addresses().items() if name != task.name}
         self._peers = Peers(
             self.folder, task.name, task.address, others, timeout=self._config.peer_timeout_seconds
@@ -101,7 +101,7 @@ class Membership:
         """
         if self.asynchronous:
             return
-        for beat in self._peers.beats().values():
+        for beat in self._peers.heartbeats().values():
             if beat.phase != "lost" and beat.message != self._agreement:
                 raise InputError(
                     f"{beat.name} and {self.task.name} differ: {beat.message} there, {self._agreement} here; "
@@ -135,7 +135,7 @@ class Membership:
         )
         timer = threading.Timer(
             seconds,
-            die_of_loss,
+            exit_after_loss,
             [
                 f"no connection with {others} within {seconds:g} s, though all are there; do they listen at "
                 "these addresses (--bind), does a firewall stand between?"
@@ -154,7 +154,7 @@ class Membership:
         Raises PeerLost where one of them came and ended on this host: in step, nobody starts it alone. With
         parameter servers a task is replaced; on another host nothing but the time limit tells.
         """
-        for beat in () if self.asynchronous else self._gone(self._peers.beats()):
+        for beat in () if self.asynchronous else self._gone(self._peers.heartbeats()):
             if beat.incarnation not in self._earlier:
                 raise PeerLost(
                     f"{beat.name} ({beat.address}, pid {beat.pid} on {beat.host}) has ended before the first "
@@ -178,7 +178,7 @@ class Membership:
             try:
                 on_loss(message)
             finally:
-                die_of_loss(message)
+                exit_after_loss(message)
 
         needed = self.task.addresses("ps") if self.asynchronous else None
         self._peers.watch(leave, of=needed)
@@ -205,7 +205,8 @@ class Membership:
     def a_server_stops(self) -> bool:
         """Return whether a parameter server was asked to stop, which ends asynchronous training."""
         return self.asynchronous and any(
-            name.startswith("ps:") and beat.phase == "stopping" for name, beat in self._peers.beats().items()
+            name.startswith("ps:") and beat.phase == "stopping"
+            for name, beat in self._peers.heartbeats().items()
         )
 
     def tell(self, step: int, examples_per_second: float | None) -> None:
@@ -220,7 +221,7 @@ class Membership:
         if self._in_step:
             chief = "chief:0" if self.task.count("chief") else "worker:0"
             # What this task had to do is done; only the chief, which may be saving still, must not be lost.
-            self._peers.watch(die_of_loss, of={chief} - {self.task.name})
+            self._peers.watch(exit_after_loss, of={chief} - {self.task.name})
             self._peers.tell(phase="done")
             while self._still_busy():
                 time.sleep(LOOK_SECONDS)
@@ -228,7 +229,7 @@ class Membership:
 
     def _still_busy(self) -> bool:
         """Return whether another task lives and isn't done."""
-        beats = self._peers.beats()
+        beats = self._peers.heartbeats()
         ended = {beat.name for beat in self._gone(beats)}.union(self._peers.silent())
         return any(
             beat.phase not in ("done", "left", "lost") for name, beat in beats.items() if name not in ended

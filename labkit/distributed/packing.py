@@ -1,7 +1,7 @@
-"""Many small tensors between devices, as one message for each device.
+"""Tensor packing: send many small tensors between devices as one message per device and dtype.
 
-TensorFlow sends every tensor that crosses from one task to another by a call of its own. A ResNet-20 has some
-two hundred of them a step, most below a kilobyte: what they cost is the calls, not the bytes.
+TensorFlow makes one call for every tensor that crosses from one task to another. A ResNet-20 has about two
+hundred of them in a step, most below a kilobyte, so the number of calls dominates the cost.
 """
 
 import math
@@ -9,54 +9,55 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-__all__ = ["delivered", "fetched"]
+__all__ = ["read_packed", "send_packed"]
 
 
-def fetched(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+def read_packed(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
     """Return copies of ``variables`` on the current device, inside a ``tf.function``.
 
-    Each device that holds some of them sends one tensor a dtype.
+    Each device that holds some of them sends one tensor per dtype.
     """
     copies: dict[int, tf.Tensor] = {}
-    for places in _by_device(variables, [variable.dtype for variable in variables]):
-        with tf.device(variables[places[0]].device):
-            bundle = _joined([variables[place] for place in places])
-        # The parts are cut off on the current device, so the whole crosses over.
-        copies |= _cut(bundle, places, variables)
-    return [copies[place] for place in range(len(variables))]
+    for indices in _by_device(variables, [variable.dtype for variable in variables]):
+        with tf.device(variables[indices[0]].device):
+            packed = _pack([variables[index] for index in indices])
+        copies |= _unpack(packed, indices, variables)  # on the current device, so only ``packed`` is sent
+    return [copies[index] for index in range(len(variables))]
 
 
-def delivered(values: Sequence[tf.Tensor], variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+def send_packed(values: Sequence[tf.Tensor], variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
     """Return copies of ``values``, each on the device of its variable, inside a ``tf.function``.
 
-    Each device that holds some of the variables receives one tensor a dtype.
+    Each device that holds some of the variables receives one tensor per dtype.
 
     Args:
-        values: on the current device, of the variables' shapes.
+        values: on the current device, with the variables' shapes.
         variables: one for each value.
     """
     copies: dict[int, tf.Tensor] = {}
-    for places in _by_device(variables, [value.dtype for value in values]):
-        bundle = _joined([values[place] for place in places])
-        with tf.device(variables[places[0]].device):
-            copies |= _cut(bundle, places, variables)
-    return [copies[place] for place in range(len(values))]
+    for indices in _by_device(variables, [value.dtype for value in values]):
+        packed = _pack([values[index] for index in indices])
+        with tf.device(variables[indices[0]].device):
+            copies |= _unpack(packed, indices, variables)
+    return [copies[index] for index in range(len(values))]
 
 
 def _by_device(variables: Sequence[tf.Variable], dtypes: Sequence[tf.DType]) -> list[list[int]]:
-    """Return the variables' places in their list, together for each device and dtype."""
+    """Return the indices of the variables, grouped by device and dtype."""
     groups: dict[tuple[str, tf.DType], list[int]] = {}
-    for place, (variable, dtype) in enumerate(zip(variables, dtypes, strict=True)):
-        groups.setdefault((variable.device, dtype), []).append(place)
+    for index, (variable, dtype) in enumerate(zip(variables, dtypes, strict=True)):
+        groups.setdefault((variable.device, dtype), []).append(index)
     return list(groups.values())
 
 
-def _joined(values: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
+def _pack(values: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
     return tf.concat([tf.reshape(value, [-1]) for value in values], axis=0)
 
 
-def _cut(bundle: tf.Tensor, places: Sequence[int], variables: Sequence[tf.Variable]) -> dict[int, tf.Tensor]:
-    """Return the parts of a bundle, with the variables' shapes, by place."""
-    shapes = [variables[place].shape for place in places]
-    parts = tf.split(bundle, [math.prod(shape) for shape in shapes])
-    return {place: tf.reshape(part, shape) for place, part, shape in zip(places, parts, shapes, strict=True)}
+def _unpack(
+    packed: tf.Tensor, indices: Sequence[int], variables: Sequence[tf.Variable]
+) -> dict[int, tf.Tensor]:
+    """Return the tensors of ``packed``, with the variables' shapes, by index."""
+    shapes = [variables[index].shape for index in indices]
+    parts = tf.split(packed, [math.prod(shape) for shape in shapes])
+    return {index: tf.reshape(part, shape) for index, part, shape in zip(indices, parts, shapes, strict=True)}

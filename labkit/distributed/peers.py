@@ -1,13 +1,12 @@
-"""Signs of life of the tasks of a cluster: one small file for each in ``<run>/cluster/``.
+"""Heartbeats between the tasks of a cluster, through one small file per task in ``<run>/cluster/``.
 
-Every task renews its own file from a thread and reads those of the peers that matter to it. The run
-directory is where the tasks meet anyway, so no port, no server and no firewall rule is added. Standard
-library only.
+A thread of every task writes the task's own file and reads those of the peers it depends on. All tasks share
+the run directory anyway, so this needs no further port, server or firewall rule. Standard library only.
 
-Clocks of different hosts are never compared: a peer lives as long as its counter moves, by the reader's
-own monotonic clock. An *incarnation* is one life of one task. Under Kubernetes a pod may restart alone
-while the others still are in the old session; it must not join a session that doesn't know it. So a
-rendezvous ends only when all tasks name the same incarnations.
+Clocks of different hosts are never compared: a peer is alive as long as its counter increases, measured with
+the reader's own monotonic clock. An *incarnation* is one process of a task. Under Kubernetes a pod may
+restart while the other tasks are still in the old session, and must not join a session that does not know
+it. A rendezvous therefore ends only when all tasks name the same incarnations.
 """
 
 import os
@@ -25,53 +24,53 @@ from typing import NoReturn
 from labkit.distributed.heartbeat import (
     Heartbeat,
     PeerState,
-    beat_path,
+    heartbeat_path,
     process_space,
-    read_beat,
-    read_beats,
-    write_beat,
+    read_heartbeat,
+    read_heartbeats,
+    write_heartbeat,
 )
 
-__all__ = ["EXIT_LOST_PEER", "Heartbeat", "PeerLost", "Peers", "die_of_loss", "read_beats"]
+__all__ = ["EXIT_LOST_PEER", "Heartbeat", "PeerLost", "Peers", "exit_after_loss", "read_heartbeats"]
 
-EXIT_LOST_PEER = 75  # EX_TEMPFAIL of sysexits.h: a failure that another try may cure
-JOINING_PACE = 0.1  # seconds between two looks while a session forms, so that its start costs little
+EXIT_LOST_PEER = 75  # EX_TEMPFAIL of sysexits.h: a temporary failure, worth another try
+JOINING_INTERVAL = 0.1  # seconds between two reads during a rendezvous, so that a session starts quickly
 
 
 class PeerLost(Exception):
-    """A peer never came, or is gone. The message names it, its address and what was seen."""
+    """A peer did not appear, or was lost. The message names it, its address and what was observed."""
 
 
-def die_of_loss(message: str) -> NoReturn:
-    """Say that a peer is lost and end this process at once with code 75.
+def exit_after_loss(message: str) -> NoReturn:
+    """Print that a peer was lost and exit at once with code 75.
 
-    For a process whose main thread waits inside TensorFlow's C++, where no exception can reach it.
+    For a process whose main thread waits inside TensorFlow's C++ code, where no exception reaches it.
     """
 
-    def say() -> None:
+    def report() -> None:
         print(f"labkit: lost peer: {message}", file=sys.stderr, flush=True)
         sys.stdout.flush()
 
-    # A stream can be blocked by a reader that sleeps, or held by the thread that hangs: don't wait for long.
-    speaker = threading.Thread(target=say, daemon=True)
-    speaker.start()
-    speaker.join(2.0)
+    # Its reader may not read, or the main thread may hold its lock: wait for the stream for 2 s only.
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
+    reporter.join(2.0)
     os._exit(EXIT_LOST_PEER)
 
 
 class Peers:
-    """This task's sign of life, and its eyes on the others.
+    """Writes this task's heartbeat and watches those of its peers.
 
     Args:
         folder: the ``cluster/`` folder of the run directory, the same for all tasks.
-        name: this task, like ``worker:1``.
+        name: this task, such as ``worker:1``.
         address: ``host:port`` of this task, as the cluster's description has it.
-        peers: name → address of those that matter to this task, without itself. They may be fewer than all:
-            in an asynchronous cluster a server needs the chief alone.
-        interval: seconds between two renewals.
-        timeout: seconds without news after which a peer counts as lost.
+        peers: name → address of the tasks that this one depends on, without itself. In an asynchronous
+            cluster a server depends on the chief only.
+        interval: seconds between two heartbeats.
+        timeout: seconds without a heartbeat after which a peer counts as lost.
 
-    Each look costs one small read for each peer.
+    Each interval costs one small read per peer.
     """
 
     def __init__(
@@ -86,12 +85,10 @@ class Peers:
     ) -> None:
         if name in peers:
             raise ValueError(f"{name} can't be a peer of itself")
-        self._path = beat_path(folder, name)
+        self._path = heartbeat_path(folder, name)
         self._interval, self._timeout = interval, timeout
-        self._sightings = {
-            peer: PeerState(peer, where, beat_path(folder, peer)) for peer, where in peers.items()
-        }
-        self._beat = Heartbeat(
+        self._peers = {peer: PeerState(peer, at, heartbeat_path(folder, peer)) for peer, at in peers.items()}
+        self._heartbeat = Heartbeat(
             name=name,
             address=address,
             host=socket.gethostname(),
@@ -106,7 +103,7 @@ class Peers:
             process_space=process_space(),
         )
         self._thread = threading.Thread(target=self._run, name="labkit-peers", daemon=True)
-        self._changed = threading.Condition()  # guards what follows and self._beat
+        self._changed = threading.Condition()  # guards what follows and self._heartbeat
         self._joining = False
         self._settled = not peers
         self._watched: frozenset[str] = frozenset()
@@ -114,29 +111,29 @@ class Peers:
         self._lost: str | None = None
         self._reported = False
         self._ending = threading.Event()
-        self._complaint = ""
+        self._last_error = ""
 
     def start(self) -> None:
-        """Write the first beat, then renew it from a thread.
+        """Write the first heartbeat and start the thread that writes the others.
 
-        Raises OSError where the folder can't be written.
+        Raises OSError if the folder can't be written.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._write()
         self._thread.start()
 
     def rendezvous(self, timeout: float, stop: Callable[[], object] | None = None) -> bool:
-        """Wait until this task and all its peers agree on who is in the session.
+        """Wait until this task and all its peers agree on the members of the session.
 
-        A peer may restart meanwhile; files of an earlier session don't count, because nobody moves them. A
-        peer that doesn't list this task only has to be alive. Give a minute or more where the directory is
-        on NFS, whose clients may believe for 30 s that a file isn't there.
+        A peer may restart meanwhile. Files of an earlier session don't count, because their counters stand
+        still. A peer that does not list this task only has to be alive. Allow a minute or more on NFS, whose
+        clients may take a new file for missing for 30 s.
 
         Args:
             timeout: seconds to wait.
-            stop: asked now and then; once it is true (a signal came), the wait ends.
+            stop: called repeatedly; the wait ends when it returns a true value (a signal has arrived).
 
-        Returns whether all agree: False only after ``stop``. Raises PeerLost that names all that are missing.
+        Returns True if all agree, False after ``stop``. Raises PeerLost that names all missing peers.
         """
         end = time.monotonic() + timeout
         with self._changed:
@@ -144,10 +141,10 @@ class Peers:
             while not self._settled and self._lost is None:
                 if stop is not None and stop():
                     return False
-                absence = self._absence(timeout) if time.monotonic() >= end else ""
-                if absence:
-                    raise PeerLost(absence)
-                self._changed.wait(JOINING_PACE)
+                missing = self._missing_peers(timeout) if time.monotonic() >= end else ""
+                if missing:
+                    raise PeerLost(missing)
+                self._changed.wait(JOINING_INTERVAL)
             if self._lost is not None:
                 raise PeerLost(self._lost)
         return True
@@ -155,25 +152,25 @@ class Peers:
     def watch(self, on_loss: Callable[[str], None], of: Collection[str] | None = None) -> None:
         """From now on call ``on_loss`` with a message, once and in the thread, when a peer is lost.
 
-        Lost is a peer whose counter stands still, whose process is gone from this host, that has itself lost
-        a peer, or that was restarted. One that has left is not lost, whatever comes after it. So leave only
-        when the session needs this task no more.
+        A peer is lost if its counter stands still, if its process on this host has ended, if it has lost a
+        peer itself, or if it was restarted. A peer that has left is never lost, so a task may leave only
+        when the session no longer needs it.
 
         Args:
-            on_loss: may end the process (``die_of_loss``).
-            of: the peers whose loss counts; None for all. The others may come and go, and a rendezvous of
-                theirs with this task succeeds at any time.
+            on_loss: may end the process (``exit_after_loss``).
+            of: the peers whose loss counts; None for all. The others may restart, and a rendezvous of theirs
+                with this task succeeds at any time.
         """
         with self._changed:
-            self._watched = frozenset(self._sightings if of is None else of)
-            if not self._watched <= self._sightings.keys():
-                raise ValueError(f"not among the peers: {sorted(self._watched - self._sightings.keys())}")
+            self._watched = frozenset(self._peers if of is None else of)
+            if not self._watched <= self._peers.keys():
+                raise ValueError(f"these are not peers: {sorted(self._watched - self._peers.keys())}")
             self._joining, self._settled, self._on_loss = False, True, on_loss
 
     def lost(self, wait: float = 0.0) -> str | None:
-        """Return what was lost, once something is; wait for it up to ``wait`` seconds.
+        """Return the message of a loss, or None; wait for a loss up to ``wait`` seconds.
 
-        The wait is for a task whose collective failed: a broken connection shows there first.
+        Waiting is useful after a failed collective, because a broken connection shows up there first.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._lost is not None, wait)
@@ -187,80 +184,86 @@ class Peers:
         examples_per_second: float | None = None,
         message: str | None = None,
     ) -> None:
-        """Say with the next beat what this task does; None leaves a field as it is. No I/O."""
-        told = {"phase": phase, "step": step, "examples_per_second": examples_per_second, "message": message}
+        """Set fields of the next heartbeat; None leaves a field unchanged. Does no I/O."""
+        changes = {
+            "phase": phase,
+            "step": step,
+            "examples_per_second": examples_per_second,
+            "message": message,
+        }
         with self._changed:
-            if self._beat.phase != "lost":  # what was lost must reach the others
-                told = {name: value for name, value in told.items() if value is not None}
-                self._beat = replace(self._beat, **told)  # type: ignore[arg-type]
+            if self._heartbeat.phase != "lost":  # the other tasks must hear of the loss
+                changes = {name: value for name, value in changes.items() if value is not None}
+                self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
 
     def leave(self) -> None:
-        """Say goodbye with a last beat and end the thread. A second call does nothing."""
+        """Write a last heartbeat with phase ``left`` and end the thread. A second call does nothing."""
         self._ending.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(5.0)  # a file system that hangs must not keep the task from ending
+            self._thread.join(5.0)  # bounded, because the file system may hang
 
-    def beats(self) -> dict[str, Heartbeat]:
-        """Return what was last read of the others, by name; whoever never wrote is missing."""
-        return {name: seen.beat for name, seen in self._sightings.items() if seen.beat is not None}
+    def heartbeats(self) -> dict[str, Heartbeat]:
+        """Return the last heartbeat read from each peer, by name, without peers that never wrote one."""
+        return {name: peer.heartbeat for name, peer in self._peers.items() if peer.heartbeat is not None}
 
     def silent(self) -> list[str]:
-        """Return the peers that have given no sign of life for ``timeout`` and did not say goodbye."""
+        """Return the peers without a heartbeat for ``timeout`` seconds, except those that have left."""
         return [
             name
-            for name, seen in self._sightings.items()
-            if seen.still >= self._timeout and not (seen.beat and seen.beat.phase == "left")
+            for name, peer in self._peers.items()
+            if peer.silent_seconds >= self._timeout
+            and not (peer.heartbeat and peer.heartbeat.phase == "left")
         ]
 
     def _run(self) -> None:
         before = time.monotonic()
         while not self._ending.wait(self._pace()):
             now = time.monotonic()
-            # After a pause of this very process (SIGSTOP, a paused machine) the others' files look old,
-            # although nobody watched: a late look counts as two intervals at most.
-            self._guarded(self._look, min(now - before, 2 * self._interval))
+            # After a pause of this process (SIGSTOP, a suspended machine) the peers' files look old, although
+            # nobody watched them: a late read counts as two intervals at most.
+            self._guarded(self._refresh, min(now - before, 2 * self._interval))
             before = now
         with self._changed:
-            self._beat = replace(self._beat, phase="lost" if self._lost else "left")
+            self._heartbeat = replace(self._heartbeat, phase="lost" if self._lost else "left")
         self._guarded(self._write)
 
     def _guarded(self, action: Callable[..., None], *arguments: object) -> None:
-        """Run ``action``; say once what goes wrong, and go on: this thread must outlive any trouble."""
+        """Run ``action`` and report an error once: this thread must survive all of them."""
         try:
             action(*arguments)
-            self._complaint = ""
+            self._last_error = ""
         except OSError as error:
-            if not self._complaint:
-                print(f"labkit: the sign of life can't be written: {error}", file=sys.stderr, flush=True)
-            self._complaint = str(error)
+            if not self._last_error:
+                print(f"labkit: the heartbeat can't be written: {error}", file=sys.stderr, flush=True)
+            self._last_error = str(error)
         except Exception as error:
-            if repr(error) != self._complaint:
+            if repr(error) != self._last_error:
                 traceback.print_exc()
-            self._complaint = repr(error)
+            self._last_error = repr(error)
 
     def _pace(self) -> float:
         if self._settled:
             return self._interval
-        return min(self._interval, max(JOINING_PACE, 0.01 * len(self._sightings)))
+        return min(self._interval, max(JOINING_INTERVAL, 0.01 * len(self._peers)))
 
-    def _look(self, elapsed: float) -> None:
-        for sighting in self._sightings.values():
-            sighting.look(self._beat.process_space, elapsed, self._timeout)
-        own = read_beat(self._path)
+    def _refresh(self, elapsed: float) -> None:
+        for peer in self._peers.values():
+            peer.refresh(self._heartbeat.process_space, elapsed, self._timeout)
+        own = read_heartbeat(self._path)
         with self._changed:
-            for sighting in self._sightings.values():
-                frozen = self._settled and (self._on_loss is None or sighting.name in self._watched)
-                if not frozen or not sighting.member:
-                    sighting.member = sighting.incarnation
-            if self._joining and not any(map(self._hindrance, self._sightings.values())):
+            for peer in self._peers.values():
+                frozen = self._settled and (self._on_loss is None or peer.name in self._watched)
+                if not frozen or not peer.member:
+                    peer.member = peer.incarnation
+            if self._joining and not any(map(self._obstacle, self._peers.values())):
                 self._joining, self._settled = False, True
             message = self._loss(own) if self._lost is None else None
             if message is not None:
-                self._beat = replace(self._beat, phase="lost", message=message)
-            seen = {name: sighting.member for name, sighting in self._sightings.items()}
-            self._beat = replace(self._beat, seen=seen, counter=self._beat.counter + 1)
+                self._heartbeat = replace(self._heartbeat, phase="lost", message=message)
+            seen = {name: peer.member for name, peer in self._peers.items()}
+            self._heartbeat = replace(self._heartbeat, seen=seen, counter=self._heartbeat.counter + 1)
         try:
-            self._write()  # before anybody can act on the loss: the others should hear of it
+            self._write()  # before on_loss ends this process: the other tasks should hear of the loss
         finally:
             self._report(message)
 
@@ -273,55 +276,55 @@ class Peers:
             self._reported = True
             on_loss(lost)
 
-    def _hindrance(self, sighting: PeerState) -> str:
-        """Say why a session with this peer can't begin yet, or return ""."""
-        beat, me = sighting.beat, self._beat
-        if beat is None or not sighting.alive:
+    def _obstacle(self, peer: PeerState) -> str:
+        """Return why a session with this peer can't begin yet, or ""."""
+        heartbeat, me = peer.heartbeat, self._heartbeat
+        if heartbeat is None or not peer.alive:
             return "did not appear"
-        if beat.address != sighting.address:
-            return f"appeared as {beat.address} instead (the tasks' TF_CONFIG differ)"
-        members = {name: other.member for name, other in self._sightings.items()}
+        if heartbeat.address != peer.address:
+            return f"appeared as {heartbeat.address} instead (the tasks' TF_CONFIG differ)"
+        members = {name: other.member for name, other in self._peers.items()}
         members[me.name] = me.incarnation
-        if beat.seen.get(me.name, me.incarnation) != me.incarnation:
-            return "is there, but did not take this task into its session"
-        strangers = [name for name, word in beat.seen.items() if members.get(name, word) != word]
-        return f"is there, but did not agree on {', '.join(strangers)}" if strangers else ""
+        if heartbeat.seen.get(me.name, me.incarnation) != me.incarnation:
+            return "is running, but did not accept this task into its session"
+        strangers = [name for name, word in heartbeat.seen.items() if members.get(name, word) != word]
+        return f"is running, but did not agree on {', '.join(strangers)}" if strangers else ""
 
-    def _absence(self, timeout: float) -> str:
-        reasons = {sighting: self._hindrance(sighting) for sighting in self._sightings.values()}
-        missing = [f"{seen.name} ({seen.address}) {reason}" for seen, reason in reasons.items() if reason]
+    def _missing_peers(self, timeout: float) -> str:
+        reasons = {peer: self._obstacle(peer) for peer in self._peers.values()}
+        missing = [f"{peer.name} ({peer.address}) {reason}" for peer, reason in reasons.items() if reason]
         if not missing:
             return ""
         return (
-            f"{'; '.join(missing)} within {timeout:g} s; start what is missing, with the same run directory "
+            f"{'; '.join(missing)} within {timeout:g} s; start the missing tasks with the same run directory "
             f"({self._path.parent.parent}), or wait longer"
         )
 
     def _loss(self, own: Heartbeat | None) -> str | None:
-        """Return what is wrong with the session, once this task is in it."""
-        if own is not None and own.incarnation != self._beat.incarnation:
-            return f"{own.name} runs a second time (pid {own.pid} on {own.host}); this process gives way"
+        """Return the message of a loss, once this task is in a session; None without one."""
+        if own is not None and own.incarnation != self._heartbeat.incarnation:
+            return f"{own.name} was started a second time (pid {own.pid} on {own.host}); this process ends"
         if self._on_loss is None:
             return None
-        members = [self._sightings[name] for name in self._watched if self._sightings[name].member]
-        # Whoever has lost a peer itself names the first cause, which others should hear of, too.
-        for sighting in sorted(members, key=lambda seen: not (seen.beat and seen.beat.phase == "lost")):
-            beat = sighting.beat
-            if beat is None or beat.phase == "left":
+        members = [self._peers[name] for name in self._watched if self._peers[name].member]
+        # A peer that has lost another one names the first cause; report that one.
+        for peer in sorted(members, key=lambda peer: not (peer.heartbeat and peer.heartbeat.phase == "lost")):
+            heartbeat = peer.heartbeat
+            if heartbeat is None or heartbeat.phase == "left":
                 continue
-            if beat.incarnation != sighting.member:
-                return f"{sighting} is another process than before: it was restarted"
-            if beat.phase == "lost":
-                if beat.message.startswith(f"{self._beat.name} ("):
-                    return f"{sighting} has given this task up: {beat.message}"
-                return beat.message
-            if sighting.gone:
-                return f"{sighting} has ended: its process is gone"
-            if sighting.still >= self._timeout:
-                return f"{sighting} has given no sign of life for {self._timeout:g} s"
+            if heartbeat.incarnation != peer.member:
+                return f"{peer} was restarted"
+            if heartbeat.phase == "lost":
+                if heartbeat.message.startswith(f"{self._heartbeat.name} ("):
+                    return f"{peer} took this task for lost: {heartbeat.message}"
+                return heartbeat.message
+            if peer.exited:
+                return f"{peer} has ended: its process is gone"
+            if peer.silent_seconds >= self._timeout:
+                return f"{peer} has sent no heartbeat for {self._timeout:g} s"
         return None
 
     def _write(self) -> None:
         with self._changed:
-            beat = self._beat
-        write_beat(self._path, beat)
+            heartbeat = self._heartbeat
+        write_heartbeat(self._path, heartbeat)

@@ -1,10 +1,10 @@
-"""The tasks of a cluster that serve others: parameter servers, and workers that a coordinator uses."""
+"""Parameter servers and asynchronous workers: tasks that run a TensorFlow server for the coordinator."""
 
 import time
 from typing import Any
 
 from labkit.config import Config
-from labkit.distributed.peers import PeerLost, Peers, die_of_loss
+from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
@@ -13,22 +13,22 @@ from labkit.run_directory import RunDirectory
 
 __all__ = ["is_server", "serve"]
 
-LOOK_SECONDS = 0.2
-# A server that is asked to stop is still needed while the coordinator, asked too, saves its last checkpoint.
+POLL_SECONDS = 0.2
+# A server that was asked to stop is still needed while the coordinator saves its last checkpoint.
 SECONDS_TO_STOP = 45.0
 
 
 def is_server(task: ClusterTask, config: Config) -> bool:
-    """Return whether ``task`` trains nothing by itself, but serves a coordinator."""
+    """Return whether ``task`` runs a server for the coordinator of an asynchronous cluster."""
     asynchronous = task.asynchronous_by_default and not config.distribution.sync
     return asynchronous and task.job_name in ("worker", "ps")
 
 
 def serve(task: ClusterTask, config: Config, run: RunDirectory) -> int:
-    """Serve until the coordinator says goodbye.
+    """Run a server until the coordinator leaves.
 
-    Returns 0 then, 128 + signal where this task was asked to stop. Ends the process with ``EXIT_LOST_PEER``
-    when the coordinator is lost. Raises InputError for what can't be run, PeerLost where no coordinator
+    Returns 0, or 128 + signal if this task was asked to stop. Ends the process with ``EXIT_LOST_PEER`` when
+    the coordinator is lost. Raises InputError for an impossible configuration, PeerLost if no coordinator
     appears.
     """
     run.create()
@@ -54,12 +54,12 @@ def _serve(task: ClusterTask, config: Config, run: RunDirectory, stop: StopReque
     if not peers.rendezvous(config.distribution.rendezvous_seconds, lambda: bool(stop)):
         peers.leave()
         return 128 + (stop.signal_number or 0)
-    peers.watch(die_of_loss)
+    peers.watch(exit_after_loss)
     peers.tell(phase="serving")
     print(f"{task.name} serves at {task.address}", flush=True)
-    code = _wait_for_goodbye(peers, stop)
+    code = _wait_for_coordinator(peers, stop)
     peers.leave()
-    del server  # it serves as long as it is referred to
+    del server  # it runs as long as it is referenced
     return code
 
 
@@ -91,18 +91,16 @@ def _start_server(task: ClusterTask, config: Config, inter_threads: int) -> Any:
         ) from None
 
 
-def _wait_for_goodbye(peers: Peers, stop: StopRequest) -> int:
-    """Return 0 when the coordinator has left; 128 + signal when it did not, long after a request to stop."""
+def _wait_for_coordinator(peers: Peers, stop: StopRequest) -> int:
+    """Return 0 once the coordinator has left; 128 + signal if it is still there long after a stop request."""
     asked_at: float | None = None
     while True:
-        coordinator = peers.beats().get("chief:0")
+        coordinator = peers.heartbeats().get("chief:0")
         if coordinator is not None and coordinator.phase == "left":
             return 0
         if stop and asked_at is None:
             asked_at = time.monotonic()
-            peers.tell(
-                phase="stopping"
-            )  # asks the coordinator to save and end, if this is a parameter server
+            peers.tell(phase="stopping")  # from a parameter server: asks the coordinator to save and end
         if asked_at is not None and time.monotonic() - asked_at > SECONDS_TO_STOP:
             return 128 + (stop.signal_number or 0)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal as a request that the loop looks at between two steps."""
+"""Turn Ctrl-C, SIGTERM and a closed terminal into a stop request that the loop checks between steps."""
 
 import contextlib
 import signal
@@ -10,25 +10,25 @@ __all__ = ["StopRequest", "stop_on_signals"]
 
 
 class StopRequest:
-    """``signal_number`` is None until a signal has come."""
+    """Whether a signal has asked this process to stop. ``signal_number`` is None until then."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self._before: dict[int, Any] = {}
 
-    def _ask(self, number: int, frame: Any) -> None:
+    def _handle(self, number: int, frame: Any) -> None:
         self.signal_number = number
         signal.signal(number, self._before[number])
 
-    def _take(self, numbers: Iterable[int]) -> None:
+    def _install(self, numbers: Iterable[int]) -> None:
         handlers = {number: signal.getsignal(number) for number in numbers}
         self._before = {
             number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
         }
         for number in self._before:
-            signal.signal(number, self._ask)
+            signal.signal(number, self._handle)
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -42,17 +42,17 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a request; the second acts as it would without this.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a request; a second one has its usual effect.
 
-    A signal that is ignored, as SIGHUP under nohup, stays so. Outside of the main thread, where Python takes
-    no handlers, the request never comes.
+    Ignored signals, such as SIGHUP under nohup, stay ignored. Outside of the main thread, where Python can't
+    handle signals, there is never a request.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    request._take((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    request._install((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield request
     finally:
-        request._give_back()
+        request._restore()

@@ -1,4 +1,4 @@
-"""The ``tf.distribute`` strategies over several processes."""
+"""The ``tf.distribute`` strategies for several processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +20,13 @@ __all__ = ["make_multi_worker_strategy", "make_parameter_server_strategy", "plac
 def make_multi_worker_strategy(task: ClusterTask, plan: Devices) -> tf.distribute.Strategy:
     """Start this worker's server and return the strategy over all workers' devices.
 
-    Must come before the first operation of this process.
+    Must be called before the first operation of this process.
 
     Args:
         task: of a synchronous cluster.
-        plan: this process's devices; every worker has as many.
+        plan: this process's devices; every worker has the same number.
 
-    Raises PeerLost where another process has the task's port.
+    Raises PeerLost if another process uses the task's port.
     """
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({job: list(addresses) for job, addresses in task.jobs.items()}),
@@ -47,14 +47,14 @@ def make_multi_worker_strategy(task: ClusterTask, plan: Devices) -> tf.distribut
         try:
             return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
         except tf.errors.UnknownError as error:
-            # The port was free when it was chosen; a restart takes others.
+            # The port was free when it was chosen; a restart takes another one.
             raise PeerLost(f"{task.name} can't listen at {task.address}: {error.message}") from None
 
 
 def make_parameter_server_strategy(task: ClusterTask) -> tf.distribute.Strategy:
     """Connect the coordinator to its workers and servers and return the strategy.
 
-    Blocks until they are there.
+    Blocks until all of them are reachable.
     """
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({job: list(task.jobs[job]) for job in ("chief", "worker", "ps")}),
@@ -67,22 +67,22 @@ def make_parameter_server_strategy(task: ClusterTask) -> tf.distribute.Strategy:
 
 @contextmanager
 def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
-    """Spread the variables made inside over the parameter servers. Enter it inside the strategy's scope.
+    """Distribute the variables created inside over the parameter servers. Enter it in the strategy's scope.
 
-    ``round_robin`` is TensorFlow's own: server 0, 1, 2, 0, … in order of creation. It balances their number,
-    but not their bytes: a network's last layers have most of them. ``greedy`` gives
-    each variable to the server that holds the fewest bytes so far, as the ``GreedyLoadBalancingStrategy`` of
-    TensorFlow 1 did with ``byte_size_load_fn``: what a server has to send and receive is balanced.
-    A variable that is colocated with another follows it in both.
+    ``round_robin`` is TensorFlow's default: server 0, 1, 2, 0, … in order of creation. It balances the number
+    of variables, but not their bytes, most of which are in a network's last layers. ``greedy`` gives each
+    variable to the server with the fewest bytes so far, like ``GreedyLoadBalancingStrategy`` with
+    ``byte_size_load_fn`` in TensorFlow 1, which balances network traffic. In both, a variable that is
+    colocated with another one is placed with it.
     """
     if placement == "round_robin" or num_ps < 2:
         yield
         return
-    # The strategy takes no device, but it colocates: a scalar on each server is what to colocate with.
+    # The strategy ignores devices but honours colocation, so create a scalar on each server to colocate with.
     anchors = [tf.Variable(0.0, trainable=False, name=f"anchor_{index}") for index in range(num_ps)]
     num_bytes = [0] * num_ps
 
-    def place(next_creator: Any, **arguments: Any) -> Any:
+    def create(next_creator: Any, **arguments: Any) -> Any:
         if arguments.get("colocate_with") is None:
             value = arguments["initial_value"]
             value = tf.convert_to_tensor(value() if callable(value) else value, dtype=arguments.get("dtype"))
@@ -92,5 +92,5 @@ def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
             arguments["colocate_with"] = anchors[server]
         return next_creator(**arguments)
 
-    with tf.variable_creator_scope(place):
+    with tf.variable_creator_scope(create):
         yield

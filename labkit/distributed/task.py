@@ -1,4 +1,4 @@
-"""Where a process stands in a cluster. Nothing here imports TensorFlow."""
+"""A process's role in a cluster. Does not import TensorFlow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ JOBS = ("chief", "worker", "ps", "evaluator")
 
 @dataclass(frozen=True)
 class ClusterTask:
-    """One process of a cluster, and the addresses of all.
+    """One process of a cluster, and the addresses of all processes.
 
-    ``jobs``: for each job its tasks' addresses, ``host:port``, in order of their index. ``job_name`` and
-    ``task_index`` say which of them this process is.
+    ``jobs``: for each job the addresses (``host:port``) of its tasks, by index. ``job_name`` and
+    ``task_index``: which of them this process is.
 
-    Raises InputError, on construction, for a task that the cluster doesn't have and for what is no address.
+    Raises InputError, on construction, for a task outside of the cluster and for an invalid address.
     """
 
     jobs: Mapping[str, tuple[str, ...]]
@@ -33,7 +33,7 @@ class ClusterTask:
             split_address(address)
         twice = next((address for address in addresses if addresses.count(address) > 1), None)
         if twice:
-            raise InputError(f"the cluster names {twice} twice; every task needs an address of its own")
+            raise InputError(f"the cluster names {twice} twice; every task needs its own address")
         if len(self.jobs.get("chief", ())) > 1:
             raise InputError(f"the cluster has {len(self.jobs['chief'])} chiefs; allowed: one or none")
         if self.job_name == "evaluator":
@@ -64,7 +64,7 @@ class ClusterTask:
         return split_address(self.address)[1]
 
     def addresses(self, *jobs: str) -> dict[str, str]:
-        """Return name and address of every task of ``jobs`` (of all jobs where none is named)."""
+        """Return the address of every task of ``jobs`` (default: all jobs), by name."""
         return {
             f"{job}:{index}": address
             for job in JOBS
@@ -77,24 +77,24 @@ class ClusterTask:
 
     @property
     def asynchronous_by_default(self) -> bool:
-        """Return whether there are parameter servers: then workers don't wait for each other."""
+        """Return whether there are parameter servers; their workers don't wait for each other."""
         return self.count("ps") > 0
 
     def synchronous(self) -> "ClusterTask":
-        """Return the cluster of those that train in step: the chief, if there is one, and the workers."""
+        """Return the synchronous cluster: the chief, if there is one, and the workers."""
         jobs = {job: self.jobs[job] for job in ("chief", "worker") if self.jobs.get(job)}
         return ClusterTask(jobs, self.job_name, self.task_index)
 
-    # ---- synchronous training: every task trains, the first one also writes the run -------------------
+    # ---- synchronous training: every task trains, and the first one writes the run
 
     @property
     def num_workers(self) -> int:
-        """Return how many processes train in step: the chief, if there is one, and the workers."""
+        """Return the number of synchronous workers, the chief included."""
         return self.count("chief") + self.count("worker")
 
     @property
     def worker_number(self) -> int:
-        """Return this process's place among those, from 0."""
+        """Return this process's index among the synchronous workers."""
         return self.task_index + (self.count("chief") if self.job_name == "worker" else 0)
 
     @property
@@ -107,5 +107,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``. Raises InputError for anything else."""
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise InputError(f"{address!r} is no address of a task; allowed: host:port, such as 127.0.0.1:2222")
+        raise InputError(
+            f"{address!r} is not the address of a task; allowed: host:port, such as 127.0.0.1:2222"
+        )
     return host.strip("[]"), int(port)

@@ -11,8 +11,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
-from tensorflow.python.eager.context import Context
 
 from labkit.errors import InputError
 
@@ -50,7 +48,10 @@ def without_coordination_service() -> Iterator[None]:
     Without it the strategy would start a health check, which runs a reduction first and does not name the
     worker that was lost. Neither has a setting.
     """
-    check_versions()
+    check_versions()  # before the imports, which another version may not have
+    from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+    from tensorflow.python.eager.context import Context
+
     with (
         _replaced(Context, "configure_coordination_service", lambda *arguments, **options: None),
         _replaced(CollectiveAllReduceExtended, "_enable_check_health", False),
@@ -68,6 +69,7 @@ def local_cpu_replicas(count: int) -> Iterator[None]:
         yield
         return
     check_versions()
+    from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
     def devices(extended: Any, resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
         return tuple(f"{worker_device}/device:CPU:{index}" for index in range(count)), "CPU"

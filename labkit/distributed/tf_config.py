@@ -1,6 +1,6 @@
-"""``TF_CONFIG``: made, read, and translated from the flags of 2017.
+"""``TF_CONFIG``: write it, parse it, and make it from the flags of the 2017 program.
 
-``TF_CONFIG`` is the environment variable by which launchers tell a TensorFlow process its cluster:
+``TF_CONFIG`` is the environment variable in which launchers describe the cluster to a TensorFlow process:
 ``{"cluster": {"worker": ["host:port", ...], "ps": [...]}, "task": {"type": "worker", "index": 0}}``
 (https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable).
 """
@@ -26,9 +26,9 @@ def make_tf_config(task: ClusterTask) -> str:
 
 
 def parse_tf_config(text: str) -> ClusterTask | None:
-    """Return the task that a ``TF_CONFIG`` names; None where it describes no cluster of several tasks.
+    """Return the task that ``TF_CONFIG`` describes; None if it describes a single process.
 
-    A ``master``, the chief of TensorFlow 1, is taken for the chief. Raises InputError for what can't be read,
+    ``master``, TensorFlow 1's name of the chief, is read as ``chief``. Raises InputError for invalid input
     and for a task that isn't in the cluster.
     """
     try:
@@ -40,7 +40,7 @@ def parse_tf_config(text: str) -> ClusterTask | None:
         }
         name, index = task.get("type", "worker"), _index(task.get("index", 0))
         if not isinstance(name, str):
-            raise TypeError("the task's type is no text")
+            raise TypeError("the task's type is not a string")
     except InputError:
         raise
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -59,8 +59,8 @@ def parse_tf_config(text: str) -> ClusterTask | None:
         return None
     if not task:
         raise InputError(
-            f"{VARIABLE} names {trained_by} tasks and not which of them this is; add "
-            '"task": {"type": "worker", "index": 0}, with each one\'s own index'
+            f"{VARIABLE} names {trained_by} tasks, but not which of them this is; add "
+            '"task": {"type": "worker", "index": 0}, with each task\'s own index'
         )
     return described
 
@@ -69,12 +69,12 @@ def _index(given: Any) -> int:
     if isinstance(given, str):
         return int(given)
     if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError("the task's index is no whole number")
+        raise TypeError("the task's index is not an integer")
     return given
 
 
 def _addresses(job: str, given: Any) -> list[str]:
-    # A mapping from index to address is a sparse cluster: what one task knows of the others.
+    # A mapping from index to address is TensorFlow's sparse cluster, which labkit does not support.
     if isinstance(given, Mapping | str):
         raise InputError(
             f"{VARIABLE} names the tasks of job {job!r} as {given!r}; allowed: a list of host:port"
@@ -83,11 +83,11 @@ def _addresses(job: str, given: Any) -> list[str]:
 
 
 def task_from_hosts(config: DistributionConfig) -> ClusterTask | None:
-    """Return the task that ``--ps-hosts``, ``--worker-hosts``, ``--job-name`` and ``--task-index`` name.
+    """Return the task that ``--ps-hosts``, ``--worker-hosts``, ``--job-name`` and ``--task-index`` describe.
 
-    As in 2017 the first worker is the chief. It trains like the others in synchronous training. With
-    parameter servers and without ``--sync`` it is the coordinator, which TensorFlow 2 needs and which
-    doesn't train: worker 1 of the flags is worker 0 of the cluster, and so on.
+    As in the 2017 program the first worker is the chief. In synchronous training it trains like the others.
+    With parameter servers and without ``--sync`` it is the coordinator that TensorFlow 2 needs, which does
+    not train: worker 1 of the flags becomes worker 0 of the cluster, and so on.
 
     Raises InputError for an incomplete description.
     """
@@ -128,11 +128,11 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> ClusterTask | None:
-    """Return this process's place in the cluster of its flags, or else of ``TF_CONFIG``; None without one.
+    """Return this process's task from its flags, or else from ``TF_CONFIG``; None without a cluster.
 
-    In synchronous training the parameter servers, if any are named, are left out; one of them gets its
-    place, but has nothing to do. Raises InputError for a description that can't be used, for ``--sync`` with
-    a ``TF_CONFIG`` without a cluster, and for an evaluator.
+    Synchronous training leaves parameter servers out; a process that is one gets its task, but has nothing
+    to do. Raises InputError for an unusable description, for ``--sync`` with a ``TF_CONFIG`` without a
+    cluster, and for an evaluator.
     """
     task = task_from_hosts(config)
     text = environment.get(VARIABLE, "").strip()

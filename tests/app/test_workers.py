@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.workers import MAX_ROWS, ClusterStore
-from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, write_beat
+from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from tests.app.test_pages import figures, open_page
@@ -34,10 +34,10 @@ def beat(name: str, **changed) -> Heartbeat:
     return Heartbeat(**{**values, **changed})
 
 
-def write_heartbeat(run: RunDirectory, name: str, age: float = 0.0, **changed) -> None:
+def put_heartbeat(run: RunDirectory, name: str, age: float = 0.0, **changed) -> None:
     run.cluster_path.mkdir(exist_ok=True)
-    path = beat_path(run.cluster_path, name)
-    write_beat(path, beat(name, **changed))
+    path = heartbeat_path(run.cluster_path, name)
+    write_heartbeat(path, beat(name, **changed))
     os.utime(path, (time.time() - age,) * 2)
 
 
@@ -86,9 +86,9 @@ def test_a_run_of_one_process_shows_no_tasks(make_run):
 
 def test_each_task_shows_its_state_step_and_speed(make_run):
     run = make_run(state="running")
-    write_heartbeat(run, "chief:0", step=40)
-    write_heartbeat(run, "worker:0", phase="waiting", seen={"chief:0": "abc"}, step=0)
-    write_heartbeat(run, "worker:1", phase="waiting", seen={"chief:0": ""}, step=0)
+    put_heartbeat(run, "chief:0", step=40)
+    put_heartbeat(run, "worker:0", phase="waiting", seen={"chief:0": "abc"}, step=0)
+    put_heartbeat(run, "worker:1", phase="waiting", seen={"chief:0": ""}, step=0)
     append(run, "worker:0", 100.0, 120.0, step=38)
     rows = table(open_page("live", run))
     assert list(rows) == ["chief:0", "worker:0", "worker:1"]
@@ -111,14 +111,14 @@ def test_each_task_shows_its_state_step_and_speed(make_run):
 )
 def test_the_state_of_a_task(make_run, changed, state):
     run = make_run(state="running")
-    write_heartbeat(run, "worker:0", **changed)
+    put_heartbeat(run, "worker:0", **changed)
     assert table(open_page("live", run))["worker:0"]["State"] == state
 
 
 def test_the_age_of_the_last_heartbeat_is_shown(make_run):
     run = make_run(state="running")
-    write_heartbeat(run, "worker:0", age=600)
-    write_heartbeat(run, "worker:1", age=600, phase="left")
+    put_heartbeat(run, "worker:0", age=600)
+    put_heartbeat(run, "worker:1", age=600, phase="left")
     rows = table(open_page("live", run))
     assert rows["worker:0"]["Last heartbeat"] == "10 min ago"
     assert rows["worker:1"]["Last heartbeat"] == "–"
@@ -207,8 +207,8 @@ def test_a_run_that_was_started_over_is_read_again(make_run):
 
 def test_the_clock_of_another_host_is_not_trusted(make_run):
     run = make_run()
-    write_heartbeat(run, "worker:0", age=-5000)  # its host is ahead of this one
+    put_heartbeat(run, "worker:0", age=-5000)  # its host is ahead of this one
     store = ClusterStore(run.cluster_path)
     assert store.tasks()[0].age < 5
-    write_heartbeat(run, "worker:0", age=5000, counter=2)
+    put_heartbeat(run, "worker:0", age=5000, counter=2)
     assert store.tasks()[0].age < 5

@@ -1,6 +1,6 @@
-"""A task without TensorFlow: it gives signs of life, counts steps, keeps a checkpoint and does as it is told.
+"""A task without TensorFlow that sends heartbeats, counts steps, writes a checkpoint and obeys its tests.
 
-Run by the tests of the local cluster: ``acting_task.py STATE FOLDER``. Each life leaves
+Run by the tests of the local cluster: ``acting_task.py STATE FOLDER``. Each process writes
 ``STATE/<name>.<pid>.json``; ``STATE/exit-<name>`` makes the task end with the code in it, and
 ``STATE/finish`` ends the run.
 """
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, die_of_loss
+from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, exit_after_loss
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import parse_tf_config
 
@@ -23,7 +23,7 @@ def main() -> int:
     task = parse_tf_config(os.environ["TF_CONFIG"])
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-    # A helper that tries to escape: a session of its own, and deaf to polite signals.
+    # A helper that is hard to kill: it has its own session and ignores SIGTERM.
     helper = subprocess.Popen(["sh", "-c", "trap '' TERM HUP; exec sleep 1000"], start_new_session=True)
     life = {"pid": os.getpid(), "helper": helper.pid, "address": task.address, "time": time.time()}
     (state / f".{os.getpid()}").write_text(json.dumps(life))
@@ -36,7 +36,7 @@ def main() -> int:
     except PeerLost as loss:
         print(loss, flush=True)
         return EXIT_LOST_PEER
-    peers.watch(die_of_loss, of=[name for name in watched(task) if may_not_be_lost(name, task)])
+    peers.watch(exit_after_loss, of=[name for name in watched(task) if may_not_be_lost(name, task)])
     (state / f"met.{os.getpid()}").touch()
     return work(task, state, peers, asked)
 
@@ -46,7 +46,7 @@ def is_chief(task: ClusterTask) -> bool:
 
 
 def watched(task: ClusterTask) -> dict[str, str]:
-    """Return the peers that matter: to a server of an asynchronous cluster the chief alone."""
+    """Return the peers to watch; a server of an asynchronous cluster watches the chief only."""
     others = task.addresses()
     del others[task.name]
     if task.count("ps") and not is_chief(task):
@@ -59,7 +59,7 @@ def may_not_be_lost(name: str, task: ClusterTask) -> bool:
 
 
 def work(task: ClusterTask, state: Path, peers: Peers, asked: list[int]) -> int:
-    """Count steps until somebody says that it is enough."""
+    """Count steps until a file asks to stop."""
     checkpoint = state / "checkpoint"
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     print(f"{task.name} goes on from step {step}" if is_chief(task) else f"{task.name} is here", flush=True)

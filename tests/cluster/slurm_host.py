@@ -1,7 +1,7 @@
-"""A real Slurm on this host: one controller, two nodes, all in a temporary folder and ended afterwards.
+"""A real Slurm on this host: one controller and two nodes, in a temporary folder, ended after the tests.
 
-Debian's packages ``slurm-wlm`` and ``munge``, not their services: every daemon is started here with a
-configuration, a key and free ports of its own, as the user who runs the tests.
+Uses Debian's packages ``slurm-wlm`` and ``munge`` without their services: every daemon is started here with
+its own configuration, key and free ports, as the user who runs the tests.
 """
 
 import contextlib

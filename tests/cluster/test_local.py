@@ -1,4 +1,4 @@
-"""A cluster on this machine: what is lost comes back where that helps, and nothing is ever left behind."""
+"""A cluster on this machine: lost tasks are restarted if that helps, and no process is left behind."""
 
 import json
 import os
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster.local import LocalCluster, Patience, run_local_cluster
+from labkit.cluster.local import LocalCluster
+from labkit.cluster.local_run import Patience, run_local_cluster
 from labkit.cluster.supervisor import Lines
-from labkit.distributed.peers import read_beats
+from labkit.distributed.peers import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import process_alive
 
@@ -23,7 +24,7 @@ ACTOR = Path(__file__).with_name("acting_task.py")
 LAUNCHER = """
 import json, sys
 from pathlib import Path
-from labkit.cluster.local import Patience, run_local_cluster
+from labkit.cluster.local_run import Patience, run_local_cluster
 options = json.loads(sys.argv[1])
 sys.exit(run_local_cluster(
     options["command"], folder=Path(options["folder"]), patience=Patience(**options["patience"]),
@@ -40,14 +41,18 @@ def until(condition: Callable[[], object], what: Callable[[], object] = lambda: 
 
 
 class Cluster:
-    """A launcher in a process of its own, its tasks, and their lives as they wrote them down."""
+    """A launcher in its own process, its tasks, and the processes that they recorded."""
 
     def __init__(self, folder: Path, *, patience: dict[str, float] | None = None, **run: object) -> None:
-        self.state, self.beats, self._log = folder / "state", folder / "run" / "cluster", folder / "log.txt"
+        self.state, self.heartbeats, self._log = (
+            folder / "state",
+            folder / "run" / "cluster",
+            folder / "log.txt",
+        )
         self.state.mkdir()
         options = {
-            "command": [sys.executable, str(ACTOR), str(self.state), str(self.beats)],
-            "folder": str(self.beats),
+            "command": [sys.executable, str(ACTOR), str(self.state), str(self.heartbeats)],
+            "folder": str(self.heartbeats),
             "patience": patience or {},
             "run": {"stall_timeout": 100.0, **run},
         }
@@ -56,12 +61,12 @@ class Cluster:
                 [sys.executable, "-c", LAUNCHER, json.dumps(options)],
                 stdout=log,
                 stderr=log,
-                # Tests that were started in the background ignore Ctrl-C, and would hand that down.
+                # Tests that run in the background ignore Ctrl-C, and the launcher would inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def lives(self, name: str) -> list[dict]:
-        """Return what each life of a task wrote down, in order."""
+        """Return what each process of a task recorded, in order."""
         found = [json.loads(path.read_text()) for path in self.state.glob(f"{name}.*.json")]
         return sorted(found, key=lambda life: life["time"])
 
@@ -130,7 +135,7 @@ name = f"{task['type']}:{task['index']}"
 """
 
 
-def test_a_clean_end_is_0_and_every_line_is_said_by_somebody(start):
+def test_a_clean_end_is_0_and_every_line_has_a_task(start):
     cluster = start(workers=2)
     cluster.wait_for("worker:0", "worker:1")
     (cluster.state / "finish").touch()
@@ -141,7 +146,7 @@ def test_a_clean_end_is_0_and_every_line_is_said_by_somebody(start):
     ]
 
 
-def test_no_line_is_lost_or_torn_even_the_last_before_a_death(tmp_path):
+def test_no_line_is_lost_or_torn_even_the_last_before_a_kill(tmp_path):
     script = NAME + (
         "import signal, sys, threading\n"
         "def write(stream, word):\n"
@@ -162,7 +167,7 @@ def test_no_line_is_lost_or_torn_even_the_last_before_a_death(tmp_path):
             assert [line for line in own if line.startswith(word)] == expected
         assert own[-1] == "100 %"
         assert len(own) == 6001
-    assert lines[-1].endswith("was killed by SIGKILL; none of 0 restarts is left")
+    assert lines[-1].endswith("was killed by SIGKILL; gave up, --max-restarts is 0")
 
 
 def test_progress_that_is_redrawn_becomes_one_line():
@@ -187,7 +192,7 @@ def test_bad_input_passes_through_without_a_restart(tmp_path):
     assert any("worker:1 failed (exit code 2)" in line for line in lines)
 
 
-def test_a_command_that_cannot_start_is_said(tmp_path):
+def test_a_command_that_cannot_start_is_reported(tmp_path):
     broken = tmp_path / "broken"
     broken.write_text("#!/nowhere/at-all\n")
     broken.chmod(0o755)
@@ -196,7 +201,7 @@ def test_a_command_that_cannot_start_is_said(tmp_path):
     assert any("can't be started" in line for line in lines)
 
 
-def test_every_task_learns_its_place_and_nobody_shares_a_port(tmp_path):
+def test_every_task_has_its_own_tf_config_and_port(tmp_path):
     script = NAME + "print(os.environ['TF_CONFIG'], os.environ['EXTRA'])"
     code, lines = run(script, tmp_path, ps=2, environment=lambda task: {"EXTRA": "more"})
     assert code == 0
@@ -250,13 +255,13 @@ def test_a_killed_worker_restarts_all_from_the_last_checkpoint(start):
         assert first["address"] != second["address"]
 
 
-def test_a_killed_keeper_takes_its_task_along_and_all_restart(start):
+def test_a_killed_subreaper_takes_its_task_along_and_all_restart(start):
     cluster = start(workers=2)
     cluster.wait_for("worker:0", "worker:1")
     task = cluster.lives("worker:1")[0]["pid"]
-    keeper = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
-    assert keeper != cluster.launcher.pid
-    os.kill(keeper, signal.SIGKILL)
+    subreaper = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
+    assert subreaper != cluster.launcher.pid
+    os.kill(subreaper, signal.SIGKILL)
     until(lambda: not process_alive(task))
     os.kill(cluster.lives("worker:1")[0]["helper"], signal.SIGKILL)  # nobody else is left to do it
     cluster.wait_for("worker:0", "worker:1", life=2)
@@ -264,21 +269,21 @@ def test_a_killed_keeper_takes_its_task_along_and_all_restart(start):
     assert cluster.end() == 0
 
 
-def test_whoever_gave_up_because_of_another_is_quoted(tmp_path):
+def test_the_message_of_a_task_that_lost_a_peer_is_printed(tmp_path):
     script = NAME + (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from labkit.distributed.heartbeat import Heartbeat, beat_path, write_beat\n"
+        "from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat\n"
         "if name == 'worker:0': time.sleep(1000)\n"
-        "beat = Heartbeat(name, 'b:1', 'b', os.getpid(), 'x', 1, 'lost', 0, {},\n"
+        "heartbeat = Heartbeat(name, 'b:1', 'b', os.getpid(), 'x', 1, 'lost', 0, {},\n"
         "                 'worker:0 (a:1) is mute', None)\n"
-        f"write_beat(beat_path(Path({str(tmp_path)!r}), name), beat)\n"
+        f"write_heartbeat(heartbeat_path(Path({str(tmp_path)!r}), name), heartbeat)\n"
         "sys.exit(75)\n"
     )
     code, lines = run(script, tmp_path, max_restarts=0, patience=Patience(leave=0.3))
     assert code == 75
     quoted = "[cluster] worker:1 lost a peer (exit code 75): worker:0 (a:1) is mute"
-    assert lines[-1] == f"{quoted}; none of 0 restarts is left"
+    assert lines[-1] == f"{quoted}; gave up, --max-restarts is 0"
 
 
 def test_restarts_are_limited(tmp_path):
@@ -286,11 +291,11 @@ def test_restarts_are_limited(tmp_path):
     code, lines = run(script, tmp_path, max_restarts=2)
     assert code == 75
     assert lines.count("[worker:0] start") == 3
-    cause = "[cluster] worker:{} was killed by SIGSEGV; none of 2 restarts is left"
+    cause = "[cluster] worker:{} was killed by SIGSEGV; gave up, --max-restarts is 2"
     assert lines[-1] in (cause.format(0), cause.format(1))
 
 
-def test_those_who_do_not_notice_a_loss_are_killed(tmp_path):
+def test_tasks_that_do_not_notice_a_loss_are_killed(tmp_path):
     script = NAME + (
         "import signal, sys, time\n"
         f"life = os.open(os.path.join({str(tmp_path)!r}, name), os.O_CREAT | os.O_APPEND | os.O_WRONLY)\n"
@@ -312,22 +317,22 @@ def test_a_frozen_task_is_killed_and_all_restart(start):
     cluster = start(workers=2, stall_timeout=3.0)
     cluster.wait_for("worker:0", "worker:1")
     frozen = cluster.lives("worker:1")[0]
-    until(lambda: read_beats(cluster.beats)["worker:1"].counter > 5)
+    until(lambda: read_heartbeats(cluster.heartbeats)["worker:1"].counter > 5)
     cluster.kill("worker:1", signal.SIGSTOP)
     cluster.wait_for("worker:0", "worker:1", life=2)
     assert not process_alive(frozen["pid"]) and not process_alive(frozen["helper"])
     (cluster.state / "finish").touch()
     assert cluster.end() == 0
-    assert "[cluster] worker:1 gave no sign of life for 3 s and was killed; restart 1 of 3" in cluster.lines()
+    assert "[cluster] worker:1 sent no heartbeat for 3 s and was killed; restart 1 of 3" in cluster.lines()
 
 
-def test_a_death_after_the_end_of_the_run_costs_nothing(tmp_path):
+def test_a_loss_after_the_end_of_the_run_changes_nothing(tmp_path):
     script = NAME + "import signal; name == 'worker:1' and os.kill(os.getpid(), signal.SIGKILL)"
     script += f"\nopen({str(tmp_path / 'done')!r}, 'a').write('x')"
     code, lines = run(script, tmp_path)
     assert code == 0
     assert (tmp_path / "done").read_text() == "x"
-    assert lines[-1] == "[cluster] worker:1 was killed by SIGKILL, when the run was already finished"
+    assert lines[-1] == "[cluster] worker:1 was killed by SIGKILL, after the run was finished"
 
 
 def test_a_request_to_one_task_that_stops_all_is_no_reason_to_restart(start):
@@ -351,7 +356,7 @@ def test_a_request_to_stop_reaches_all_tasks(start, number, code):
     assert any(line.startswith("[cluster] asked to stop") for line in cluster.lines())
 
 
-def test_whoever_ignores_a_request_is_killed_after_a_while(start):
+def test_a_task_that_ignores_a_request_is_killed_after_a_while(start):
     cluster = start(workers=2, patience={"stop": 0.5})
     (cluster.state / "stubborn").touch()
     cluster.wait_for("worker:0", "worker:1")
@@ -366,7 +371,7 @@ def test_a_second_request_kills(start):
     cluster.launcher.terminate()
     until(lambda: "asked to stop" in cluster.text())
     # Within a second of the first it would count as the same request.
-    until(lambda: "asked a second time" in cluster.text() or cluster.launcher.terminate())
+    until(lambda: "asked to stop a second time" in cluster.text() or cluster.launcher.terminate())
     assert cluster.end() == 143
 
 
@@ -413,18 +418,18 @@ def test_a_lost_worker_is_replaced_alone_on_its_address(start):
     first, second = cluster.lives("worker:1")
     assert first["address"] == second["address"]
     assert [len(cluster.lives(name)) for name in ("chief:0", "worker:0", "ps:0")] == [1, 1, 1]
-    wanted = "worker:1 was killed by SIGKILL; it starts again while training goes on, restart 1 of 3"
+    wanted = "worker:1 was killed by SIGKILL; started again while training continues, restart 1 of 3"
     assert f"[cluster] {wanted}" in cluster.lines()
 
 
-def test_a_worker_that_always_dies_ends_the_run_after_a_checkpoint(start):
+def test_a_worker_that_is_always_lost_ends_the_run_after_a_checkpoint(start):
     cluster = start(workers=2, ps=1, max_restarts=1, patience={"replace": 0.0})
     cluster.wait_for("chief:0", "worker:0", "worker:1", "ps:0")
     (cluster.state / "exit-worker:1").write_text("137")
     assert cluster.end() == 75
     assert len(cluster.lives("worker:1")) == 2
     assert (cluster.state / "asked-chief:0").exists()
-    assert cluster.lines()[-1] == "[cluster] worker:1 was killed by SIGKILL; none of 1 restart is left"
+    assert cluster.lines()[-1] == "[cluster] worker:1 was killed by SIGKILL; gave up, --max-restarts is 1"
 
 
 @pytest.mark.parametrize("name", ["chief:0", "ps:0"])

@@ -1,4 +1,4 @@
-"""Slurm: places of tasks, the batch script, and what it does under a scheduler's signals."""
+"""Slurm: roles of tasks, the batch script, and its reaction to a scheduler's signals."""
 
 import re
 import shutil

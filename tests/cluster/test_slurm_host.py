@@ -1,4 +1,4 @@
-"""A real Slurm with two nodes on this host: places of tasks, requeues, and trainings that go on."""
+"""A real Slurm with two nodes on this host: roles of tasks, requeues, and trainings that continue."""
 
 import json
 import os

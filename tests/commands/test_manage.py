@@ -12,7 +12,7 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.commands import manage, train
-from labkit.distributed.heartbeat import Heartbeat, beat_path, write_beat
+from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from labkit.run_directory import RunDirectory, RunLock
 from tests.commands.made_runs import make_run
 
@@ -196,9 +196,9 @@ def test_a_running_one_is_not_resumed(folder, resumed, training, capsys):
 def test_a_cluster_is_answered_with_its_command(folder, resumed, capsys):
     run = make_run(folder, "mine", state="interrupted", step=7)
     for name in ("chief:0", "worker:0", "worker:1", "ps:0"):
-        path = beat_path(run.cluster_path, name)
+        path = heartbeat_path(run.cluster_path, name)
         path.parent.mkdir(exist_ok=True)
-        write_beat(path, Heartbeat(name, "a:1", "host", 1, "x", 1, "training", 7, {}, "", None))
+        write_heartbeat(path, Heartbeat(name, "a:1", "host", 1, "x", 1, "training", 7, {}, "", None))
     done = labkit(capsys, "resume", "mine")
     assert done.code == 2
     command = done.err.partition("with: ")[2].split()

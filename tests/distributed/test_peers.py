@@ -1,4 +1,4 @@
-"""Signs of life: a session begins when all know each other, and each loss is noticed and named."""
+"""Heartbeats: a session begins when all tasks know each other, and each loss is noticed and named."""
 
 import os
 import subprocess
@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from labkit.distributed import heartbeat as beats_module
+from labkit.distributed import heartbeat as heartbeat_module
 from labkit.distributed import peers as peers_module
-from labkit.distributed.heartbeat import Heartbeat, beat_path, process_space, read_beat, write_beat
-from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, read_beats
+from labkit.distributed.heartbeat import (
+    Heartbeat,
+    heartbeat_path,
+    process_space,
+    read_heartbeat,
+    write_heartbeat,
+)
+from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, read_heartbeats
 
 ADDRESSES = {f"worker:{index}": f"127.0.0.1:{4000 + index}" for index in range(4)}
 LIMIT = 30.0  # seconds until a test gives up; nothing waits for it to pass
@@ -26,15 +32,15 @@ class Actor:
     """A task whose file the test writes by hand."""
 
     def __init__(self, folder: Path, name: str, **fields: object) -> None:
-        self._path = beat_path(folder, name)
+        self._path = heartbeat_path(folder, name)
         folder.mkdir(parents=True, exist_ok=True)
         start = Heartbeat(name, ADDRESSES[name], "here", os.getpid(), "first", 0, "training", 0, {}, "", None)
-        self.beat = replace(start, process_space=process_space(), **fields)
+        self.heartbeat = replace(start, process_space=process_space(), **fields)
         self.say()
 
     def say(self, **fields: object) -> None:
-        self.beat = replace(self.beat, counter=self.beat.counter + 1, **fields)
-        write_beat(self._path, self.beat)
+        self.heartbeat = replace(self.heartbeat, counter=self.heartbeat.counter + 1, **fields)
+        write_heartbeat(self._path, self.heartbeat)
 
 
 def until(condition: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -71,8 +77,8 @@ def task(tmp_path: Path) -> Iterator[Callable[..., Peers]]:
 
 def looks(peers: Peers, folder: Path, name: str, count: int) -> Callable[[], bool]:
     """Return whether ``peers`` has looked at the others ``count`` times from now on."""
-    start = read_beats(folder)[name].counter
-    return lambda: read_beats(folder)[name].counter >= start + count
+    start = read_heartbeats(folder)[name].counter
+    return lambda: read_heartbeats(folder)[name].counter >= start + count
 
 
 def join(*tasks: Peers) -> None:
@@ -112,27 +118,31 @@ def rendezvous_soon(peers: Peers) -> None:
 def test_tasks_meet_and_take_each_other_into_the_session(task, tmp_path):
     tasks = [task(name) for name in ADDRESSES]
     join(*tasks)
-    seen = read_beats(tmp_path / "cluster")
-    until(lambda: all("" not in beat.seen.values() for beat in read_beats(tmp_path / "cluster").values()))
-    lives = {name: beat.incarnation for name, beat in seen.items()}
-    for name, beat in read_beats(tmp_path / "cluster").items():
-        assert beat.seen == {other: lives[other] for other in ADDRESSES if other != name}
-        assert beat.pid == os.getpid() and beat.address == ADDRESSES[name]
+    seen = read_heartbeats(tmp_path / "cluster")
+    until(
+        lambda: all(
+            "" not in heartbeat.seen.values() for heartbeat in read_heartbeats(tmp_path / "cluster").values()
+        )
+    )
+    lives = {name: heartbeat.incarnation for name, heartbeat in seen.items()}
+    for name, heartbeat in read_heartbeats(tmp_path / "cluster").items():
+        assert heartbeat.seen == {other: lives[other] for other in ADDRESSES if other != name}
+        assert heartbeat.pid == os.getpid() and heartbeat.address == ADDRESSES[name]
     assert all(peers.lost() is None for peers in tasks)
 
 
-def test_what_a_task_tells_is_in_its_next_beat(task, tmp_path):
+def test_what_a_task_reports_is_in_its_next_heartbeat(task, tmp_path):
     peers = task("worker:0", "worker:1")
     peers.tell(phase="training", step=12, examples_per_second=345.5)
     peers.tell(message="é" * 10_000)
-    until(lambda: read_beats(tmp_path / "cluster")["worker:0"].message)
-    beat = read_beats(tmp_path / "cluster")["worker:0"]
-    assert (beat.phase, beat.step, beat.examples_per_second) == ("training", 12, 345.5)
-    assert set(beat.message) == {"é"}
-    assert beat_path(tmp_path / "cluster", "worker:0").stat().st_size == 4096
+    until(lambda: read_heartbeats(tmp_path / "cluster")["worker:0"].message)
+    heartbeat = read_heartbeats(tmp_path / "cluster")["worker:0"]
+    assert (heartbeat.phase, heartbeat.step, heartbeat.examples_per_second) == ("training", 12, 345.5)
+    assert set(heartbeat.message) == {"é"}
+    assert heartbeat_path(tmp_path / "cluster", "worker:0").stat().st_size == 4096
 
 
-def test_whoever_is_missing_is_named_with_its_address(task):
+def test_a_missing_peer_is_named_with_its_address(task):
     peers = task("worker:0", "worker:1", "worker:2")
     with pytest.raises(PeerLost) as caught:
         peers.rendezvous(0.3)
@@ -147,7 +157,7 @@ def test_files_of_an_earlier_session_are_not_alive(task, tmp_path):
     peers = task("worker:0", "worker:1")
     with pytest.raises(PeerLost, match="worker:1 .* did not appear"):
         peers.rendezvous(0.5)
-    assert read_beats(tmp_path / "cluster")["worker:0"].seen == {"worker:1": ""}
+    assert read_heartbeats(tmp_path / "cluster")["worker:0"].seen == {"worker:1": ""}
 
 
 def test_a_task_under_another_address_is_not_taken_for_the_peer(task, tmp_path):
@@ -158,22 +168,22 @@ def test_a_task_under_another_address_is_not_taken_for_the_peer(task, tmp_path):
         peers.rendezvous(0.0)
 
 
-def test_a_rendezvous_outlives_restarts_of_those_who_come(task, tmp_path):
+def test_a_rendezvous_outlives_restarts_of_peers(task, tmp_path):
     first = task("worker:1", "worker:0")
     peers = task("worker:0", "worker:1")
-    until(lambda: read_beats(tmp_path / "cluster")["worker:0"].seen["worker:1"])
+    until(lambda: read_heartbeats(tmp_path / "cluster")["worker:0"].seen["worker:1"])
     first.leave()
-    until(lambda: not read_beats(tmp_path / "cluster")["worker:0"].seen["worker:1"])
+    until(lambda: not read_heartbeats(tmp_path / "cluster")["worker:0"].seen["worker:1"])
     second = task("worker:1", "worker:0")
     join(peers, second)
-    beats = read_beats(tmp_path / "cluster")
-    assert beats["worker:0"].seen["worker:1"] == beats["worker:1"].incarnation
+    heartbeats = read_heartbeats(tmp_path / "cluster")
+    assert heartbeats["worker:0"].seen["worker:1"] == heartbeats["worker:1"].incarnation
 
 
 def test_a_rendezvous_waits_until_all_name_the_same_tasks(task, tmp_path):
     folder = tmp_path / "cluster"
     peers = task("worker:0", "worker:1", "worker:2")
-    me = read_beats(folder)["worker:0"].incarnation
+    me = read_heartbeats(folder)["worker:0"].incarnation
     # worker:1 still is in a session with a worker:2 that has been restarted since.
     one = Actor(folder, "worker:1", seen={"worker:0": me, "worker:2": "earlier"})
     two = Actor(folder, "worker:2", seen={"worker:0": me, "worker:1": "first"})
@@ -194,7 +204,7 @@ def test_a_restarted_peer_is_lost_and_does_not_join_the_old_session(session, tas
     until(lambda: losses)
     assert len(losses) == 1
     assert "worker:1 (127.0.0.1:4001" in losses[0] and "restarted" in losses[0]
-    assert read_beats(tmp_path / "cluster")["worker:0"].seen == {"worker:1": actor.beat.incarnation}
+    assert read_heartbeats(tmp_path / "cluster")["worker:0"].seen == {"worker:1": actor.heartbeat.incarnation}
     with pytest.raises(PeerLost, match="worker:0"):
         restarted.rendezvous(0.3)
 
@@ -207,12 +217,12 @@ def test_a_peer_whose_counter_stands_still_is_lost(task, tmp_path):
     peers.watch(losses.append)
     message = peers.lost(wait=LIMIT)
     assert message is not None
-    assert message.startswith("worker:1 (127.0.0.1:4001, pid ") and "no sign of life for 0.4 s" in message
+    assert message.startswith("worker:1 (127.0.0.1:4001, pid ") and "sent no heartbeat for 0.4 s" in message
     until(lambda: losses)
     assert losses == [message]
     peers.tell(phase="training", message="all is well")  # too late: the others must hear of the loss
     until(looks(peers, tmp_path / "cluster", "worker:0", 5))
-    own = read_beats(tmp_path / "cluster")["worker:0"]
+    own = read_heartbeats(tmp_path / "cluster")["worker:0"]
     assert (own.phase, own.message) == ("lost", message)
     assert losses == [message]
 
@@ -242,13 +252,13 @@ def test_a_peer_that_has_left_is_not_lost_whatever_comes_after_it(session, tmp_p
     gone.wait()
     actor.say(phase="left", pid=gone.pid)
     until(looks(peers, tmp_path / "cluster", "worker:0", 10))
-    assert peers.beats()["worker:1"].phase == "left"
+    assert peers.heartbeats()["worker:1"].phase == "left"
     assert not losses and peers.lost() is None
 
 
-def test_a_goodbye_between_two_looks_is_heard(session, tmp_path, monkeypatch):
+def test_a_last_heartbeat_between_two_reads_is_not_missed(session, tmp_path, monkeypatch):
     peers, actor, losses = session
-    alive = beats_module.process_alive
+    alive = heartbeat_module.process_alive
 
     def leaves_just_now(pid: int) -> bool:
         if pid != 1:
@@ -256,9 +266,9 @@ def test_a_goodbye_between_two_looks_is_heard(session, tmp_path, monkeypatch):
         actor.say(phase="left")
         return False
 
-    monkeypatch.setattr(beats_module, "process_alive", leaves_just_now)
+    monkeypatch.setattr(heartbeat_module, "process_alive", leaves_just_now)
     actor.say(pid=1)
-    until(lambda: peers.beats()["worker:1"].phase == "left")
+    until(lambda: peers.heartbeats()["worker:1"].phase == "left")
     until(looks(peers, tmp_path / "cluster", "worker:0", 3))
     assert not losses
 
@@ -270,14 +280,14 @@ def test_the_first_cause_is_passed_on(session):
     assert losses == ["worker:2 (127.0.0.1:4002) has ended: its process is gone"]
 
 
-def test_a_task_that_was_given_up_says_so(session):
+def test_a_task_taken_for_lost_is_told_so(session):
     _, actor, losses = session
-    actor.say(phase="lost", message="worker:0 (127.0.0.1:4000) has given no sign of life for 15 s")
+    actor.say(phase="lost", message="worker:0 (127.0.0.1:4000) has sent no heartbeat for 15 s")
     until(lambda: losses)
-    assert "worker:1" in losses[0] and "given this task up" in losses[0]
+    assert "worker:1" in losses[0] and "took this task for lost" in losses[0]
 
 
-def test_a_pause_of_this_process_is_not_the_death_of_all_others(session, tmp_path, monkeypatch):
+def test_a_pause_of_this_process_is_not_the_loss_of_all_others(session, tmp_path, monkeypatch):
     peers, actor, losses = session
     jump = 0.0
     monkeypatch.setattr(peers_module.time, "monotonic", lambda real=time.monotonic: real() + jump)
@@ -289,11 +299,11 @@ def test_a_pause_of_this_process_is_not_the_death_of_all_others(session, tmp_pat
     assert not losses
 
 
-def test_the_second_process_of_a_name_makes_the_first_give_way(session, tmp_path):
+def test_the_second_process_of_a_task_ends_the_first(session, tmp_path):
     peers, _, losses = session
     Actor(tmp_path / "cluster", "worker:0", incarnation="second", pid=1234)
     until(lambda: losses)
-    assert "worker:0 runs a second time (pid 1234" in losses[0]
+    assert "worker:0 was started a second time (pid 1234" in losses[0]
     with pytest.raises(PeerLost, match="second time"):
         peers._settled = False
         peers.rendezvous(LIMIT)
@@ -316,7 +326,7 @@ def test_a_coordinator_outlives_its_workers_but_not_its_servers(task, tmp_path):
     assert "worker:2" in losses[0]
 
 
-def test_a_file_system_with_a_bad_moment_is_survived(session, tmp_path, capfd):
+def test_a_temporary_file_system_error_is_survived(session, tmp_path, capfd):
     peers, actor, losses = session
     folder, away = tmp_path / "cluster", tmp_path / "away"
     folder.rename(away)
@@ -331,14 +341,14 @@ def test_leaving_twice_is_leaving_once(task, tmp_path):
     peers = task("worker:0", "worker:1")
     peers.leave()
     peers.leave()
-    assert read_beats(tmp_path / "cluster")["worker:0"].phase == "left"
+    assert read_heartbeats(tmp_path / "cluster")["worker:0"].phase == "left"
     assert not peers._thread.is_alive()
 
 
-def test_a_half_written_file_is_the_old_beat_the_new_one_or_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(beats_module.time, "sleep", lambda seconds: None)
-    path = beat_path(tmp_path, "worker:1")
-    contents, beats = [], []
+def test_a_half_written_file_is_the_old_heartbeat_the_new_one_or_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat_module.time, "sleep", lambda seconds: None)
+    path = heartbeat_path(tmp_path, "worker:1")
+    contents, heartbeats = [], []
     actor = Actor(tmp_path, "worker:1", seen={"worker:0": "a"})
     for fields in (
         {"step": 9, "incarnation": "one"},
@@ -346,15 +356,15 @@ def test_a_half_written_file_is_the_old_beat_the_new_one_or_none(tmp_path, monke
     ):
         actor.say(**fields)
         contents.append(path.read_bytes())
-        beats.append(actor.beat)
+        heartbeats.append(actor.heartbeat)
     old, new = contents
     assert len(old) == len(new)
     for cut in range(len(new.rstrip()) + 1):
         path.write_bytes(new[:cut] + old[cut:])
-        assert read_beat(path) in (*beats, None)
+        assert read_heartbeat(path) in (*heartbeats, None)
         path.write_bytes(new[:cut])
-        assert read_beat(path) in (beats[1], None)
-    assert read_beats(tmp_path) == {"worker:1": beats[1]}
+        assert read_heartbeat(path) in (heartbeats[1], None)
+    assert read_heartbeats(tmp_path) == {"worker:1": heartbeats[1]}
 
 
 def test_a_reader_beside_a_writer_never_sees_a_mixture(tmp_path):
@@ -363,15 +373,19 @@ def test_a_reader_beside_a_writer_never_sees_a_mixture(tmp_path):
 
     def write() -> None:
         while not stop.is_set():
-            step = actor.beat.step + 1
+            step = actor.heartbeat.step + 1
             actor.say(step=step, message=f"at step {step} " + "x" * (step % 200))
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
         for _ in range(500):
-            beat = read_beat(beat_path(tmp_path, "worker:1"))
-            assert beat is None or beat.step == 0 or beat.message.startswith(f"at step {beat.step} ")
+            heartbeat = read_heartbeat(heartbeat_path(tmp_path, "worker:1"))
+            assert (
+                heartbeat is None
+                or heartbeat.step == 0
+                or heartbeat.message.startswith(f"at step {heartbeat.step} ")
+            )
     finally:
         stop.set()
         writer.join()
@@ -379,27 +393,27 @@ def test_a_reader_beside_a_writer_never_sees_a_mixture(tmp_path):
 
 def test_damaged_files_are_skipped(tmp_path):
     Actor(tmp_path, "worker:0")
-    good = read_beats(tmp_path)
+    good = read_heartbeats(tmp_path)
     assert list(good) == ["worker:0"]
     for number, content in enumerate(
-        [b"", b"{}", b"[1, 2]", b"null", b"\xff\xfe", b"[" * 50_000, b'{"beat": 3}']
+        [b"", b"{}", b"[1, 2]", b"null", b"\xff\xfe", b"[" * 50_000, b'{"heartbeat": 3}']
     ):
         (tmp_path / f"ps-{number}.json").write_bytes(content)
     (tmp_path / "ps-99.json").mkdir()
-    assert read_beats(tmp_path) == good
-    assert read_beats(tmp_path / "missing") == {}
+    assert read_heartbeats(tmp_path) == good
+    assert read_heartbeats(tmp_path / "missing") == {}
 
 
 def test_a_longer_file_of_an_earlier_session_does_not_show_through(tmp_path):
     crowd = {f"worker:{index}": "incarnation" for index in range(300)}
     actor = Actor(tmp_path, "worker:1", seen=crowd)
-    assert beat_path(tmp_path, "worker:1").stat().st_size > 8192
+    assert heartbeat_path(tmp_path, "worker:1").stat().st_size > 8192
     actor.say(seen={})
-    assert read_beats(tmp_path)["worker:1"] == actor.beat
+    assert read_heartbeats(tmp_path)["worker:1"] == actor.heartbeat
 
 
 @pytest.mark.parametrize("name", ["worker", "../worker:1", "worker:x", "Worker:1"])
-def test_a_name_that_is_none_of_a_task_is_refused(tmp_path, name):
+def test_an_invalid_task_name_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match="worker:1"):
         Peers(tmp_path, name, "127.0.0.1:1", {})
 
@@ -407,9 +421,9 @@ def test_a_name_that_is_none_of_a_task_is_refused(tmp_path, name):
 def test_a_process_whose_main_thread_hangs_ends_with_its_line_and_code_75():
     script = (
         "import sys, threading, time\n"
-        "from labkit.distributed.peers import die_of_loss\n"
+        "from labkit.distributed.peers import exit_after_loss\n"
         "sys.stdout.write('the last words')\n"
-        "threading.Timer(0.1, die_of_loss, ['worker:1 has ended']).start()\n"
+        "threading.Timer(0.1, exit_after_loss, ['worker:1 has ended']).start()\n"
         "time.sleep(1000)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
@@ -421,8 +435,8 @@ def test_a_process_whose_main_thread_hangs_ends_with_its_line_and_code_75():
 def test_a_blocked_stream_does_not_keep_a_lost_process_alive():
     script = (
         "import os, sys, threading\n"
-        "from labkit.distributed.peers import die_of_loss\n"
-        "threading.Timer(0.5, die_of_loss, ['worker:1 has ended']).start()\n"
+        "from labkit.distributed.peers import exit_after_loss\n"
+        "threading.Timer(0.5, exit_after_loss, ['worker:1 has ended']).start()\n"
         "while True: os.write(2, b'x' * 65536)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)  # nobody reads

@@ -136,7 +136,7 @@ def test_flags_come_before_the_environment():
     [
         ("{", "TF_CONFIG is '{'"),
         ("[1]", "TF_CONFIG is '[1]'"),
-        ('{"cluster": {"worker": ["a:1", "b"]}}', "'b' is no address"),
+        ('{"cluster": {"worker": ["a:1", "b"]}}', "'b' is not the address"),
         ('{"cluster": {"worker": ["a:1", "a:1"]}}', "a:1 twice"),
         ('{"cluster": {"worker": "a:1"}}', "allowed: a list of host:port"),
         ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}', "0 to 1"),
@@ -184,7 +184,7 @@ def test_flags_that_describe_no_cluster_are_refused(values, part):
 
 @pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:65536", "host:x"])
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(InputError, match="no address"):
+    with pytest.raises(InputError, match="not the address"):
         split_address(address)
 
 

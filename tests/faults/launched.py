@@ -1,4 +1,4 @@
-"""A real cluster under its launcher, as the tests of this folder hurt it."""
+"""A real cluster and its launcher, for tests that kill, freeze or stop parts of it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from labkit.distributed.heartbeat import beat_path, read_beat
+from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 
@@ -40,7 +40,7 @@ SMALL = {
     "rendezvous_seconds": 60.0,
     "peer_timeout_seconds": 5.0,
 }
-MARK = "LABKIT_TEST_CLUSTER"  # a variable that every process of a cluster inherits, wherever it ends up
+MARK = "LABKIT_TEST_CLUSTER"  # a variable that every process of a cluster inherits
 LIMIT = 100.0  # seconds until a test gives up; nothing waits for it to pass
 LOOK = 0.01  # seconds between two looks
 
@@ -53,7 +53,7 @@ def flags(job_dir: Path, **fields: object) -> list[str]:
 
 
 def until(condition: Callable[[], Any], what: Callable[[], object], limit: float = LIMIT) -> Any:
-    """Return what ``condition`` gives once it is true; fail with ``what`` where that never comes."""
+    """Return the first true value of ``condition``; fail with ``what`` after ``limit`` seconds."""
     end = time.monotonic() + limit
     while not (found := condition()):
         assert time.monotonic() < end, what()
@@ -70,7 +70,7 @@ class Line:
 
 
 class Cluster:
-    """``labkit cluster local`` in a process of its own, with its tasks and all that it printed.
+    """``labkit cluster local`` in its own process, with its tasks and its output.
 
     Args:
         job_dir: the run directory.
@@ -92,7 +92,7 @@ class Cluster:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # Tests that were started in the background ignore Ctrl-C, and would hand that down.
+            # Tests that run in the background ignore Ctrl-C, and the launcher would inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -106,11 +106,11 @@ class Cluster:
     # ---- processes -------------------------------------------------------------------------------------
 
     def processes(self) -> list[psutil.Process]:
-        """Return everything that lives and descends from the launcher, itself included, orphans too."""
+        """Return all running descendants of the launcher, itself and orphans included."""
         return [process for process in psutil.process_iter() if _environment(process).get(MARK) == self._mark]
 
     def task(self, name: str) -> psutil.Process | None:
-        """Return the process that is this task now, without its keeper; None where there is none."""
+        """Return the process of a task (not its subreaper); None if there is none."""
         for process in self.processes():
             with suppress(psutil.Error):
                 is_task = process.cmdline()[1:4] == ["-m", "labkit", "train"]
@@ -127,7 +127,7 @@ class Cluster:
         return time.monotonic()
 
     def end(self, limit: float = LIMIT) -> int:
-        """Wait for the launcher's end and return its exit code; by then nothing of the cluster may live."""
+        """Wait for the launcher's end and return its exit code; no process of the cluster may be left."""
         try:
             code = self.launcher.wait(limit)
         except subprocess.TimeoutExpired:
@@ -158,9 +158,9 @@ class Cluster:
         )
 
     def joins(self, name: str) -> bool:
-        """Return whether a task gives signs of life and isn't in a session yet."""
-        beat, process = read_beat(beat_path(self.run.cluster_path, name)), self.task(name)
-        return bool(beat and process and beat.pid == process.pid and beat.phase == "waiting")
+        """Return whether a task sends heartbeats and is not in a session yet."""
+        heartbeat, process = read_heartbeat(heartbeat_path(self.run.cluster_path, name)), self.task(name)
+        return bool(heartbeat and process and heartbeat.pid == process.pid and heartbeat.phase == "waiting")
 
     def metrics(self) -> MetricsReader:
         reader = MetricsReader(self.run.metrics_path)
@@ -168,7 +168,7 @@ class Cluster:
         return reader
 
     def step(self) -> int:
-        """Return the step of the last row that counts."""
+        """Return the step of the last row."""
         return max((row["step"] for row in self.metrics().split("train")), default=0)
 
     def checkpoints(self) -> list[int]:
@@ -196,7 +196,7 @@ class Cluster:
             if not self.unfinished(after):
                 return None
             chief.suspend()
-            # Looked at once more when nothing moves any longer: the file could have been complete already.
+            # Check again once it has stopped: the checkpoint may have been completed meanwhile.
             until(lambda: chief.status() == psutil.STATUS_STOPPED, self.text)
             found = self.unfinished(after)
             if found:

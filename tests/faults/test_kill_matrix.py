@@ -163,7 +163,7 @@ def first_step_again(cluster: Cluster, blow: Blow) -> float:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Cluster:
-    """The synchronous run that nobody hurt."""
+    """A synchronous run without a fault."""
     cluster = Cluster(tmp_path_factory.mktemp("undisturbed") / "run", data_dir=data_dir, **IN_STEP)
     try:
         assert cluster.end() == 0, cluster.text()
@@ -286,7 +286,7 @@ def test_a_request_to_stop_saves_and_the_same_command_goes_on(launch, table, und
     table.append(case(mode, who, how, stepping, what, "all", seconds, None))
 
 
-# ---- nobody is there to help ---------------------------------------------------------------------------
+# ---- the launcher is killed, or a peer never appears ----------------------------------------------------
 
 
 @core
@@ -305,7 +305,7 @@ def test_a_killed_launcher_leaves_no_process_and_the_same_command_goes_on(launch
     assert_whole(resumed)
     assert_same_run(undisturbed, resumed)
     what = "every process ends; the same command goes on"
-    table.append(case("sync", "launcher", KILL, stepping, what, "keepers", seconds, None))
+    table.append(case("sync", "launcher", KILL, stepping, what, "subreapers", seconds, None))
 
 
 def test_a_peer_that_never_appears_is_named(tmp_path, table, data_dir):

@@ -1,4 +1,4 @@
-"""What a training process takes for the loss of another one, and what for its own failure."""
+"""Which errors a training process takes for the loss of another one, and which for its own failure."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.distributed import membership as module
-from labkit.distributed.heartbeat import beat_path, read_beat, write_beat
+from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat, write_heartbeat
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost, Peers
 from labkit.distributed.signals import StopRequest
@@ -28,13 +28,13 @@ def make(run: RunDirectory) -> Membership:
     return Membership(task, Config.from_flat({"peer_timeout_seconds": 2.0}), run, "the same")
 
 
-def dead_beat(run: RunDirectory) -> None:
-    """Leave the sign of life of a worker:1 that is gone."""
+def heartbeat_of_ended_task(run: RunDirectory) -> None:
+    """Write the heartbeat of a worker:1 whose process has ended."""
     peers = Peers(run.cluster_path, "worker:1", ADDRESSES["worker:1"], {"worker:0": ADDRESSES["worker:0"]})
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     run.cluster_path.mkdir(parents=True, exist_ok=True)
-    write_beat(beat_path(run.cluster_path, "worker:1"), replace(peers._beat, pid=ended.pid))
+    write_heartbeat(heartbeat_path(run.cluster_path, "worker:1"), replace(peers._heartbeat, pid=ended.pid))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_task_that_ended_before_the_first_step_is_named_at_once(run):
     member = make(run)
     member._peers.start()
     try:
-        dead_beat(run)
+        heartbeat_of_ended_task(run)
         with pytest.raises(PeerLost, match=r"worker:1 \(127\.0\.0\.1:2223, pid \d+ on .*has ended"):
             member._peers.rendezvous(60.0, lambda: member._is_over(StopRequest()))
     finally:
@@ -70,7 +70,7 @@ def test_a_task_that_ended_before_the_first_step_is_named_at_once(run):
 
 
 def test_what_an_earlier_session_left_is_no_loss(run):
-    dead_beat(run)
+    heartbeat_of_ended_task(run)
     member = make(run)
     member._peers.start()
     try:
@@ -79,7 +79,7 @@ def test_what_an_earlier_session_left_is_no_loss(run):
         def over() -> bool:
             nonlocal looks
             assert not member._is_over(StopRequest())
-            looks += "worker:1" in member._peers.beats()
+            looks += "worker:1" in member._peers.heartbeats()
             return looks > 3
 
         assert not member._peers.rendezvous(60.0, over)
@@ -98,12 +98,12 @@ def test_nobody_leaves_while_another_task_still_trains(run):
     member._in_step = True
 
     def told() -> str:
-        beat = other.beats().get("worker:0")
-        return beat.phase if beat else ""
+        heartbeat = other.heartbeats().get("worker:0")
+        return heartbeat.phase if heartbeat else ""
 
     leaving = threading.Thread(target=member.leave, daemon=True)
     try:
-        until(lambda: "worker:1" in member._peers.beats(), lambda: "its beat was not read")
+        until(lambda: "worker:1" in member._peers.heartbeats(), lambda: "its heartbeat was not read")
         leaving.start()
         until(lambda: told() == "done", lambda: "it did not say that it is done")
         assert leaving.is_alive()
@@ -115,11 +115,11 @@ def test_nobody_leaves_while_another_task_still_trains(run):
         other.leave()
 
 
-def test_a_task_that_died_does_not_keep_the_others(run):
-    dead_beat(run)
+def test_a_lost_task_does_not_keep_the_others_from_leaving(run):
+    heartbeat_of_ended_task(run)
     member = make(run)
     member._peers.start()
     member._in_step = True
-    until(lambda: "worker:1" in member._peers.beats(), lambda: "its beat was not read")
+    until(lambda: "worker:1" in member._peers.heartbeats(), lambda: "its heartbeat was not read")
     member.leave()
-    assert read_beat(beat_path(run.cluster_path, "worker:0")).phase == "left"
+    assert read_heartbeat(heartbeat_path(run.cluster_path, "worker:0")).phase == "left"
