@@ -1,8 +1,8 @@
 """How big is the code, and how many files does a reader open to follow one training step?
 
 ``python -m benchmarks.house [CHECKOUT ...]`` counts this checkout and those that are named, and prints a
-Markdown table with a column for each. Older checkouts have older layouts: the first list of ``PATHS`` of which
-every file exists is used. Options and lines of help come from the checkout's own command, run with this Python.
+Markdown table with a column for each. Older checkouts have older layouts: the first list of ``PATHS`` whose
+files all exist is used. Options and lines of help come from the checkout's own command, run with this Python.
 """
 
 import argparse
@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Files that a reader opens, in order, from `labkit train` to a row in metrics.jsonl, on one CPU. The newest layout
-# comes first.
+# Files that a reader opens, in order, from `labkit train` to a row in metrics.jsonl, on one CPU; newest layout
+# first.
 PATHS = (
     (
         "labkit/commands/train.py",
