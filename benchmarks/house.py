@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Files that a reader opens, in order, from `labkit train` to a row in metrics.jsonl, on one CPU; newest layout
-# first.
+# Files that a reader opens, in order, from `labkit train` to a row in metrics.jsonl, on one CPU;
+# newest layout first.
 PATHS = (
     (
         "labkit/commands/train.py",
