@@ -81,7 +81,7 @@ def counts(checkout: Path) -> dict[str, object]:
     return {
         "files to open for one CPU step": len(step_files(checkout)) or "unknown",
         "files in the largest package": f"{folders[largest]} ({largest.relative_to(checkout)})",
-        "modules beside the packages in `labkit/`": len(list(package.glob("*.py"))),
+        "modules beside the packages in `labkit/`": len(list(package.glob("*.py"))) - 1,  # without __init__
         "files of `labkit`": len(files),
         "lines of `labkit`": f"{sum(len(path.read_text().splitlines()) for path in files):,}",
         "options of `labkit train`": options(full or brief),
