@@ -133,6 +133,13 @@ def prepare_data(
     """
     from labkit.data.prepare import prepare
 
+    shown: list[str] = []
+
+    def show(line: str) -> None:
+        if line not in shown:
+            shown.append(line)
+            print(line, flush=True)
+
     result = prepare(
         dataset,
         data_dir,
@@ -141,6 +148,8 @@ def prepare_data(
         classes=None if classes is None else [str(name) for name in classes],
         train_examples=train_examples,
         url=url,
-        progress=print,
+        progress=show,
     )
+    for message in result.messages:
+        show(message)
     return result.manifest

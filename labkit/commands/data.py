@@ -56,8 +56,16 @@ def declare_prepare(parser: Parser) -> Run:
 
 def _prepare(options: argparse.Namespace) -> int:
     """Prepare a data set. Returns 0. Raises InputError for what can't be prepared."""
+    from labkit import home
     from labkit.data.prepare import prepare
 
+    if options.data_dir is None:
+        for flag, value in (("--classes", options.classes), ("--train-examples", options.train_examples)):
+            if value is not None:
+                raise InputError(
+                    f"{flag} is {value!r} without --data-dir: a part of a data set would take the place of "
+                    "the whole one; name a folder for it"
+                )
     shown: list[str] = []
 
     def show(line: str) -> None:
@@ -67,7 +75,7 @@ def _prepare(options: argparse.Namespace) -> int:
 
     result = prepare(
         options.dataset,
-        options.data_dir,
+        options.data_dir or home.data_home(),
         archive=options.archive,
         validation_size=options.validation_size,
         url=options.url,

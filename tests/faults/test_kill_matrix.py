@@ -246,7 +246,7 @@ def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table,
     assert sum(row["steps"] for row in again) > 0, "the replaced worker took no part"
     others = [row["wall_time"] for row in worker_rows(cluster.run, "worker:0")]
     assert any(blow.wall_time < at < back for at in others), "training stood still meanwhile"
-    what = "the worker is replaced, training goes on"
+    what = "the worker is replaced, training continues"
     since = again[0]["wall_time"] - blow.wall_time
     table.append(case("async", "worker:1", how, stepping, what, by, seconds, since))
 
@@ -282,7 +282,7 @@ def test_a_request_to_stop_saves_and_the_same_command_goes_on(launch, table, und
     if not ps:
         assert_same_run(undisturbed, resumed)
     mode = "async" if ps else "sync"
-    what = f"all save and end, exit code {128 + how}; the same command goes on"
+    what = f"all save and end, exit code {128 + how}; the same command continues"
     table.append(case(mode, who, how, stepping, what, "all", seconds, None))
 
 
@@ -304,7 +304,7 @@ def test_a_killed_launcher_leaves_no_process_and_the_same_command_goes_on(launch
     assert [resume_point.step for resume_point in resumed.metrics().resume_points] == [saved]
     assert_whole(resumed)
     assert_same_run(undisturbed, resumed)
-    what = "every process ends; the same command goes on"
+    what = "every process ends; the same command continues"
     table.append(case("sync", "launcher", KILL, stepping, what, "subreapers", seconds, None))
 
 
@@ -343,4 +343,4 @@ def note(table, mode, who, how, when, blow: Blow, cluster: Cluster, *, by: str) 
     """Add a case in which all started again, after one of the survivors (``by``) had named the victim."""
     survivor, seconds = blow.noticed(cluster, by)
     again = first_step_again(cluster, blow)
-    table.append(case(mode, who, how, when, "all start again", survivor, seconds, again))
+    table.append(case(mode, who, how, when, "all are restarted", survivor, seconds, again))

@@ -1,0 +1,53 @@
+"""README's Python, run as printed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks
+
+_NUMBER = re.compile(r"\d+\.\d+")
+
+
+def assert_same_output(said: str, expected: str) -> None:
+    """Check the last lines: words and whole numbers are equal, decimals within 0.15 (CPUs differ)."""
+    wanted = expected.splitlines()
+    given = said.splitlines()[-len(wanted) :]
+    assert [_NUMBER.sub("x", line) for line in given] == [_NUMBER.sub("x", line) for line in wanted]
+    for left, right in zip(given, wanted, strict=True):
+        numbers = [float(number) for number in _NUMBER.findall(left)]
+        assert numbers == pytest.approx([float(number) for number in _NUMBER.findall(right)], abs=0.15)
+
+
+@pytest.mark.slow
+def test_the_first_lines_of_python_print_what_readme_says(tmp_path: Path) -> None:
+    code, expected = (block for block in blocks("python", "text") if block.document == "README.md")
+    environment = {**os.environ, "LABKIT_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code.text],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert_same_output(ended.stdout, expected.text)
+
+
+def test_the_first_screen_has_what_it_should() -> None:
+    first = (ROOT / "README.md").read_text().split("## Install")[0]
+    assert (
+        len(next(block for block in blocks("python") if block.document == "README.md").text.splitlines()) == 6
+    )
+    assert "make demo" in first
+    assert "make test" in first
+    assert first.count("![") == 1
+    claims = re.findall(r"\]\((tests/[\w/]+\.py)\)", first)
+    assert len(claims) == 3
+    for claim in claims:
+        assert (ROOT / claim).is_file()
