@@ -4,6 +4,7 @@ import argparse
 
 from labkit.commands import Run
 from labkit.commands.arguments import Parser, local_path, whole_number
+from labkit.errors import InputError
 
 __all__ = ["declare_prepare"]
 
