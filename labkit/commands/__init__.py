@@ -48,7 +48,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     "cluster local": Command("cluster", "Train with several processes on this machine."),
     "cluster slurm": Command("cluster", "Print a batch script for Slurm."),
-    "cluster kubernetes": Command("cluster", "Print manifests for Kubernetes."),
+    "cluster kubernetes": Command("cluster", "Print the manifests of an Indexed Job for Kubernetes."),
     "cluster tf-config": Command("cluster", "Print TF_CONFIG for one task."),
     "cluster slurm-task": Command("cluster", "Within srun: run a command as this task."),
     "cluster kubernetes-task": Command("cluster", "Within a pod: run a command as the task of its index."),

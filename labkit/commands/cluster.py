@@ -159,7 +159,7 @@ def declare_kubernetes(parser: Parser) -> Run:
     add("mount", "Where the claim is mounted.")
     add("cpus", "CPUs for each pod.")
     add("memory", "Memory for each pod.")
-    add("gpus", "GPUs for each pod that trains.")
+    add("gpus", "GPUs for each pod.")
     add("max_restarts", "Restarts of the Job after the loss of a pod.")
     add("grace_seconds", "Seconds for saving a checkpoint before a pod is killed.")
     add("deadline_seconds", "Longest time of the whole run, in seconds.")
@@ -189,7 +189,7 @@ def declare_tf_config(parser: Parser) -> Run:
         "--ps", type=int, default=0, metavar="N", help="slurm, kubernetes: parameter servers. Default: 0."
     )
     parser.add_argument("--name", metavar="TEXT", help="kubernetes: name of the Job and its Service.")
-    parser.add_argument("--workers", type=int, metavar="N", help="kubernetes: pods of the Job.")
+    parser.add_argument("--workers", type=int, metavar="N", help="kubernetes: pods that train.")
     parser.add_argument(
         "--worker-hosts", metavar="TEXT", help="hosts: host:port of each worker, separated by commas."
     )

@@ -1,7 +1,6 @@
 """``labkit dashboard`` and ``labkit tensorboard``: this process becomes the server, on loopback alone."""
 
 import argparse
-import importlib.util
 import os
 import socket
 import sys
@@ -11,7 +10,7 @@ import labkit
 from labkit import home
 from labkit.commands import Run
 from labkit.commands.arguments import Parser, local_path, whole_number
-from labkit.errors import InputError
+from labkit.errors import InputError, require_extra
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
@@ -58,7 +57,7 @@ def _dashboard(options: argparse.Namespace) -> int:
             f"there is no {script}: labkit was installed without its dashboard; clone the repository and run "
             "labkit dashboard there"
         )
-    _require("streamlit")
+    require_extra("app", ("streamlit",), "labkit dashboard")
     environment = dict(os.environ)
     if options.runs_dir is not None:
         folder = Path(options.runs_dir).expanduser().absolute()
@@ -75,18 +74,12 @@ def _dashboard(options: argparse.Namespace) -> int:
 def _tensorboard(options: argparse.Namespace) -> int:
     """Become TensorBoard's server. Raises InputError for runs that aren't there."""
     runs = [RunDirectory(find_run(name)) for name in options.run]
-    _require("tensorboard")
     port = _free_port(options.port)
     logs = ["--logdir", str(home.runs_home())]
     if runs:
         logs = ["--logdir_spec", ",".join(f"{run.name}:{run.events_path}" for run in runs)]
     print(f"TensorBoard: http://{LOOPBACK}:{port} (takes some seconds to start; Ctrl-C ends it)")
     return _become(["tensorboard.main", *logs, "--host", LOOPBACK, "--port", str(port)], dict(os.environ))
-
-
-def _require(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise InputError(f"{package} isn't installed; install it with: pip install 'labkit[app]'")
 
 
 def _free_port(wanted: int | None) -> int:

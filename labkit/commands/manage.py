@@ -20,6 +20,8 @@ __all__ = ["declare_delete", "declare_resume", "declare_stop"]
 
 LOCKS = (".launcher", ".lock")  # who starts the tasks of a cluster goes before the task that writes the run
 
+ASKED = ".stop"  # in the run directory: the process that was asked to stop
+
 
 def _add_run(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
@@ -50,22 +52,30 @@ def _stop(options: argparse.Namespace) -> int:
         _refuse_elsewhere(run, status, "stop")
         print(f"{run.name} isn't running: {_standing(status)}")
         return 0
-    request = f"asked process {process} to save and stop"
-    if _takes_sigterm(process):
-        os.kill(process, signal.SIGTERM)
-    else:  # the default handler would end it without saving
-        request = f"process {process} takes no further request; it may be stopping already"
-    print(f"{request}; waiting up to {options.wait_seconds:g} s", flush=True)
+    print(f"{_ask(run, process)}; waiting up to {options.wait_seconds:g} s", flush=True)
     give_up = time.monotonic() + options.wait_seconds
     while _process(run, process) is not None:
         if time.monotonic() >= give_up:
             print(f"process {process} still trains {run.name}; labkit stop {options.run} waits again")
             return 1
         time.sleep(0.1)
+    (run.path / ASKED).unlink(missing_ok=True)
     status = run.read_status()
     hint = "" if status and status.state == "finished" else f"; labkit resume {options.run} continues it"
     print(f"{run.name}: {_standing(status)}{hint}")
     return 0
+
+
+def _ask(run: RunDirectory, process: int) -> str:
+    """Send SIGTERM, once: a second one would end the training without saving. Returns what was done."""
+    asked = run.path / ASKED
+    if asked.is_file() and asked.read_text() == str(process):
+        return f"process {process} was asked before and is stopping"
+    if not _takes_sigterm(process):
+        return f"process {process} takes no further request; it may be stopping already"
+    asked.write_text(str(process))
+    os.kill(process, signal.SIGTERM)
+    return f"asked process {process} to save and stop"
 
 
 def _process(run: RunDirectory, only: int | None = None) -> int | None:
@@ -219,7 +229,7 @@ def _confirmed(run: RunDirectory, status: Status | None) -> bool:
 
 def _remove_empty(run: RunDirectory) -> None:
     """Remove locks, unfinished files, and then each of the run's folders that is empty."""
-    for path in (*(run.path / name for name in LOCKS), *run.path.glob(".*.tmp")):
+    for path in (*(run.path / name for name in (*LOCKS, ASKED)), *run.path.glob(".*.tmp")):
         if path.is_file():
             path.unlink()
     for folder in (run.events_path, run.checkpoints_path, run.path):

@@ -125,7 +125,13 @@ class Config:
 
 
 # Fields that older versions recorded, with the value that this one has in their place.
-_REMOVED: dict[str, Any] = {"allow_soft_placement": True, "muon_momentum": 0.6, "shuffle_buffer_size": 16384}
+_REMOVED: dict[str, Any] = {
+    "allow_soft_placement": True,
+    "lookahead_decay": 0.95,
+    "lookahead_every_steps": 0,
+    "muon_momentum": 0.6,
+    "shuffle_buffer_size": 16384,
+}
 
 _OWNERS: dict[str, type] = {
     "data": DataConfig,

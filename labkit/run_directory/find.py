@@ -13,7 +13,7 @@ __all__ = ["find_run"]
 def find_run(name: str) -> Path:
     """Return the run directory that ``name`` refers to: a path, or a name under ``<home>/runs``.
 
-    Raises InputError, with the nearest names or else the newest ones, where it means none.
+    Raises InputError, which lists the nearest or else the newest runs, if there is no such run.
     """
     for path in (Path(name), home.runs_home() / name):
         if RunDirectory(path).exists():

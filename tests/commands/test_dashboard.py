@@ -11,6 +11,7 @@ import urllib.request
 import psutil
 import pytest
 
+from labkit import errors
 from labkit.commands import dashboard
 from labkit.commands import main as cli
 from tests.commands.made_runs import make_run
@@ -64,7 +65,7 @@ def test_a_port_that_is_taken_is_refused(started, command, capsys):
 
 
 def test_without_streamlit_the_way_out_is_named(started, monkeypatch, capsys):
-    monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
     assert cli.main(["dashboard"]) == 2
     assert capsys.readouterr().err.endswith("pip install 'labkit[app]'\n")
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from labkit.commands.arguments import Parser, add_training_flags
 from labkit.commands.spellings import INSTEAD
 from labkit.config import fields_by_name
 from labkit.config.fields import GROUPS
-from labkit.training import api
+from labkit.training import plan
 
 FIELDS = fields_by_name().values()
 
@@ -21,11 +22,12 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def train(config, *, overwrite=False, announce=print, task=None):
+    def plan_run(config, *, overwrite, task, uses_devices):
         seen.append(config)
-        return api.TrainResult("finished", None, 0, "", did_work=True)
+        result = plan.TrainResult("finished", None, 0, "", did_work=True)
+        return SimpleNamespace(found="new", data_note="", train=lambda: result)
 
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(plan, "plan_run", plan_run)
     return seen
 
 

@@ -96,6 +96,20 @@ def test_waiting_is_bounded(folder, training, capsys):
     assert f"process {process.pid} still trains mine" in done.out
 
 
+def test_a_launcher_that_is_stopping_is_not_asked_twice(folder, training, capsys):
+    """A second SIGTERM makes a launcher kill its tasks."""
+    run = make_run(folder, "mine")
+    process = training(run, "stubborn")
+    first, second = (labkit(capsys, "stop", "mine", "--wait-seconds", "0.2") for _ in range(2))
+    assert f"asked process {process.pid} to save and stop" in first.out
+    assert f"process {process.pid} was asked before and is stopping" in second.out
+    process.kill()
+    process.wait()
+    after = training(run)  # another process is asked, whatever the file says of the last one
+    assert f"asked process {after.pid} to save" in labkit(capsys, "stop", "mine").out
+    assert not (run.path / manage.ASKED).exists()
+
+
 def test_a_process_that_would_die_without_saving_is_not_signalled(folder, training, capsys):
     process = training(make_run(folder, "mine"), "deaf")
     done = labkit(capsys, "stop", "mine", "--wait-seconds", "0.3")
