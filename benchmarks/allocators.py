@@ -2,13 +2,18 @@
 
 import os
 
-from labkit.allocator import CHOICE, KEEPING
-
 __all__ = ["ALLOCATORS", "environment_with"]
 
 # By default glibc returns big buffers to the kernel and requests them again for the next operation, with a
 # page fault for each 4 KiB. "keeping" makes it keep them. Neither jemalloc nor tcmalloc is on PyPI.
-ALLOCATORS: dict[str, dict[str, str]] = {"default": {CHOICE: "default"}, "keeping": KEEPING}
+ALLOCATORS: dict[str, dict[str, str]] = {
+    "default": {},
+    "keeping": {
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "100000000000",
+        "MALLOC_TOP_PAD_": "268435456",
+    },
+}
 _OTHERS = ("TF_CPU_ALLOCATOR_USE_BFC",)
 
 

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--products", type=at_least(1), default=3, help="matrix products of each size in a turn"
     )
     parser.add_argument(
-        "--allocator", choices=ALLOCATORS, default="keeping", help="allocator setting of the process"
+        "--allocator", choices=ALLOCATORS, default="default", help="allocator setting of the process"
     )
     options = parser.parse_args(arguments)
     manifest = prepared_data(options.data_dir)

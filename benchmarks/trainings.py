@@ -62,7 +62,7 @@ def _labkit(run: RunDirectory, *arguments: str) -> None:
     log = Path(f"{run.path}.txt")
     with open(log, "a") as output:
         code = subprocess.call(
-            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment_with("keeping")
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment_with("default")
         )
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}:\n{log.read_text()[-2000:]}")

@@ -20,31 +20,27 @@ class Command:
     Args:
         module: of ``labkit.commands``.
         help: what it does, in a line.
-        computes: whether it computes in its own process, for long enough that the allocator matters.
     """
 
     module: str
     help: str
-    computes: bool = False
 
 
 # In the order of the help.
 COMMANDS: dict[str, Command] = {
     "data prepare": Command("data", "Download or read a data set and write it as sharded TFRecords."),
-    "train": Command("train", "Train a run, or continue it.", computes=True),
-    "resume": Command("manage", "Continue a run with its own configuration.", computes=True),
+    "train": Command("train", "Train a run, or continue it."),
+    "resume": Command("manage", "Continue a run with its own configuration."),
     "stop": Command("manage", "Ask a training to save and stop, and wait until it has."),
     "runs": Command("runs", "List the runs."),
     "show": Command("show", "Show a run: state, results, configuration and checkpoints."),
     "delete": Command("manage", "Delete a run."),
-    "evaluate": Command(
-        "evaluate", "Evaluate a checkpoint, or with --watch each one as it appears.", computes=True
-    ),
+    "evaluate": Command("evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
     "dashboard": Command("dashboard", "Open the dashboard in a browser."),
     "tensorboard": Command("dashboard", "Start TensorBoard on runs."),
     "models": Command("models", "List the networks, or show one stage by stage."),
     "compare": Command("compare", "Train several models with one budget and compare them."),
-    "profile": Command("profile", "Show where the time of a training step goes.", computes=True),
+    "profile": Command("profile", "Show where the time of a training step goes."),
     "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     "cluster local": Command("cluster", "Train with several processes on this machine."),
     "cluster slurm": Command("cluster", "Print a batch script for Slurm."),

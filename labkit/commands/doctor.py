@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 
 from labkit import home
-from labkit.allocator import CHOICE, KEEPING, choose, glibc_is_set, preloaded_allocator
 from labkit.commands import Run
 from labkit.commands.arguments import Parser
 from labkit.distributed import cpu
@@ -67,7 +66,6 @@ def findings(*, full: bool = False) -> Iterator[Finding]:
     yield _cpu()
     yield _bfloat16()
     yield from _threads()
-    yield _allocator()
     yield from _disk()
     if full:
         print("reading every prepared shard", file=sys.stderr)
@@ -147,26 +145,6 @@ def _threads() -> Iterator[Finding]:
     named = os.environ.get("OMP_NUM_THREADS")
     if named:
         yield Finding("note", "threads", f"OMP_NUM_THREADS={named}", "unset it if steps are slow")
-
-
-def _allocator() -> Finding:
-    other = preloaded_allocator(os.environ)
-    if other:
-        return Finding("ok", "allocator", other)
-    if platform.libc_ver()[0] != "glibc":
-        return Finding("ok", "allocator", "the system's own, which has no setting that labkit knows")
-    missing = [name for name in KEEPING if name not in os.environ]
-    if not missing:
-        return Finding("ok", "allocator", "glibc, told to keep its memory (MALLOC_* are set)")
-    settings = " ".join(f"{name}={value}" for name, value in KEEPING.items())
-    if glibc_is_set(os.environ):
-        text = f"glibc, as MALLOC_* say (not set: {', '.join(missing)})"
-        return Finding("note", "allocator", text, f"for memory that is kept: export {settings}")
-    if choose(os.environ) == "default":
-        text = f"glibc gives big buffers back after every operation ({CHOICE}={os.environ[CHOICE]})"
-        return Finding("note", "allocator", text, f"unset {CHOICE}")
-    text = "glibc; labkit train, evaluate and profile start themselves anew, once, told to keep its memory"
-    return Finding("note", "allocator", text, f"for notebooks too: export {settings}")
 
 
 def _disk() -> Iterator[Finding]:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 
 from labkit import __version__
-from labkit.allocator import keep_memory
 from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, Run
 from labkit.errors import InputError
@@ -23,7 +22,7 @@ __all__ = ["main", "parse"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 a run failed, 2 bad input, 128 + signal."""
     try:
-        code = _main(sys.argv[1:] if arguments is None else list(arguments), is_process=arguments is None)
+        code = _main(sys.argv[1:] if arguments is None else list(arguments))
     except SystemExit as end:
         record_failure(end.code)
         raise
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _main(arguments: list[str], *, is_process: bool) -> int:
+def _main(arguments: list[str]) -> int:
     try:
         if not arguments or arguments[0] in ("-h", "--help"):
             print(_overview(list(COMMANDS)))
@@ -46,9 +45,7 @@ def _main(arguments: list[str], *, is_process: bool) -> int:
         if members and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
             print(_overview(members))
             return 0
-        command, options, run = parse(arguments)
-        if is_process and COMMANDS[command].computes:
-            keep_memory()
+        _, options, run = parse(arguments)
         return run(options)
     except InputError as error:
         print(f"labkit: error: {error}", file=sys.stderr)

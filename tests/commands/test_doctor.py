@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from labkit.allocator import CHOICE, KEEPING
 from labkit.commands import doctor
 from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_manifest
 from labkit.distributed import cpu
@@ -146,7 +145,7 @@ def test_full_says_what_takes_long(monkeypatch, capsys):
     assert "loading TensorFlow" in capsys.readouterr().err
 
 
-# ---- processor and allocator ---------------------------------------------------------------------------
+# ---- processor -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,48 +168,3 @@ def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words,
 def test_the_width_of_vectors_is_said(flags, width, monkeypatch):
     monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
     assert f"vectors of {width} bits" in of("instructions")[0].text
-
-
-ALLOCATOR_VARIABLES = (*KEEPING, CHOICE, "TF_CPU_ALLOCATOR_USE_BFC", "LD_PRELOAD")
-
-
-@pytest.mark.parametrize(
-    ("variables", "level", "words"),
-    [
-        ({}, "note", "start themselves anew"),
-        ({CHOICE: "default"}, "note", "gives big buffers back"),
-        (KEEPING, "ok", "told to keep its memory (MALLOC_* are set)"),
-        ({"MALLOC_MMAP_MAX_": "0"}, "note", "not set: MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_"),
-        ({"MALLOC_ARENA_MAX": "2"}, "note", "as MALLOC_* say (not set: MALLOC_MMAP_MAX_, "),
-        ({"TF_CPU_ALLOCATOR_USE_BFC": "1"}, "ok", "TensorFlow's own"),
-        ({"TF_CPU_ALLOCATOR_USE_BFC": "0"}, "note", "start themselves anew"),
-        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, "ok", "jemalloc"),
-    ],
-)
-def test_the_allocator_in_force_is_said(variables, level, words, monkeypatch):
-    for name in ALLOCATOR_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("glibc", "2.36"))
-    (found,) = of("allocator")
-    assert found.level == level
-    assert words in found.text
-
-
-def test_what_to_do_about_the_allocator_is_all_of_it(monkeypatch):
-    for name in ALLOCATOR_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("glibc", "2.36"))
-    (found,) = of("allocator")
-    for setting in found.way_out.partition("export ")[2].split():
-        name, _, value = setting.partition("=")
-        monkeypatch.setenv(name, value)
-    assert "MALLOC_* are set" in of("allocator")[0].text
-
-
-def test_settings_of_glibc_are_not_recommended_elsewhere(monkeypatch):
-    for name in ALLOCATOR_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("", ""))
-    assert of("allocator")[0].level == "ok"
