@@ -23,6 +23,12 @@ def test_files_and_headings_that_a_page_links_to_exist(page: Path) -> None:
             assert heading in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    for name in re.findall(r"`((?:tests|benchmarks|labkit|notebooks|app)/[\w./]+)", page.read_text()):
+        assert (ROOT / name).exists(), name
+
+
 def test_the_index_lists_every_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     for path in (ROOT / "docs").glob("*.md"):
