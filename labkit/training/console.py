@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.models.layers import BatchNormalization
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 
@@ -186,6 +185,8 @@ class _NotebookBar:
 
 def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed: bool) -> list[str]:
     """Return the lines before the step after ``step``: place, network, devices, data, what may surprise."""
+    from labkit.models.layers import BatchNormalization
+
     config, manifest, devices = session.config, session.manifest, session.devices
     total_steps = config.run.train_steps
     lines = [devices.banner] if devices.banner else []

@@ -64,20 +64,20 @@ class Freezing:
     def __bool__(self) -> bool:
         return bool(self.stages)
 
-    def thawed(self, number: int) -> int:
-        """Return how many of ``stages`` are unfrozen when step ``number`` (from 0) begins."""
-        return min(number // self._every, len(self.stages)) if self._every else 0
+    def thawed(self, step_index: int) -> int:
+        """Return how many of ``stages`` are unfrozen when step ``step_index`` begins."""
+        return min(step_index // self._every, len(self.stages)) if self._every else 0
 
-    def at(self, number: int) -> Frozen:
-        """Return the names of the layers that step ``number`` (from 0) does not train."""
-        kept = self.stages[: len(self.stages) - self.thawed(number)]
+    def at(self, step_index: int) -> Frozen:
+        """Return the names of the layers that step ``step_index`` does not train."""
+        kept = self.stages[: len(self.stages) - self.thawed(step_index)]
         return frozenset().union(*(names for _, names in kept))
 
-    def thaws_at(self, number: int) -> str | None:
-        """Return the stage that is unfrozen at step ``number`` (from 0); None if none is."""
-        if number == 0 or self.thawed(number) == self.thawed(number - 1):
+    def thaws_at(self, step_index: int) -> str | None:
+        """Return the stage that is unfrozen at step ``step_index``; None if none is."""
+        if step_index == 0 or self.thawed(step_index) == self.thawed(step_index - 1):
             return None
-        return self.stages[-self.thawed(number)][0]
+        return self.stages[-self.thawed(step_index)][0]
 
     def describe(self, total_steps: int) -> str:
         """Return a line that says what is frozen and until when."""

@@ -55,7 +55,7 @@ def test_a_place_that_holds_something_else_is_refused_before_data_are_prepared(t
         (["--workers", "0"], {}, "--workers is 0"),
         (["--workers", "3"], {}, "allowed: multiples of 3"),
         (["--ps", "1"], {"sync": True}, "--ps is 1 with --sync"),
-        (["--workers", "2"], {"worker_hosts": "a:1,b:1"}, "the launcher names the tasks"),
+        (["--workers", "2"], {"worker_hosts": "a:1,b:1"}, "the launcher sets it for each task"),
         (["--max-restarts", "-1"], {}, "--max-restarts is -1"),
         (["--workers", "2"], {"bind": "no.such.host.invalid"}, "no.such.host.invalid"),
         (["--workers", "2"], {"num_layers": 9}, "--num-layers is 9"),

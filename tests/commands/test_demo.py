@@ -157,8 +157,8 @@ def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, shapes, tm
         "log_every_steps": 1,
         "validate_every_steps": 0,
     }
-    run = f"run_demo(parameters={parameters!r})"
-    program = f"import sys; from labkit.commands.demo import run_demo; sys.exit({run})"
+    call = f"run_demo(parameters={parameters!r})"
+    program = f"import sys; from labkit.commands.demo import run_demo; sys.exit({call})"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,

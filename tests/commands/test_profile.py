@@ -10,6 +10,7 @@ from labkit.analysis import profile as profiling
 from labkit.analysis.profile import Profile
 from labkit.analysis.trace import KINDS, KindTime, StepTimes
 from labkit.commands import main as cli
+from labkit.training import plan
 
 PROFILE = Profile(
     model="resnet20",
@@ -120,7 +121,7 @@ def test_a_task_of_a_cluster_is_not_profiled(asked, capsys, monkeypatch):
 
 def test_what_can_be_refused_without_tensorflow_is(tmp_path, shapes_dir, monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(profiling, "import_tensorflow", lambda: pytest.fail("TensorFlow was imported"))
+    monkeypatch.setattr(plan, "import_tensorflow", lambda: pytest.fail("TensorFlow was imported"))
     (tmp_path / "file").write_text("")
     data = ["--data-dir", str(shapes_dir)]
     for flags, word in (

@@ -87,7 +87,7 @@ def test_a_task_that_is_not_in_the_cluster_is_refused(cluster, job, index, part,
 
 
 def test_the_command_line_trains_nothing_with_an_incomplete_tf_config(monkeypatch, capsys):
-    monkeypatch.setattr(train, "_train_as", lambda *given: pytest.fail("it trains"))
+    monkeypatch.setattr(train, "train_as", lambda *given: pytest.fail("it trains"))
     monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "worker", "index": 1}}')
     assert cli.main(["train", "--sync"]) == 2
     assert "names the task worker:1, but no cluster" in capsys.readouterr().err

@@ -53,10 +53,10 @@ def test_each_parameter_is_a_flag_with_its_type_and_a_comment():
         assert annotation == (f"Optional[{kind}]" if fields[name].optional else kind)
 
 
-def test_papermill_knows_every_parameter_of_the_cell_and_of_the_readme():
+def test_papermill_knows_every_parameter_of_the_cell_and_of_the_documents():
     known = papermill.inspect_notebook(str(NOTEBOOK))
     assert set(known) == set(DEFAULTS)
-    used = re.findall(r"papermill .*", (NOTEBOOK.parents[1] / "README.md").read_text())
+    used = re.findall(r"papermill .*", (NOTEBOOK.parents[1] / "docs" / "quick-start.md").read_text())
     names = {name for line in used for name in re.findall(r" -p (\w+)", line)}
     assert {"num_gpus", "num_layers", "strategy"} <= names <= set(known)
 

@@ -64,8 +64,8 @@ def test_what_papermill_wrote_is_not_collected_unless_it_is_named(notebooks):
     assert collected(notebooks, "out.ipynb") == {"out.ipynb"}
 
 
-def test_git_ignores_what_the_readme_makes_papermill_write():
-    text = (FOLDER.parent / "README.md").read_text()
+def test_git_ignores_what_the_documented_command_makes_papermill_write():
+    text = (FOLDER.parent / "docs" / "quick-start.md").read_text()
     assert "papermill train.ipynb out.ipynb" in text
     assert "/notebooks/out*.ipynb" in (FOLDER.parent / ".gitignore").read_text().splitlines()
 

@@ -13,6 +13,7 @@ from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.errors import InputError
+from labkit.quiet_import import import_tensorflow
 from labkit.training.plan import RunPlan, data_directory, decide_devices, plan_run
 
 __all__ = ["check_networks", "main"]
@@ -27,6 +28,7 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
 
     Raises InputError, which names the model, for the first network that can't be trained.
     """
+    import_tensorflow()
     from labkit.training.initial_weights import prepare_transfer
     from labkit.training.session import build_network
 
