@@ -3,6 +3,7 @@
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
 from labkit.errors import InputError
+from labkit.training.checks import check_together
 
 __all__ = ["CLUSTER_FLAGS", "check_replicas", "train_arguments"]
 
@@ -54,5 +55,5 @@ def check_replicas(config: Config, tasks: int, gpus_per_task: int, ps: int) -> N
             f"--num-gpus is {devices}, but each process gets only {gpus_per_task}; leave it out, or request "
             "more from the launcher (slurm: --gpus-per-task, kubernetes: --gpus)"
         )
-    if not ps:
-        config.check_replicas(tasks * max(1, gpus_per_task if devices is None else devices))
+    local = max(1, gpus_per_task if devices is None else devices)
+    check_together(config, num_workers=tasks, asynchronous=ps > 0, num_local_replicas=local)

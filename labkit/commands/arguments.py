@@ -11,10 +11,10 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from labkit.commands.spellings import INSTEAD
 from labkit.config import Config, fields_by_name
 from labkit.config.fields import GROUPS, FieldInfo
 from labkit.config.presets import preset_values
+from labkit.config.spellings import INSTEAD
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 

@@ -14,13 +14,12 @@ from labkit.commands import Run
 from labkit.commands.arguments import Parser, seconds
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, RunLock, Status
+from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import find_run
 
 __all__ = ["declare_delete", "declare_resume", "declare_stop"]
 
 LOCKS = (".launcher", ".lock")  # who starts the tasks of a cluster goes before the task that writes the run
-
-ASKED = ".stop"  # in the run directory: the process that was asked to stop
 
 
 def _add_run(parser: Parser) -> None:
@@ -59,7 +58,7 @@ def _stop(options: argparse.Namespace) -> int:
             print(f"process {process} still trains {run.name}; labkit stop {options.run} waits again")
             return 1
         time.sleep(0.1)
-    (run.path / ASKED).unlink(missing_ok=True)
+    (run.path / STOP_REQUEST).unlink(missing_ok=True)
     status = run.read_status()
     hint = "" if status and status.state == "finished" else f"; labkit resume {options.run} continues it"
     print(f"{run.name}: {_standing(status)}{hint}")
@@ -68,13 +67,19 @@ def _stop(options: argparse.Namespace) -> int:
 
 def _ask(run: RunDirectory, process: int) -> str:
     """Send SIGTERM, once: a second one would end the training without saving. Returns what was done."""
-    asked = run.path / ASKED
+    asked = run.path / STOP_REQUEST
     if asked.is_file() and asked.read_text() == str(process):
         return f"process {process} was asked before and is stopping"
     if not _takes_sigterm(process):
         return f"process {process} takes no further request; it may be stopping already"
     asked.write_text(str(process))
-    os.kill(process, signal.SIGTERM)
+    try:
+        os.kill(process, signal.SIGTERM)
+    except ProcessLookupError:
+        return f"process {process} has ended"
+    except PermissionError:
+        asked.unlink()
+        raise InputError(f"process {process} belongs to another user; ask its owner to stop it") from None
     return f"asked process {process} to save and stop"
 
 
@@ -229,7 +234,7 @@ def _confirmed(run: RunDirectory, status: Status | None) -> bool:
 
 def _remove_empty(run: RunDirectory) -> None:
     """Remove locks, unfinished files, and then each of the run's folders that is empty."""
-    for path in (*(run.path / name for name in (*LOCKS, ASKED)), *run.path.glob(".*.tmp")):
+    for path in (*(run.path / name for name in (*LOCKS, STOP_REQUEST)), *run.path.glob(".*.tmp")):
         if path.is_file():
             path.unlink()
     for folder in (run.events_path, run.checkpoints_path, run.path):

@@ -1,7 +1,6 @@
 """``labkit profile``: where the time of a training step goes, and how near it comes to the machine's best."""
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
@@ -67,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_alone(config: Config) -> None:
-    """Raise InputError for a run directory, initial weights or a cluster."""
+    """Raise InputError for a run directory or initial weights."""
     if config.run.job_dir is not None:
         raise InputError(
             f"--job-dir is {config.run.job_dir!r}, but labkit profile writes no run; leave it out, "
@@ -77,14 +76,6 @@ def _check_alone(config: Config) -> None:
         raise InputError(
             f"--start-from is {config.transfer.start_from!r}, but a step takes as long whatever the weights "
             "are; leave it out"
-        )
-    from labkit.distributed.tf_config import find_task
-
-    task = find_task(config.distribution, os.environ)
-    if task is not None:
-        raise InputError(
-            f"this process is {task.name} of a cluster, but labkit profile measures one process; "
-            "unset TF_CONFIG and leave out --worker-hosts and --ps-hosts"
         )
 
 

@@ -18,7 +18,6 @@ from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.strategies import make_multi_worker_strategy, make_parameter_server_strategy
 from labkit.distributed.task import ClusterTask, split_address
-from labkit.distributed.tf_compat import check_versions
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, process_alive
@@ -73,7 +72,6 @@ class Membership:
         Returns None where a stop was asked for meanwhile. Raises PeerLost that names who didn't appear.
         """
         import_tensorflow()
-        check_versions()
         listen_on(self._config.bind)
         self._peers.tell(message=self._agreement)
         self._peers.start()

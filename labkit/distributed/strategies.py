@@ -17,14 +17,14 @@ from labkit.distributed.tf_compat import (
 __all__ = ["make_multi_worker_strategy", "make_parameter_server_strategy", "placed_variables"]
 
 
-def make_multi_worker_strategy(task: ClusterTask, plan: Devices) -> tf.distribute.Strategy:
+def make_multi_worker_strategy(task: ClusterTask, devices: Devices) -> tf.distribute.Strategy:
     """Start this worker's server and return the strategy over all workers' devices.
 
     Must be called before the first operation of this process.
 
     Args:
         task: of a synchronous cluster.
-        plan: this process's devices; every worker has the same number.
+        devices: of this process; every worker has the same number.
 
     Raises PeerLost if another process uses the task's port.
     """
@@ -32,16 +32,16 @@ def make_multi_worker_strategy(task: ClusterTask, plan: Devices) -> tf.distribut
         tf.train.ClusterSpec({job: list(addresses) for job, addresses in task.jobs.items()}),
         task_type=task.job_name,
         task_id=task.task_index,
-        num_accelerators={"GPU": plan.num_local_replicas} if plan.kind == "GPU" else {},
+        num_accelerators={"GPU": devices.num_local_replicas} if devices.kind == "GPU" else {},
         rpc_layer="grpc",
     )
     ring = tf.distribute.experimental.CommunicationImplementation.RING
     automatic = tf.distribute.experimental.CommunicationImplementation.AUTO
     options = tf.distribute.experimental.CommunicationOptions(
-        implementation=automatic if plan.kind == "GPU" else ring
+        implementation=automatic if devices.kind == "GPU" else ring
     )
     with (
-        local_cpu_replicas(plan.num_local_replicas if plan.kind == "CPU" else 0),
+        local_cpu_replicas(devices.num_local_replicas if devices.kind == "CPU" else 0),
         without_coordination_service(),
     ):
         try:

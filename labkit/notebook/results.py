@@ -11,7 +11,7 @@ from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.cluster import subreaper
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.notebook.session import Prepared, banner_html
+from labkit.notebook.prepared import Prepared, banner_html
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics

@@ -20,7 +20,7 @@ from labkit.training.plan import TrainResult, plan_run
 
 if TYPE_CHECKING:
     from labkit.notebook.parameters import Parameters
-    from labkit.notebook.session import Prepared
+    from labkit.notebook.prepared import Prepared
 
 __all__ = ["train", "train_by_cluster"]
 
@@ -36,7 +36,7 @@ def train(prepared: "Prepared", parameters: "Parameters") -> TrainResult:
     """
     if parameters.cluster is not None:
         return train_by_cluster(prepared.config, parameters.cluster, overwrite=parameters.overwrite)
-    return prepared.plan.train()
+    return prepared.plan.looked_up_again().train()
 
 
 def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool = False) -> TrainResult:

@@ -8,7 +8,10 @@ from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
 
-__all__ = ["check_disk_space", "check_writable", "discard", "holds_something_else"]
+__all__ = ["STOP_REQUEST", "check_disk_space", "check_writable", "discard", "holds_something_else"]
+
+
+STOP_REQUEST = ".stop"  # names the process that ``labkit stop`` asked to stop
 
 
 def check_writable(path: Path, flag: str) -> None:
@@ -45,6 +48,7 @@ def holds_something_else(run: RunDirectory) -> bool:
     ours = {
         ".lock",
         ".launcher",
+        STOP_REQUEST,
         "cluster",
         run.log_path.name,
         run.events_path.name,
@@ -70,6 +74,7 @@ def discard(run: RunDirectory) -> None:
         run.environment_path,
         run.log_path,
         run.transfer_path,
+        run.path / STOP_REQUEST,
         run.config_path,
     ):
         path.unlink(missing_ok=True)

@@ -1,13 +1,15 @@
-"""What can't be trained: checks of a configuration against its data set and its cluster. Pure functions."""
+"""What can't be trained: checks of a configuration against its data set, devices and cluster."""
 
 import ipaddress
+import os
 
 from labkit.config import Config, DataConfig
 from labkit.data.manifest import MULTI_LABEL, Manifest
 from labkit.distributed.task import ClusterTask, split_address
+from labkit.distributed.tf_config import find_task
 from labkit.errors import InputError
 
-__all__ = ["check_cluster", "check_fits", "check_layout", "check_targets"]
+__all__ = ["check_cluster", "check_fits", "check_layout", "check_targets", "check_together", "refuse_cluster"]
 
 
 def check_targets(config: Config, manifest: Manifest | None = None) -> None:
@@ -67,6 +69,16 @@ def check_layout(
         raise InputError(f"--xla needs one replica per process; here: {reason}; leave --xla out")
 
 
+def refuse_cluster(config: Config) -> None:
+    """Raise InputError if the environment or the flags make this process a task of a cluster."""
+    task = find_task(config.distribution, os.environ)
+    if task is not None:
+        raise InputError(
+            f"this process is {task.name} of a cluster, but trains alone here; unset TF_CONFIG and leave out "
+            "--worker-hosts and --ps-hosts, or start each task with labkit train"
+        )
+
+
 def check_cluster(config: Config, task: ClusterTask) -> None:
     """Raise InputError where the cluster of ``task`` can't train ``config``."""
     host, bind = split_address(task.address)[0], config.distribution.bind
@@ -77,14 +89,25 @@ def check_cluster(config: Config, task: ClusterTask) -> None:
             "code on it: see docs/clusters.md)"
         )
     asynchronous = task.asynchronous_by_default and not config.distribution.sync
-    check_layout(
-        config,
-        num_local_replicas=max(1, config.distribution.num_gpus or 1) if not asynchronous else 1,
-        num_workers=task.num_workers if not asynchronous else 1,
-        asynchronous=asynchronous,
-    )
+    check_together(config, num_workers=1 if asynchronous else task.num_workers, asynchronous=asynchronous)
+
+
+def check_together(
+    config: Config, *, num_workers: int, asynchronous: bool, num_local_replicas: int | None = None
+) -> None:
+    """Raise InputError where the processes of a cluster can't train ``config`` together.
+
+    Args:
+        config: of the training.
+        num_workers: processes that train synchronously; of no effect on asynchronous training.
+        asynchronous: whether there are parameter servers.
+        num_local_replicas: of each process; None: those that ``--num-gpus`` names, or one.
+    """
+    local = max(1, config.distribution.num_gpus or 1) if num_local_replicas is None else num_local_replicas
     if asynchronous:
         _check_asynchronous(config)
+        local = num_workers = 1
+    check_layout(config, num_local_replicas=local, num_workers=num_workers, asynchronous=asynchronous)
 
 
 def _check_asynchronous(config: Config) -> None:

@@ -25,7 +25,13 @@ from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.metrics import MetricsReader, selection_metric
-from labkit.training.checks import check_cluster, check_fits, check_layout, check_targets
+from labkit.training.checks import (
+    check_cluster,
+    check_fits,
+    check_layout,
+    check_targets,
+    refuse_cluster,
+)
 from labkit.transfer.source import find_weight_source
 
 if TYPE_CHECKING:
@@ -74,7 +80,7 @@ class RunPlan:
     """What this process is going to do.
 
     Attributes:
-        config: resolved: data set, input path and directories are named in it.
+        config: resolved: it names the data set, and for a run also input path and directories.
         manifest: the prepared data set.
         run: the run directory; None for measurements, which write no run.
         found: what ``run`` holds: ``new``, ``resumable`` or ``finished``.
@@ -82,7 +88,7 @@ class RunPlan:
         data_note: the line that says which data set was chosen, and why.
         task: this process's place in a cluster; None without one.
         overwrite: whether to discard the run that is there.
-        devices: where this process's replicas are; None until they are decided (``on_devices``).
+        devices: where this process's replicas are; None where this process computes nothing.
         data_format: ``channels_last`` or ``channels_first``, decided with the devices.
     """
 
@@ -125,10 +131,10 @@ class RunPlan:
 
         return evaluate_checkpoint(self, split, checkpoint)
 
-    def on_devices(self) -> "RunPlan":
-        """Return the same with devices and data format decided; see ``decide_devices``."""
-        devices, data_format = decide_devices(self.config, self.task)
-        return replace(self, devices=devices, data_format=data_format)
+    def looked_up_again(self) -> "RunPlan":
+        """Return the same with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
+        _, _, found = place_run(self.config, self.manifest, overwrite=self.overwrite)
+        return replace(self, found=found)
 
     def on_one_device(self, *, num_gpus: int = 1) -> "RunPlan":
         """Return the same on one device: a GPU where one is found and ``num_gpus`` is 1, else the CPU."""
@@ -137,7 +143,8 @@ class RunPlan:
 
         here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
         config = self.config.replace(here | {"num_gpus": min(num_gpus, num_gpus_found())})
-        return replace(self, config=config, task=None).on_devices()
+        devices, data_format = decide_devices(config)
+        return replace(self, config=config, task=None, devices=devices, data_format=data_format)
 
 
 def plan_run(
@@ -163,9 +170,11 @@ def plan_run(
 
     Raises InputError for whatever can't be trained, before anything is written.
     """
-    launches = bool(cluster)
+    launches, decided = bool(cluster), None
     asked_for, note = config.data.dataset, ""
-    if task is not None:
+    if task is None:
+        refuse_cluster(config)
+    else:
         check_cluster(config, task)
         if not launches:
             _refuse_overwrite(overwrite)
@@ -175,18 +184,23 @@ def plan_run(
     if manifest is None:
         if has_run and config.run.job_dir is not None:
             check_place(config, RunDirectory(config.run.job_dir))
-        if uses_devices:  # too few GPUs, say, are refused before minutes of download
-            decide_devices(config, task)
+        if uses_devices:  # so that too few GPUs, for example, are refused before minutes of download
+            decided = decide_devices(config, task)
         import_tensorflow()
         manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
     run, found = None, "new"
     check_fits(config.data, manifest)
     if has_run:
         config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
+    else:
+        config = config.replace({"dataset": manifest.dataset})
     if found != "finished":
-        _check_shards(config, manifest)
+        _check_shards(manifest)
     plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite)
-    return plan.on_devices() if uses_devices and found != "finished" else plan
+    if not uses_devices or found == "finished":
+        return plan
+    devices, data_format = decided or decide_devices(config, task)
+    return replace(plan, devices=devices, data_format=data_format)
 
 
 def plan_evaluation(
@@ -283,7 +297,7 @@ def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | 
     return None, ""
 
 
-def _check_shards(config: Config, manifest: Manifest) -> None:
+def _check_shards(manifest: Manifest) -> None:
     damaged = verify_shards(manifest)
     if damaged:
         raise InputError(
@@ -302,7 +316,10 @@ def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[De
     """
     import_tensorflow()
     from labkit.distributed.devices import check_precision, choose_data_format, configure_tensorflow
+    from labkit.distributed.tf_compat import check_versions
 
+    if task is not None:
+        check_versions()
     devices = configure_tensorflow(config.distribution, deterministic=config.run.deterministic, task=task)
     check_layout(
         config,

@@ -9,9 +9,9 @@ import pytest
 from labkit.commands import COMMANDS
 from labkit.commands import main as cli
 from labkit.commands.arguments import Parser, add_training_flags
-from labkit.commands.spellings import INSTEAD
 from labkit.config import fields_by_name
 from labkit.config.fields import GROUPS
+from labkit.config.spellings import INSTEAD
 from labkit.training import plan
 
 FIELDS = fields_by_name().values()

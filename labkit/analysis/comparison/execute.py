@@ -16,7 +16,7 @@ from labkit.analysis.comparison.files import (
     request_path,
 )
 from labkit.analysis.comparison.processes import run_to_end
-from labkit.analysis.comparison.trials import Plan, Trial
+from labkit.analysis.comparison.trials import ComparisonPlan, Trial
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.errors import InputError
@@ -25,7 +25,7 @@ from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 __all__ = ["Execution", "check_command", "check_new", "measure_command", "prepare_data_set", "train_command"]
 
 BAD_INPUT = 2
-PREPARE = (sys.executable, "-m", "labkit.analysis.comparison.prepare")
+PREPARE = (sys.executable, "-m", "labkit.analysis.comparison.child")
 STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 
@@ -41,7 +41,7 @@ def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
         raise InputError(f"the data set could not be prepared ({ended}); see labkit data prepare --help")
 
 
-def check_new(plan: Plan, signals: Sequence[int]) -> int:
+def check_new(plan: ComparisonPlan, signals: Sequence[int]) -> int:
     """Check the network of each model that has a new training, in a child process.
 
     Returns 0, or 2 if a network can't be trained as asked; the child process has printed the reason. Raises
@@ -73,7 +73,7 @@ class Execution:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ComparisonPlan,
         signals: Sequence[int],
         say: Callable[[str], None],
         *,

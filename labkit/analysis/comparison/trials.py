@@ -3,7 +3,6 @@
 Doesn't import TensorFlow.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +17,13 @@ from labkit.config import Config
 from labkit.config.architectures import parse_model_name
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
-from labkit.distributed.tf_config import find_task
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
+from labkit.training.checks import refuse_cluster
 from labkit.training.plan import place_run, plan_run, prepared_data_set
 
-__all__ = ["Plan", "Trial", "default_output", "plan_comparison"]
+__all__ = ["ComparisonPlan", "Trial", "default_output", "plan_comparison"]
 
 # Files that a comparison may have left in its directory without a comparison.json.
 _OURS = re.compile(r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?")
@@ -46,7 +45,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """All trainings of a comparison in order: first seed 0 of every model, then seed 1 of every model.
 
     When a comparison is interrupted, the models therefore have the same number of seeds, give or take one.
@@ -69,7 +68,7 @@ def plan_comparison(
     output: str | None = None,
     *,
     prepare: Callable[[Config], None],
-) -> Plan:
+) -> ComparisonPlan:
     """Decide on every training of a comparison.
 
     Args:
@@ -113,7 +112,7 @@ def plan_comparison(
     if pending:
         plan_run(pending[0].config, uses_devices=False)  # checks the batch size and the data
     named = config.data.data_dir if values.get("data_dir") is not None else None
-    return Plan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
+    return ComparisonPlan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
 
 
 def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> dict[str, Config]:
@@ -134,12 +133,7 @@ def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> di
             configs[name] = Config.from_flat({**values, **by_name[name]})
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
-    task = find_task(configs[models[0]].distribution, os.environ)
-    if task is not None:
-        raise InputError(
-            f"TF_CONFIG makes this process {task.name} of a cluster; a comparison trains in one process: "
-            "unset it"
-        )
+    refuse_cluster(configs[models[0]])
     return configs
 
 

@@ -10,6 +10,7 @@ from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
 from labkit.quiet_import import import_tensorflow
+from labkit.training.checks import check_together
 from labkit.training.plan import RunPlan, decide_devices, plan_run
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def banner_html(banner: str) -> str:
 def prepare(parameters: Parameters) -> Prepared:
     """Choose the devices, the data set and the run directory.
 
-    Devices come first, because TensorFlow must know them before its first operation. If ``job_dir`` holds a
+    If ``job_dir`` holds a
     run to resume, ``dataset=auto`` means that run's data set.
 
     Raises InputError if the parameters can't be run on this machine.
@@ -115,6 +116,12 @@ def _devices_of_cluster(config: Config, cluster: LocalCluster) -> "Devices":
         devices = replace(devices, asynchronous_workers=cluster.workers, num_ps=cluster.ps)
     else:
         devices = replace(devices, num_workers=cluster.workers)
+    check_together(
+        config,
+        num_workers=cluster.workers,
+        asynchronous=cluster.asynchronous,
+        num_local_replicas=devices.num_local_replicas,
+    )
     check_precision(config.model, devices)
     here = {"num_gpus": 0, "variable_strategy": "CPU", "deterministic": False, "xla": False}
     if devices.kind == "GPU":  # this process's CPU says nothing about their GPUs
