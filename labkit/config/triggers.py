@@ -40,7 +40,7 @@ class Triggers:
     def first(self, step: int, last: int) -> int:
         """Return the first step after ``step`` with something due; ``last``, or the end, if none has."""
         last = min(last, self.run.train_steps)
-        for number in range(step + 1, last):
-            if self.validation(number) or self.checkpoint(number):
-                return number
+        for later in range(step + 1, last):
+            if self.validation(later) or self.checkpoint(later):
+                return later
         return last

@@ -347,4 +347,7 @@ def test_trainings_that_the_tasks_cannot_share():
         render_batch_script(config.replace({"sync": True}), BatchOptions(nodes=3, ps=1))
     with pytest.raises(InputError, match="--ps is 2 of 3 tasks"):
         render_batch_script(config, BatchOptions(nodes=3, ps=2))
+    for values, words in (({"xla": True}, "--xla needs"), ({"optimizer": "muon"}, "--optimizer is muon")):
+        with pytest.raises(InputError, match=words):
+            render_batch_script(config.replace(values), BatchOptions(nodes=3, ps=1))
     assert "--ps 1" in render_batch_script(config, BatchOptions(nodes=3, ps=1))

@@ -77,3 +77,19 @@ def test_a_step_that_failed_by_itself_is_not_made_again(make_engine):
     with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
         engine.next_step()
     assert sorted(scheduled) == [0, 1, 2, 3]
+
+
+def test_no_step_starts_while_the_loop_pauses(make_engine):
+    engine, scheduled = make_engine(100)
+    assert engine.is_idle()
+    engine.next_step()
+    under_way = len(scheduled) - 1
+    assert under_way > 0 and not engine.is_idle()
+    with pytest.raises(RuntimeError, match="still under way"):
+        engine.settle()
+    for _ in range(under_way):
+        assert not engine.is_idle()
+        engine.next_step(start_more=False)
+    assert engine.is_idle() and len(scheduled) == under_way + 1
+    engine.next_step()
+    assert len(scheduled) > under_way + 1

@@ -1,13 +1,16 @@
 """Which run directories are taken and which are refused; nothing here writes."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from labkit.config import Config
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.disk import discard
+from labkit.training import plan
 from labkit.training.plan import place_run
 from tests.tiny import prepare_tiny
 
@@ -111,3 +114,68 @@ def test_a_damaged_configuration_is_one_line(run, content, manifest):
         place_run(config(run.path), manifest)
     assert "\n" not in str(refusal.value)
     assert str(run.config_path) in str(refusal.value)
+
+
+# ---- the whole plan --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def steps(monkeypatch) -> list[str]:
+    """The slow steps of a plan, in the order in which they are taken; none of them is real."""
+    taken: list[str] = []
+    devices = SimpleNamespace(banner="")
+    monkeypatch.setattr(plan, "import_tensorflow", lambda: taken.append("tensorflow"))
+    monkeypatch.setattr(
+        plan, "decide_devices", lambda *_: taken.append("devices") or (devices, "channels_last")
+    )
+    return taken
+
+
+def test_devices_and_place_are_looked_at_before_a_data_set_is_made(steps, tmp_path, manifest, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        plan, "resolve", lambda *_, **__: steps.append("data") or (manifest, "data set: shapes")
+    )
+    planned = plan.plan_run(Config.from_flat({"train_batch_size": 20}))
+    assert steps == ["devices", "tensorflow", "data"], "and the devices are decided once"
+    assert (planned.config.data.dataset, planned.asked_for, planned.found) == ("shapes", "auto", "new")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("mine")
+    steps.clear()
+    with pytest.raises(InputError, match="neither empty nor a run"):
+        plan.plan_run(config(tmp_path / "full", train_batch_size=20))
+    assert steps == []
+
+
+def test_a_finished_run_is_found_without_tensorflow(steps, run, manifest):
+    run.write_status(Status("finished", step=10, total_steps=10))
+    wanted = config(run.path, data_dir=str(manifest.directory.parent), train_batch_size=128)
+    assert plan.plan_run(wanted).found == "finished"
+    assert steps == []
+
+
+def test_a_task_never_prepares_data(steps, tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    task = ClusterTask({"worker": ("127.0.0.1:1", "127.0.0.1:2")}, "worker", 0)
+    with pytest.raises(InputError, match="in a cluster prepare it first: labkit data prepare"):
+        plan.plan_run(Config.from_flat({"sync": True}), task=task)
+    assert steps == []
+
+
+@pytest.mark.parametrize("by", ["flags", "TF_CONFIG"])
+def test_whoever_trains_alone_refuses_to_be_a_task(by, steps, monkeypatch):
+    values = {"sync": True}
+    if by == "flags":
+        values |= {"worker_hosts": "127.0.0.1:1,127.0.0.1:2", "job_name": "worker", "task_index": 0}
+    else:
+        cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+        task = {"type": "worker", "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    with pytest.raises(InputError, match="this process is worker:0 of a cluster, but trains alone here"):
+        plan.plan_run(Config.from_flat(values))
+    assert steps == []
+
+
+def test_a_measurement_names_its_data_set_too(steps, manifest):
+    wanted = Config.from_flat({"data_dir": str(manifest.directory.parent), "train_batch_size": 20})
+    assert plan.plan_run(wanted, has_run=False).config.data.dataset == "shapes"
