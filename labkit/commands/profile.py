@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_alone(config: Config) -> None:
-    """Raise InputError for a run directory or initial weights."""
+    """Raise InputError for a run directory, initial weights or a cluster."""
     if config.run.job_dir is not None:
         raise InputError(
             f"--job-dir is {config.run.job_dir!r}, but labkit profile writes no run; leave it out, "
@@ -77,6 +77,9 @@ def _check_alone(config: Config) -> None:
             f"--start-from is {config.transfer.start_from!r}, but a step takes as long whatever the weights "
             "are; leave it out"
         )
+    from labkit.training.checks import refuse_cluster
+
+    refuse_cluster(config)
 
 
 def _print_times(profile: "Profile") -> None:

@@ -26,7 +26,7 @@ GOLDEN_COMMANDS = {
     "--memory 64G --partition gpu --account lab --time-limit 1-00:00:00 --signal-seconds 300 --job-name deep "
     "--labkit labkit -- train --sync --num-layers 56 --eval-batch-size 80 --job-dir 'runs/deep net'",
     "async.sbatch": "labkit cluster slurm --nodes 1 --tasks-per-node 4 --ps 1 --max-restarts 0 "
-    "--labkit labkit -- train --dataset shapes --num-layers 8 --deterministic",
+    "--labkit labkit -- train --dataset shapes --num-layers 8 --nesterov",
 }
 
 
