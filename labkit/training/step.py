@@ -54,7 +54,7 @@ def make_train_step(
 
     @tf.function(jit_compile=True, autograph=False) if xla else lambda function: function
     def loss_and_gradients(images, labels):
-        # Watching only trained weights keeps operations of frozen layers off the tape.
+        # The tape then doesn't record operations that depend only on frozen weights.
         tape = tf.GradientTape(watch_accessed_variables=False)
         with tape, recorded_batch_statistics(held_norms) as recorded:
             tape.watch(weights)
