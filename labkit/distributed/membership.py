@@ -155,8 +155,8 @@ class Membership:
         """Return whether this task was asked to stop while it waits for the others.
 
         Raises PeerLost if another task on this host has started and ended: a synchronous worker isn't
-        restarted alone. With parameter servers, lost tasks are replaced. The end of a task on another host
-        shows only through the time limit.
+        restarted alone. With parameter servers, lost tasks are replaced. If a task on another host ends, only
+        the time limit reveals it.
         """
         for heartbeat in () if self.asynchronous else self._gone(self._peers.heartbeats()):
             if heartbeat.incarnation not in self._earlier:

@@ -1,4 +1,4 @@
-"""Histograms, graph and images for TensorBoard, written only when asked for."""
+"""Histograms, graph and images for TensorBoard, written only if requested."""
 
 from typing import Any
 

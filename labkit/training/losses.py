@@ -21,7 +21,7 @@ def softmax_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing
         logits: float [batch, num_classes].
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al., 2016, section 7).
 
-    Raises ValueError where targets and logits don't fit together.
+    Raises ValueError if targets and logits don't match in shape or dtype.
     """
     targets, logits = tf.convert_to_tensor(targets), tf.convert_to_tensor(logits)
     labels = targets.dtype.is_integer and targets.shape.rank == 1
@@ -51,7 +51,7 @@ def sigmoid_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing
         logits: float [batch, num_classes].
         label_smoothing: moves each target towards one half: t becomes (1 - smoothing) t + smoothing / 2.
 
-    Raises ValueError where targets and logits don't fit together.
+    Raises ValueError if targets and logits don't match in shape or dtype.
     """
     targets, logits = tf.convert_to_tensor(targets), tf.convert_to_tensor(logits)
     _check_fit("sigmoid_cross_entropy", targets.shape.rank == 2, "[batch, num_classes]", targets, logits)

@@ -270,7 +270,7 @@ def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | 
     if manifest is not None:
         return manifest, note
     if dataset == "cifar10":
-        load_manifest(data_dir, dataset)  # raises, with what to do
+        load_manifest(data_dir, dataset)  # raises an error that says what to do
     option = "" if dataset == "auto" else f" --dataset {dataset}"
     way_out = f"labkit data prepare --data-dir {data_dir}{option}"
     if is_named:

@@ -348,7 +348,7 @@ def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: A
     """Return the compiled ``train_step``, which returns the metrics and the seconds of gradient exchange.
 
     The seconds are float64: 0 for one replica, and NaN for several with ``deterministic``, where TensorFlow
-    has no clock. With parameter servers they are those of ``make_asynchronous_step``.
+    refuses to read the clock. With parameter servers they are those of ``make_asynchronous_step``.
     """
     config, devices = plan.config, plan.devices
     assert devices is not None
