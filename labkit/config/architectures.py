@@ -1,6 +1,6 @@
-"""The known architectures and models by name: what a configuration may ask for, without TensorFlow.
+"""The architectures and models that a configuration may name, declared without TensorFlow.
 
-``registry.BUILDERS`` builds what is declared here.
+``registry.BUILDERS`` builds them.
 """
 
 import difflib
@@ -53,10 +53,11 @@ class Architecture:
     """A family of networks.
 
     Args:
-        name: as ``--model`` takes it.
-        summary: what it is, in a line.
+        name: the value of ``--model``.
+        summary: a one-line description.
         paper: where it was published.
-        depths: by residual block. Where there are two, ``--block`` and ``--resnet-version`` may be chosen.
+        depths: allowed depths by residual block. If there are two blocks, ``--block`` and
+            ``--resnet-version`` may be chosen.
         has_width_factor: whether ``--width-factor`` may be chosen.
     """
 
@@ -91,7 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "se_resnet",
-            "resnet whose blocks weigh their channels by what the whole image holds",
+            "resnet whose blocks scale each channel by a weight computed from the whole image",
             "Hu et al. 2017, arXiv:1709.01507",
             _residual(20, 29),
         ),
@@ -116,7 +117,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "fast",
-            "few wide layers behind a whitening convolution, for short trainings",
+            "few wide layers after a whitening convolution, for short training runs",
             "Jordan 2024, arXiv:2404.00498",
             {"basic": Depths(8, listed=(8,))},
             has_width_factor=True,
@@ -137,15 +138,16 @@ APPLICATIONS = ("MobileNetV2", "ResNet50V2", "DenseNet121")
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model that people know by name.
+    """A well-known model.
 
     Args:
-        name: as ``parse_model_name`` takes it.
+        name: a name that ``parse_model_name`` accepts.
         parameters: trainable weights of the network for images of 32x32x3 pixels and 10 classes.
         multiply_adds: of one image's forward pass, in convolutions and dense layers.
-        receptive_field: side, in pixels, of what one place of the last convolution or pool depends on.
-        accuracy: published, on CIFAR-10's test images, from 0 to 1.
-        source: of the accuracy.
+        receptive_field: side, in pixels, of the input region that one position of the last convolution or
+            pool depends on.
+        accuracy: published accuracy on CIFAR-10's test images, from 0 to 1.
+        source: where the accuracy was published.
     """
 
     name: str
@@ -197,7 +199,7 @@ KNOWN_MODELS = (
 
 
 def default_depth(model: str, block: str) -> int:
-    """Return the depth of an architecture where nobody names one."""
+    """Return the default depth of an architecture."""
     depths = ARCHITECTURES[model].depths
     return depths.get(block, depths["basic"]).default
 
@@ -205,10 +207,10 @@ def default_depth(model: str, block: str) -> int:
 def resolved_depth(
     model: str, num_layers: int | None, *, resnet_version: int, block: str, width_factor: float
 ) -> int:
-    """Return the depth of a network; None for ``num_layers`` means the architecture's own.
+    """Return the depth of a network; ``num_layers`` None means the architecture's default.
 
-    Raises InputError, naming the flag, for a depth that the architecture doesn't have, and for a version,
-    block or width where it has none to choose.
+    Raises InputError, naming the flag, for a depth that the architecture doesn't have, or for a version,
+    block or width if the architecture has only one.
     """
     architecture = ARCHITECTURES[model]
     if not architecture.has_residual_variants:
@@ -264,8 +266,8 @@ def model_name(config: Any) -> str:
 def parse_model_name(name: str) -> dict[str, Any]:
     """Inverse of ``model_name``: return the values of ModelConfig's fields that the name stands for.
 
-    Raises InputError for a name that ``model_name`` never gives, with the nearest known one, and for a depth
-    that the architecture doesn't have.
+    Raises InputError for a name that ``model_name`` never returns, suggesting the nearest known one, and for
+    a depth that the architecture doesn't have.
     """
     for application in APPLICATIONS:
         if name == application.lower():
@@ -282,7 +284,7 @@ def parse_model_name(name: str) -> dict[str, Any]:
             "resnet_version": int(found["resnet_version"] or 1),
             "block": found["block"] or "basic",
         }
-    except ValueError:  # more than one point, or more digits than Python converts
+    except ValueError:  # several decimal points, or too many digits for Python
         raise _unknown(name) from None
     if model_name(SimpleNamespace(**values)) != name:
         raise _unknown(name)

@@ -1,7 +1,7 @@
-"""Named runs: each a set of values that flags given beside it override.
+"""Presets: named sets of configuration values. Flags given on the command line override them.
 
-A preset's docstring holds its command, what it is for, and what to expect, as measured on two cores of
-an AVX-512 server CPU (``docs/results.md``).
+A preset's docstring states its command, its purpose and the expected result, as measured on two cores of an
+AVX-512 server CPU (``docs/results.md``).
 """
 
 import inspect
@@ -22,7 +22,7 @@ def estimator_2017() -> Mapping[str, Any]:
 
 
 def resnet20_one_cycle() -> Mapping[str, Any]:
-    """ResNet-20 past 80 % test accuracy on CIFAR-10 within 20 minutes on two cores.
+    """ResNet-20: over 80 % test accuracy on CIFAR-10 within 20 minutes on two cores.
 
     Command: ``labkit train --preset resnet20_one_cycle --dataset cifar10``.
     """
@@ -42,15 +42,15 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
 
 
 def fast() -> Mapping[str, Any]:
-    """The fast net, some twelve epochs: more accuracy in few minutes on a CPU than a ResNet-20.
+    """The fast network for about twelve epochs: in minutes on a CPU, more accurate than ResNet-20.
 
     Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision mixed_bfloat16`` where
-    ``labkit doctor`` says that the CPU computes in bfloat16. The recipe is made from airbench94_muon (Jordan,
-    2024, github.com/KellerJordan/cifar10-airbench; the network: arXiv:2404.00498). Chosen otherwise, on the
-    validation set or for speed: ReLU for GELU, offsets without decay, the whitening's at the common rate,
-    smaller images at first, padding 4. Its rates are for the sum of the loss over a batch and logits over
-    256, here they are for the mean and logits over 9: of the offsets 0.053 * 2000 = 106, of the head
-    0.67 * 2000 * (9 / 256)^2 = 1.66.
+    ``labkit doctor`` says that the CPU computes in bfloat16. The recipe is based on airbench94_muon (Jordan,
+    2024, github.com/KellerJordan/cifar10-airbench; the network: arXiv:2404.00498). It differs, for validation
+    accuracy or speed, in: ReLU instead of GELU, no weight decay of offsets, the common learning rate for the
+    whitening layer's offsets, smaller images at first, padding 4. airbench sums the loss over a batch and
+    divides logits by 256; labkit takes the mean and divides by 9. The learning rates are converted: for
+    offsets 0.053 * 2000 = 106, for the head 0.67 * 2000 * (9 / 256)^2 = 1.66.
     """
     return {
         "model": "fast",
@@ -60,11 +60,11 @@ def fast() -> Mapping[str, Any]:
         "optimizer": "muon",
         "learning_rate": 1.66,
         "learning_rate_schedule": "one_cycle",
-        "one_cycle_peak": 0.0,  # from the first step on straight down to zero
+        "one_cycle_peak": 0.0,  # falls linearly to zero from the first step on
         "momentum": 0.85,
         "nesterov": True,
         "norm_bias_learning_rate_factor": 64.0,
-        "weight_decay": 2.4e-3,  # 2e-6 * 2000 a step there, for a rate of 1.66
+        "weight_decay": 2.4e-3,  # 2e-6 * 2000 per step in airbench, for a learning rate of 1.66
         "decay_norm_and_bias": False,
         "label_smoothing": 0.2,
         "batch_norm_decay": 0.6,
@@ -79,7 +79,7 @@ def fast() -> Mapping[str, Any]:
 
 
 def smoke() -> Mapping[str, Any]:
-    """Does everything run? ResNet-8 for 20 steps on the embedded shapes: under a minute.
+    """A quick check that training works: ResNet-8 for 20 steps on the embedded shapes, under a minute.
 
     Command: ``labkit train --preset smoke``.
     """

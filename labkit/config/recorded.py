@@ -8,7 +8,7 @@ __all__ = ["recorded_config"]
 
 
 def recorded_config(run: RunDirectory) -> Config:
-    """Return the configuration that a run was started with. Raises InputError where it is damaged."""
+    """Return the configuration that a run was started with. Raises InputError if it is damaged."""
     try:
         return Config.from_json(run.read_config())
     except InputError as error:

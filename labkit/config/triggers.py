@@ -1,4 +1,4 @@
-"""After which steps a training validates and saves."""
+"""The steps after which a training validates and saves checkpoints."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,14 @@ __all__ = ["Triggers"]
 
 @dataclass(frozen=True)
 class Triggers:
-    """What the flags of a run ask for after a step; the clock's checkpoints are the loop's.
+    """Decides whether a validation or a checkpoint is due after a step.
+
+    Checkpoints by time (``--checkpoint-every-seconds``) are the train loop's.
 
     Attributes:
-        run: the run's flags.
-        steps_per_epoch: of the training split, not rounded.
-        validates: whether there is a split to validate on.
+        run: the run's configuration.
+        steps_per_epoch: training examples divided by the global batch size, not rounded.
+        validates: whether the data set has a validation split.
     """
 
     run: RunConfig
@@ -22,7 +24,7 @@ class Triggers:
     validates: bool
 
     def validation(self, step: int) -> bool:
-        """Return whether validation is due after ``step``: as asked or each epoch, and at the end."""
+        """Return whether validation is due after ``step``: as configured, or each epoch, and at the end."""
         if not self.validates:
             return False
         if step == self.run.train_steps:
@@ -33,12 +35,12 @@ class Triggers:
         return every > 0 and step % every == 0
 
     def checkpoint(self, step: int) -> bool:
-        """Return whether a checkpoint is due after ``step``: as asked, and at the end."""
+        """Return whether a checkpoint is due after ``step``: as configured, and at the end."""
         every = self.run.checkpoint_every_steps
         return (every is not None and step % every == 0) or step == self.run.train_steps
 
     def first(self, step: int, last: int) -> int:
-        """Return the first step after ``step`` with something due; ``last``, or the end, if none has."""
+        """Return the first step after ``step`` with a validation or checkpoint due, at most ``last``."""
         last = min(last, self.run.train_steps)
         for later in range(step + 1, last):
             if self.validation(later) or self.checkpoint(later):

@@ -1,4 +1,4 @@
-"""The whole configuration of a run, and its fields by name."""
+"""The complete configuration of a run, and its fields by name."""
 
 import dataclasses
 import hashlib
@@ -21,9 +21,9 @@ __all__ = ["Config", "fields_by_name"]
 
 @dataclass(frozen=True)
 class Config:
-    """The whole configuration of a run.
+    """The complete configuration of a run.
 
-    Raises InputError, on construction, for a value or a combination that can't be run.
+    Construction raises InputError for an invalid value or combination of values.
     """
 
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -34,7 +34,7 @@ class Config:
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        # Without simulation the devices are looked for first: too few of them is the better message.
+        # Without simulation, this check comes after the one for too few GPUs, a clearer error.
         if self.distribution.num_gpus and self.distribution.simulate_missing_gpus:
             self.check_replicas(self.distribution.num_gpus)
         if self.optimizer.warmup_steps > self.run.train_steps:
@@ -44,7 +44,7 @@ class Config:
             )
 
     def check_replicas(self, num_replicas: int) -> None:
-        """Raise InputError where the batch sizes can't be divided over ``num_replicas``."""
+        """Raise InputError if a batch size isn't a multiple of ``num_replicas``."""
         for name in ("train_batch_size", "eval_batch_size"):
             size = getattr(self.data, name)
             if size % num_replicas:
@@ -57,14 +57,14 @@ class Config:
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
-        """Make a configuration from field names and values; the rest keeps its defaults.
+        """Return a configuration with these field values; other fields keep their defaults.
 
         Raises InputError for an unknown name (with the nearest known one) or a value that isn't allowed.
         """
         return cls().replace(values)
 
     def replace(self, values: Mapping[str, Any]) -> Self:
-        """Return a copy in which the named fields, of whichever owner, have new values."""
+        """Return a copy with new values of the named fields, whichever part holds them."""
         known = fields_by_name()
         by_owner: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -90,8 +90,8 @@ class Config:
     def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
 
-        The part ``transfer``, or a value, that is missing, since an older labkit wrote the text, has its
-        default. A value that later versions removed is passed over where it is what they do.
+        An older labkit may have written the JSON. A missing part ``transfer`` and missing values get their
+        defaults. A removed field is ignored if its value matches this version's behaviour.
         """
         owners = value.values()
         known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()
@@ -107,7 +107,7 @@ class Config:
         return cls.from_flat(values)
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields that decide what is trained; two runs that differ here are two runs."""
+        """Return the fields that determine the training result; a run can't be resumed with other values."""
         return {name: value for name, value in self.flat().items() if fields_by_name()[name].identity}
 
     def fingerprint(self) -> str:
@@ -115,7 +115,7 @@ class Config:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
 
     def differences(self, other: "Config") -> list[str]:
-        """Return, for people, the identity fields in which ``other`` differs from this one."""
+        """Return a readable line for each identity field in which ``other`` differs from this one."""
         mine, theirs = self.identity(), other.identity()
         return [
             f"{fields_by_name()[name].flag} is {mine[name]!r} there, {theirs[name]!r} here"
@@ -124,7 +124,7 @@ class Config:
         ]
 
 
-# Fields that older versions recorded, with the value that this one has in their place.
+# Removed fields that older versions recorded, with the value that matches this version's behaviour.
 _REMOVED: dict[str, Any] = {
     "allow_soft_placement": True,
     "lookahead_decay": 0.95,

@@ -1,4 +1,4 @@
-"""Asynchronous training: steps on the workers of a parameter-server cluster, each at its own pace."""
+"""Asynchronous training: steps on the workers of a parameter-server cluster, without synchronization."""
 
 import contextlib
 import time
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["AsynchronousEngine", "WorkerStuck", "make_asynchronous_step"]
 
-STEPS_UNDER_WAY = 4  # for each worker: one being made, the next at hand, room for a worker that is slow
-WORKER_GONE = (  # what the copying of a lost worker's tensor raises, as in cluster_coordinator.py
+STEPS_UNDER_WAY = 4  # per worker: one running, the next queued, the rest in reserve for slow workers
+WORKER_GONE = (  # errors of copying a tensor from a lost worker, as in cluster_coordinator.py
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.InvalidArgumentError,
 )
-LOOK_SECONDS = 0.005  # between two looks for completed steps; a step takes many times as long
+LOOK_SECONDS = 0.005  # polling interval for completed steps; a step takes many times as long
 
 
 class WorkerStuck(RuntimeError):
-    """A step neither ended nor failed, and its worker gives no sign of life."""
+    """A step has neither ended nor failed, and its worker sends no heartbeat."""
 
 
 def make_asynchronous_step(
@@ -60,11 +60,12 @@ def make_asynchronous_step(
 ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
     """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled and run on one worker.
 
-    The variables are on parameter servers: the worker reads each of them once, packed, and sends its
-    gradients and batch statistics to where they are used. ``images`` are pixels as stored, a quarter of the
-    bytes; ``standardize`` turns them into the network's input. Returns the metrics as
-    ``training.step.make_train_step`` does, and float64 [2], seconds: from the batch to the last update, and
-    those of them that went into exchange with the servers.
+    The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
+    its gradients and batch statistics to the servers that hold the variables. ``images`` are uint8 pixels as
+    stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
+
+    ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [2]: the seconds from
+    the batch to the last update, and the part of them spent exchanging tensors with the servers.
     """
     network = model if image_size is None else with_image_size(model, image_size)
     indices = trained_indices(model, frozen)
@@ -132,22 +133,23 @@ class _UnderWay:
 
 
 class AsynchronousEngine:
-    """Steps that a ``ClusterCoordinator`` hands to whichever worker is free.
+    """Schedules steps on whichever worker is free, with a ``ClusterCoordinator``.
 
-    The coordinator numbers the steps: number s has the batch and the learning rate of step s, and it is
-    given out again where a worker died before it could report. So every batch is trained with, whoever dies,
-    and after ``limit`` steps all numbers below it are done. A variable on a parameter server counts the
-    updates as they are made (``assign_add``, which loses none); the two are compared in ``settle``.
+    The coordinator numbers the steps. Step s always has the same batch and learning rate, and is scheduled
+    again if its worker is lost before it reports. So a lost worker never costs a batch, and whenever no step
+    is under way, all steps so far are complete. A variable on a parameter server counts the updates
+    (``assign_add``, which loses none); ``settle`` compares this count with the number of completed steps.
 
     Args:
         session: model and compiled step, under a ``ParameterServerStrategy``.
-        batches: batches from step ``step`` on. The coordinator sends them: they are the very ones that any
-            other way of training has, and a worker that is replaced needs no state.
+        batches: batches from step ``step`` on. The coordinator sends them, so they are the same as in
+            synchronous training, and a replaced worker needs no state.
         step: steps completed so far.
-        triggers: what is due after which step: until then all steps before it have to end.
-        stopping: whether this process was asked to stop.
-        stuck: returns the names of workers that have long given no sign of life.
-        patience: seconds without any completed step after which ``stuck`` is asked.
+        triggers: after which steps a validation or a checkpoint is due. All steps up to one of these end
+            before the next one starts.
+        stopping: returns whether this process was asked to stop.
+        stuck: returns the names of workers whose heartbeats have stopped.
+        patience: seconds without a completed step before ``stuck`` is called.
     """
 
     def __init__(
@@ -181,19 +183,19 @@ class AsynchronousEngine:
         return not self._under_way
 
     def stop_is_agreed(self) -> bool:
-        """Return whether this process, which decides alone, was asked to stop."""
+        """Return whether this process was asked to stop; the coordinator decides alone."""
         return self._stopping()
 
     def next_step(self, *, start_more: bool = True) -> StepResult:
-        """Give out steps to idle workers and return the next one that is completed.
+        """Schedule steps on the workers and return the next completed one.
 
-        No step starts that would run into a validation or a checkpoint: those find none under way. Without
-        ``start_more`` none starts at all.
+        Steps after the next validation or checkpoint aren't scheduled yet, so that no step is under way
+        then. Without ``start_more``, no step is scheduled at all.
 
-        Raises WorkerStuck, and what TensorFlow raises where a parameter server is lost.
+        Raises WorkerStuck if a worker is silent, and TensorFlow's error if a parameter server is lost.
         """
         if not self._under_way:
-            self._end_times = [time.perf_counter()] * self._workers  # a pause counts for no step
+            self._end_times = [time.perf_counter()] * self._workers  # no step's time includes a pause
         limit = self._triggers.first(self._step, self._step + self._window) if start_more else 0
         while self._started_steps < limit and len(self._under_way) < self._window:
             self._give_out()
@@ -202,10 +204,11 @@ class AsynchronousEngine:
             try:
                 metrics, seconds = item.result.fetch()
             except WORKER_GONE:
-                if remote_step_error(item.result) is not None:  # the step itself failed; else the copying did
+                if remote_step_error(item.result) is not None:  # the step failed, not the copying
                     raise
-                # The worker died between its report and the copying of its metrics: the coordinator counts
-                # the step as done and gives it to nobody. ``settle`` sees that its update was made twice.
+                # The worker was lost after its report but before its metrics were copied. The coordinator
+                # counts the step as done, so it is scheduled again here; ``settle`` reports the double
+                # update.
                 self._schedule(item.step_index, item.batch, item.learning_rate, item.waited)
             else:
                 return self._collected(item, metrics, seconds)
@@ -242,7 +245,7 @@ class AsynchronousEngine:
         *values, _ = metrics.tolist()
         worked, exchanged = seconds.tolist()
         now = time.perf_counter()
-        # The time since as many steps ago as there are workers: steps of several workers end in bursts.
+        # Averaged over as many steps as there are workers, because their steps end in bursts.
         since = (now - self._end_times[0]) / self._workers
         self._end_times = [*self._end_times[1:], now]
         self._step += 1
@@ -252,11 +255,11 @@ class AsynchronousEngine:
         )  # fmt: skip
 
     def settle(self) -> int:
-        """Compare the servers' count of updates with the completed steps, when none is under way.
+        """Compare the servers' count of updates with the completed steps, while no step is under way.
 
-        Returns how many updates were made twice: a worker that dies between its update and its report has
-        its step given to another one. The count is then set to the steps. Raises RuntimeError where an
-        update was lost.
+        Returns the number of updates made twice: if a worker is lost between its update and its report,
+        another worker repeats its step. The servers' count is then set to the number of steps. Raises
+        RuntimeError if an update was lost or a step is still under way.
         """
         if self._under_way:
             raise RuntimeError(f"{counted(len(self._under_way), 'step')} still under way")
@@ -268,4 +271,4 @@ class AsynchronousEngine:
         return surplus
 
     def agree(self, value: int, what: str) -> None:
-        """Do nothing: the coordinator alone has values to agree on."""
+        """Do nothing: only the coordinator holds the value."""

@@ -1,6 +1,6 @@
 """Which devices a run uses, and the ``tf.distribute`` strategy over them.
 
-One strategy for one process: TensorFlow fixes threads and logical devices at its first operation.
+A process has one strategy, because TensorFlow fixes threads and logical devices at its first operation.
 """
 
 import os
@@ -28,11 +28,10 @@ __all__ = [
 class Devices:
     """Where the replicas of a run are.
 
-    ``names``: this process's logical devices, one for each replica. ``num_workers``: processes that train
-    in step, each with as many devices; ``worker_number``: which of them this is. ``asynchronous_workers``:
-    with parameter servers, processes that train each at its own pace, while this one coordinates.
-    ``banner``: a line to show wherever results are shown, where the devices aren't what the names of the
-    flags promise; else empty.
+    ``names``: this process's logical devices, one for each replica. ``num_workers``: number of processes that
+    train synchronously, each with the same number of devices; ``worker_number``: this process's number, from
+    0. ``asynchronous_workers``: with parameter servers, the number of workers that this process coordinates;
+    otherwise 0. ``banner``: a line to show with all results if the devices are simulated, otherwise empty.
     """
 
     kind: str
@@ -50,7 +49,7 @@ class Devices:
 
     @property
     def num_replicas(self) -> int:
-        """Return how many replicas share a batch."""
+        """Return the number of replicas that share a global batch."""
         return len(self.names) * self.num_workers
 
     def describe(self) -> str:
@@ -68,8 +67,8 @@ class Devices:
 def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
     """Return the devices for ``config`` on a machine with ``num_gpus_found`` GPUs.
 
-    Raises InputError where more GPUs are asked for than there are, unless missing ones are simulated,
-    and for the GPU variable strategy without a GPU.
+    Raises InputError if ``config`` requests more GPUs than were found and doesn't simulate missing ones, or
+    if it requests the GPU variable strategy without a GPU.
     """
     wanted = num_gpus_found if config.num_gpus is None else config.num_gpus
     if wanted > num_gpus_found:
@@ -78,8 +77,8 @@ def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
                 f"--num-gpus is {wanted}, but TensorFlow finds {num_gpus_found} here (see labkit doctor); "
                 f"allowed: 0 to {num_gpus_found}, or any number with --simulate-missing-gpus"
             )
-        # All replicas are simulated, not only the missing ones: a synchronous step is as slow as its
-        # slowest replica, and one kind of device keeps one data format and one set of kernels.
+        # All replicas are simulated, not only the missing ones. A synchronous step is as slow as its
+        # slowest replica anyway, and different kinds of devices would need different data formats.
         banner = (
             f"SIMULATED: {counted(wanted, 'GPU')} asked for, {num_gpus_found} found; replicas run on logical "
             "CPU devices, so speeds say nothing about GPUs"
@@ -98,16 +97,18 @@ def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
 def configure_tensorflow(
     config: DistributionConfig, *, deterministic: bool, task: ClusterTask | None = None
 ) -> Devices:
-    """Set threads, placement, determinism and logical devices before the first operation; return the devices.
+    """Set threads, placement, determinism and logical devices, and return the devices.
+
+    Call it before the first TensorFlow operation.
 
     Args:
         config: threads and devices of this process.
-        deterministic: whether operations must give the same bits each time.
-        task: this process's place in a cluster that trains in step, or the coordinator's in one with
-            parameter servers, which uses no GPU itself.
+        deterministic: whether operations must give bit-identical results each time.
+        task: a worker of a synchronous cluster, or the coordinator of a cluster with parameter servers. The
+            coordinator itself uses no GPU.
 
-    Raises InputError where the devices aren't there (``find_devices``), or where TensorFlow is already
-    running in this process with other settings.
+    Raises InputError if the devices aren't available (``find_devices``), or if TensorFlow is already running
+    in this process with other settings.
     """
     gpus = tf.config.list_physical_devices("GPU")
     coordinates = task is not None and task.asynchronous_by_default
@@ -139,16 +140,16 @@ def configure_tensorflow(
 
 
 def threads_for_peers(task: ClusterTask) -> int:
-    """Return how many operations at a time a process with parameter servers must be able to run.
+    """Return how many operations a process of a parameter-server cluster must be able to run at once.
 
-    An operation that waits for another process keeps its thread: with as many threads as workers or fewer,
-    all may wait and nobody answers (seen with two workers on two cores).
+    An operation that waits for another process blocks its thread. With no more threads than workers, all
+    threads may be blocked: a deadlock (seen with two workers on two cores).
     """
     return max(task.count("worker") + task.count("ps") + 1, os.cpu_count() or 1)
 
 
 def num_gpus_found() -> int:
-    """Return how many GPUs TensorFlow finds."""
+    """Return the number of GPUs that TensorFlow finds."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
@@ -160,12 +161,13 @@ def _split_cpu(count: int) -> None:
 
 
 def make_strategy(devices: Devices, variable_strategy: str) -> tf.distribute.Strategy:
-    """Return the strategy over this process's devices (``strategies`` has those of clusters).
+    """Return the strategy over this process's devices (for clusters, see ``strategies``).
 
-    One replica: TensorFlow's default strategy or ``OneDeviceStrategy``; there is nothing to reduce.
-    Several with variable strategy ``CPU``: ``CentralStorageStrategy``, one copy of the variables on the
-    CPU, where gradients are summed and the update is made. ``GPU``: ``MirroredStrategy``, a copy on
-    every device, gradients summed by all-reduce, each device updating its own copy.
+    One replica uses TensorFlow's default strategy or ``OneDeviceStrategy``; there is nothing to reduce.
+    Several replicas with variable strategy ``CPU`` use ``CentralStorageStrategy``: the CPU holds one copy of
+    the variables, sums the gradients and makes the update. With ``GPU`` they use ``MirroredStrategy``: each
+    device holds a copy of the variables, and an all-reduce sums the gradients before each device updates its
+    copy.
     """
     if devices.num_replicas == 1:
         if devices.kind == "CPU":
@@ -179,8 +181,8 @@ def make_strategy(devices: Devices, variable_strategy: str) -> tf.distribute.Str
 def choose_data_format(config: ModelConfig, devices: Devices, *, probe: bool = True) -> str:
     """Return ``channels_last`` or ``channels_first``; ``auto`` means first on GPUs, last on CPUs.
 
-    With ``probe`` it is tried on the first device, forward and backward. Raises InputError where the device
-    can't run it.
+    With ``probe``, a small forward and backward pass tests the format on the first device. Raises InputError
+    if the device can't run it.
     """
     asked = data_format = config.data_format
     if asked == "auto":
@@ -210,7 +212,7 @@ def _probe_data_format(data_format: str, device: str, dtype: tf.DType) -> None:
         with tf.GradientTape() as tape:
             tape.watch(kernel)
             x = tf.nn.conv2d(images, kernel, 1, "SAME", data_format=layout)
-            if dtype != tf.float64:  # for which there is no fused kernel anywhere
+            if dtype != tf.float64:  # no device has a fused float64 kernel
                 x, _, _ = tf.compat.v1.nn.fused_batch_norm(x, scale, scale, data_format=layout)
             x = tf.nn.avg_pool2d(x, window, window, "VALID", data_format=layout)
             loss = tf.reduce_sum(tf.square(x))
@@ -226,7 +228,7 @@ def _probe_data_format(data_format: str, device: str, dtype: tf.DType) -> None:
 
 
 def check_precision(config: ModelConfig, devices: Devices) -> None:
-    """Raise InputError where the devices have no arithmetic units for the precision asked for."""
+    """Raise InputError if the devices have no hardware support for the requested precision."""
     if config.precision in ("float32", "float64"):
         return
     if devices.kind == "GPU":

@@ -1,4 +1,4 @@
-"""A training process's part in a cluster: who it is, who else is there, and what a loss means."""
+"""A training process's membership of a cluster: joining, watching the other tasks, leaving."""
 
 import socket
 import threading
@@ -24,9 +24,9 @@ from labkit.run_directory import RunDirectory, process_alive
 
 __all__ = ["Membership"]
 
-SECONDS_TO_HEAR = 5.0  # after the silence that makes a loss: until it is written down and read
-SECONDS_TO_CONNECT = 10.0  # to a server of another host
-SECONDS_TO_END = 10.0  # more than it takes the thread that noticed a loss to end the process
+SECONDS_TO_HEAR = 5.0  # after the peer timeout: for the loss to be recorded and read
+SECONDS_TO_CONNECT = 10.0  # to a server on another host
+SECONDS_TO_END = 10.0  # longer than the watching thread needs to end the process after a loss
 LOOK_SECONDS = 0.05
 BROKEN_CONNECTION = (
     tf.errors.UnavailableError,
@@ -34,7 +34,7 @@ BROKEN_CONNECTION = (
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
 )
-# What a step raises when another task is gone, but also when something is wrong with the step itself.
+# A step raises these when another task is lost, but also when the step itself is wrong.
 BROKEN_STEP = (
     tf.errors.InternalError,
     tf.errors.FailedPreconditionError,
@@ -44,13 +44,14 @@ BROKEN_STEP = (
 
 
 class Membership:
-    """The place of a process that trains, or that coordinates those that do.
+    """The membership of a worker or a coordinator in its cluster.
 
     Args:
         task: a worker of a synchronous cluster, or the coordinator of one with parameter servers.
         config: what is trained, time limits and the address to listen on.
         run: the run directory, which all tasks share.
-        agreement: what this process trains, in a few words: workers in step must have the same.
+        agreement: a short description of what this process trains. Synchronous workers must all have the
+            same one.
     """
 
     def __init__(self, task: ClusterTask, config: Config, run: RunDirectory, agreement: str) -> None:
@@ -58,18 +59,19 @@ class Membership:
         self.asynchronous = task.asynchronous_by_default
         self.folder = run.cluster_path
         self._own_failure: BaseException | None = None
-        self._in_step = False
+        self._trains_synchronously = False
         self._space = process_space()
-        self._earlier = {beat.incarnation for beat in self._gone(read_heartbeats(self.folder))}
+        self._earlier = {heartbeat.incarnation for heartbeat in self._gone(read_heartbeats(self.folder))}
         others = {name: address for name, address in task.addresses().items() if name != task.name}
         self._peers = Peers(
             self.folder, task.name, task.address, others, timeout=self._config.peer_timeout_seconds
         )
 
     def join(self, devices: Devices, stop: StopRequest) -> tf.distribute.Strategy | None:
-        """Wait for all other tasks, start this one's server and return the strategy over all of them.
+        """Wait for all other tasks, start this task's server and return the strategy over all tasks.
 
-        Returns None where a stop was asked for meanwhile. Raises PeerLost that names who didn't appear.
+        Returns None if a stop was requested meanwhile. Raises PeerLost, with the missing tasks' names, if
+        some don't appear.
         """
         import_tensorflow()
         listen_on(self._config.bind)
@@ -80,7 +82,7 @@ class Membership:
         self._check_agreement()
         if self.task.is_chief:
             self._remove_strangers()
-        # From here on this process waits for others inside of TensorFlow: only another thread can end it.
+        # From here on this process may block inside TensorFlow, so only another thread can end it.
         self.watch(lambda message: None)
         with self._time_limit():
             if self.asynchronous:
@@ -89,20 +91,21 @@ class Membership:
             else:
                 strategy = make_multi_worker_strategy(self.task, devices)
                 everywhere(strategy, 0)
-        self._in_step = not self.asynchronous
+        self._trains_synchronously = not self.asynchronous
         return strategy
 
     def _check_agreement(self) -> None:
-        """Raise InputError where another worker trains something else, or on other devices.
+        """Raise InputError if another worker trains something else, or on different devices.
 
-        Before the first collective: with different numbers of replicas that would wait for ever.
+        This comes before the first collective, which would wait forever if the replica counts differed.
         """
         if self.asynchronous:
             return
-        for beat in self._peers.heartbeats().values():
-            if beat.phase != "lost" and beat.message != self._agreement:
+        for heartbeat in self._peers.heartbeats().values():
+            if heartbeat.phase != "lost" and heartbeat.message != self._agreement:
                 raise InputError(
-                    f"{beat.name} and {self.task.name} differ: {beat.message} there, {self._agreement} here; "
+                    f"{heartbeat.name} and {self.task.name} differ: {heartbeat.message} there, "
+                    f"{self._agreement} here; "
                     "all tasks need the same flags, the same prepared data set and as many devices each"
                 )
 
@@ -114,7 +117,7 @@ class Membership:
                 path.unlink(missing_ok=True)
 
     def _check_reach(self) -> None:
-        """Raise PeerLost where a server doesn't answer at its address, although its task is there."""
+        """Raise PeerLost if a task sends heartbeats but its server can't be reached."""
         for name, address in self.task.addresses("worker", "ps").items():
             try:
                 socket.create_connection(split_address(address), SECONDS_TO_CONNECT).close()
@@ -126,7 +129,7 @@ class Membership:
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
-        """End this process where the tasks, though all are there, can't make a first step together."""
+        """End this process if the tasks can't connect in time, although all of them are running."""
         seconds = self._config.rendezvous_seconds
         others = ", ".join(
             f"{name} ({address})" for name, address in self.task.addresses().items() if name != self.task.name
@@ -149,27 +152,28 @@ class Membership:
     def _is_over(self, stop: StopRequest) -> bool:
         """Return whether this task was asked to stop while it waits for the others.
 
-        Raises PeerLost where one of them came and ended on this host: in step, nobody starts it alone. With
-        parameter servers a task is replaced; on another host nothing but the time limit tells.
+        Raises PeerLost if another task on this host has started and ended: a synchronous worker isn't
+        restarted alone. With parameter servers, lost tasks are replaced. If a task on another host ends, only
+        the time limit reveals it.
         """
-        for beat in () if self.asynchronous else self._gone(self._peers.heartbeats()):
-            if beat.incarnation not in self._earlier:
+        for heartbeat in () if self.asynchronous else self._gone(self._peers.heartbeats()):
+            if heartbeat.incarnation not in self._earlier:
                 raise PeerLost(
-                    f"{beat.name} ({beat.address}, pid {beat.pid} on {beat.host}) has ended before the first "
-                    "step: its process is gone"
+                    f"{heartbeat.name} ({heartbeat.address}, pid {heartbeat.pid} on {heartbeat.host}) "
+                    "has ended before the first step: its process is gone"
                 )
         return bool(stop)
 
-    def _gone(self, beats: Mapping[str, Heartbeat]) -> list[Heartbeat]:
-        """Return the beats of tasks of this host whose processes are gone."""
-        here = [beat for beat in beats.values() if beat.process_space == self._space]
-        return [beat for beat in here if not process_alive(beat.pid)]
+    def _gone(self, heartbeats: Mapping[str, Heartbeat]) -> list[Heartbeat]:
+        """Return the heartbeats of tasks on this host whose processes have ended."""
+        here = [heartbeat for heartbeat in heartbeats.values() if heartbeat.process_space == self._space]
+        return [heartbeat for heartbeat in here if not process_alive(heartbeat.pid)]
 
     def watch(self, on_loss) -> None:
-        """From now on end this process when a task is lost that it can't do without.
+        """From now on, end this process if a task that it needs is lost.
 
         Args:
-            on_loss: called with the message before that, from another thread.
+            on_loss: called with the message, from another thread, before the process ends.
         """
 
         def leave(message: str) -> None:
@@ -182,43 +186,43 @@ class Membership:
         self._peers.watch(leave, of=needed)
 
     def explain(self, error: BaseException) -> str | None:
-        """Return what was lost where ``error`` comes from a loss, or what of the cluster broke; else None."""
+        """Return a message if ``error`` comes from a lost task or a broken connection, else None."""
         if isinstance(error, PeerLost | WorkerStuck):
             return str(error)
         if not isinstance(error, BROKEN_CONNECTION + BROKEN_STEP) or error is self._own_failure:
             return None
-        # A connection breaks at once; that its other end is gone for good shows a little later.
+        # The connection breaks immediately; the loss of the task is detected a little later.
         lost = self._peers.lost(self._config.peer_timeout_seconds + SECONDS_TO_HEAR)
         if lost is not None:
-            time.sleep(SECONDS_TO_END)  # the thread that watches says so, and ends this process
+            time.sleep(SECONDS_TO_END)  # the watching thread reports the loss and ends this process
         elif isinstance(error, BROKEN_STEP):
-            self._own_failure = error  # all are there: this would happen again after a restart
+            self._own_failure = error  # no task is lost: a restart would fail in the same way
             return None
         return lost or f"the cluster broke: {type(error).__name__}: {_reason(error)}"
 
     def silent_workers(self) -> list[str]:
-        """Return the workers that have given no sign of life for long."""
+        """Return the workers whose heartbeats have stopped."""
         return [name for name in self._peers.silent() if name.startswith("worker:")]
 
     def a_server_stops(self) -> bool:
         """Return whether a parameter server was asked to stop, which ends asynchronous training."""
         return self.asynchronous and any(
-            name.startswith("ps:") and beat.phase == "stopping"
-            for name, beat in self._peers.heartbeats().items()
+            name.startswith("ps:") and heartbeat.phase == "stopping"
+            for name, heartbeat in self._peers.heartbeats().items()
         )
 
     def tell(self, step: int, examples_per_second: float | None) -> None:
-        """Say in the next sign of life where this task is."""
+        """Report this task's progress in its next heartbeat."""
         self._peers.tell(phase="training", step=step, examples_per_second=examples_per_second)
 
     def leave(self) -> None:
-        """Say goodbye, once all that trained in step are done.
+        """Leave the cluster; a synchronous worker first waits until all the others are done.
 
-        The last reduction ends here while another worker still fetches its part of it from this process.
+        After the last reduction has ended here, another worker may still fetch its result from this process.
         """
-        if self._in_step:
+        if self._trains_synchronously:
             chief = "chief:0" if self.task.count("chief") else "worker:0"
-            # What this task had to do is done; only the chief, which may be saving still, must not be lost.
+            # This task's work is done. Only the loss of the chief still matters: it may be saving.
             self._peers.watch(exit_after_loss, of={chief} - {self.task.name})
             self._peers.tell(phase="done")
             while self._still_busy():
@@ -226,15 +230,17 @@ class Membership:
         self._peers.leave()
 
     def _still_busy(self) -> bool:
-        """Return whether another task lives and isn't done."""
-        beats = self._peers.heartbeats()
-        ended = {beat.name for beat in self._gone(beats)}.union(self._peers.silent())
+        """Return whether another task is running and isn't done."""
+        heartbeats = self._peers.heartbeats()
+        ended = {heartbeat.name for heartbeat in self._gone(heartbeats)}.union(self._peers.silent())
         return any(
-            beat.phase not in ("done", "left", "lost") for name, beat in beats.items() if name not in ended
+            heartbeat.phase not in ("done", "left", "lost")
+            for name, heartbeat in heartbeats.items()
+            if name not in ended
         )
 
 
 def _reason(error: BaseException) -> str:
-    """Return the line of TensorFlow's message that says what happened: the last, before the node's name."""
+    """Return the line of TensorFlow's message that names the cause: the last one before the node's name."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in reversed(lines) if line and not line.startswith("[[")), "")[:300]

@@ -1,1 +1,1 @@
-"""The train loop: strategy, schedules, optimizer, steps, telemetry, checkpoints, evaluation."""
+"""Training and evaluation: plan, session, train loop, steps, telemetry, checkpoints."""

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, evaluated on one device of this process."""
+"""Evaluation of a run's checkpoints on one device of this process."""
 
 import time
 from collections.abc import Callable
@@ -19,15 +19,15 @@ __all__ = ["CheckpointEvaluator", "check_same_data", "evaluate_checkpoint"]
 
 
 class CheckpointEvaluator:
-    """A model that is built once and takes the weights of one checkpoint after the other.
+    """Evaluates checkpoints of a run with a model that is built once.
 
     Args:
-        plan: of ``plan_evaluation``; batch size and threads may differ from the run's.
+        plan: from ``plan_evaluation``; batch size and threads may differ from the run's.
         split: ``train``, ``validation`` or ``test``.
-        num_gpus: 0: the CPU; 1: a GPU where there is one. One device is enough, whatever the run has.
+        num_gpus: 0 uses the CPU; 1 uses a GPU if there is one. The run may have used more devices.
         on_batch: called after each batch.
 
-    Raises InputError where the device can't run the configuration.
+    Raises InputError if the device can't run the configuration.
     """
 
     def __init__(
@@ -52,14 +52,15 @@ class CheckpointEvaluator:
         return self._store.steps()
 
     def load(self, step: int) -> None:
-        """Take the weights of the checkpoint of ``step``. Raises InputError where it is gone or damaged."""
+        """Load the weights of the checkpoint of ``step``. Raises InputError if it is missing or damaged."""
         self._read_at = time.time()
         self._state = self._store.restore(self._session.model_checkpoint(), step, partial=True)
 
     def evaluate(self) -> Evaluation:
-        """Run the weights over the split.
+        """Evaluate the loaded weights on the split.
 
-        Raises InputError where they, or the run by now, are of other data or another configuration.
+        Raises InputError if the checkpoint was trained on other data, or if the run has since been started
+        over with another configuration.
         """
         check_same_data(self._run, self._state, self._manifest)
         differences = recorded_config(self._run).differences(self._config)
@@ -80,23 +81,23 @@ class CheckpointEvaluator:
         )
 
     def row(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Return the metrics row; its ``wall_time`` is when the checkpoint was read."""
+        """Return the metrics row of an evaluation; its ``wall_time`` is when the checkpoint was read."""
         step = self._state.step
         epoch = step * self._config.data.train_batch_size / self._manifest.count("train")
         return evaluation.metrics() | {"step": step, "epoch": epoch, "wall_time": self._read_at}
 
     def evaluate_row(self) -> dict[str, Any]:
-        """Return the metrics row of ``evaluate``, and raise as it does."""
+        """Evaluate and return the metrics row. Raises InputError as ``evaluate`` does."""
         return self.row(self.evaluate())
 
     def write_event(self, row: dict[str, Any]) -> None:
-        """Write a row for TensorBoard, in a folder of its own: TensorBoard follows one file of a folder."""
+        """Write a row for TensorBoard, in its own folder: TensorBoard follows only one file per folder."""
         if self._events is None:
             self._events = EventWriter(self._run.events_path / "evaluations", row["step"])
         self._events.scalars(row)
 
     def close(self) -> None:
-        """Flush the events."""
+        """Flush and close the events file."""
         if self._events is not None:
             self._events.close()
 
@@ -120,10 +121,10 @@ def evaluate_checkpoint(plan: RunPlan, split: str, checkpoint: str) -> dict[str,
 
 
 def check_same_data(run: RunDirectory, state: CheckpointState, manifest: Manifest) -> None:
-    """Raise InputError where the checkpoint was trained on other data than ``manifest`` describes."""
+    """Raise InputError if the checkpoint was trained on other data than ``manifest`` describes."""
     if state.data_checksum != manifest.checksum:
         raise InputError(
             f"{run.path} was trained on other data than {manifest.directory} holds now "
             f"(checksum {state.data_checksum[:12]} there, {manifest.checksum[:12]} here); "
-            "name its data set with --data-dir"
+            "give the directory of its data set with --data-dir"
         )

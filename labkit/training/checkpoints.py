@@ -1,8 +1,8 @@
-"""Checkpoints that are complete or not there.
+"""Checkpoints, written atomically.
 
-A checkpoint is a folder ``step-00000100`` with TensorFlow's files and ``state.json``. It is written
-under a temporary name, flushed to the disk and renamed, so a process killed at any moment leaves
-either the whole checkpoint or none under that name.
+A checkpoint is a folder such as ``step-00000100`` with TensorFlow's files and ``state.json``. It is written
+under a temporary name, flushed to the disk and renamed, so a killed process never leaves a partial checkpoint
+under the final name.
 """
 
 import json
@@ -24,10 +24,10 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """What the loop needs beside the variables.
+    """The state of the train loop that a checkpoint stores beside the variables.
 
-    ``best_step`` and ``best_accuracy`` (0 to 1): the best validation so far, by
-    ``labkit.run_directory.metrics.selection_metric``; None before the first.
+    ``best_step`` and ``best_accuracy`` (0 to 1) are those of the best validation so far, by
+    ``labkit.run_directory.metrics.selection_metric``; None before the first validation.
     """
 
     step: int
@@ -43,7 +43,7 @@ class CheckpointStore:
 
     Args:
         folder: the run's ``checkpoints`` folder.
-        keep: how many of the newest stay; the best on validation stays too.
+        keep: how many of the newest checkpoints to keep; the best on validation is kept as well.
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -61,12 +61,12 @@ class CheckpointStore:
         return self._folder / f"step-{step:08d}"
 
     def latest_state(self) -> CheckpointState | None:
-        """Return the state of the newest checkpoint, or None where there is none."""
+        """Return the state of the newest checkpoint, or None if there is none."""
         steps = self.steps()
         return self.state(steps[-1]) if steps else None
 
     def state(self, step: int) -> CheckpointState:
-        """Return the state saved at ``step``. Raises InputError where it can't be read."""
+        """Return the state saved at ``step``. Raises InputError if it can't be read."""
         path = self.path(step) / "state.json"
         try:
             state = CheckpointState(**json.loads(path.read_text()))
@@ -77,7 +77,7 @@ class CheckpointStore:
             raise self._damaged(step, error) from None
 
     def save(self, checkpoint: tf.train.Checkpoint, state: CheckpointState) -> None:
-        """Write the checkpoint of ``state.step`` and remove those that need not be kept."""
+        """Write the checkpoint of ``state.step`` and remove old checkpoints."""
         self.remove_unfinished()
         final = self.path(state.step)
         if not final.exists():
@@ -98,10 +98,10 @@ class CheckpointStore:
         """Load the variables saved at ``step``.
 
         Args:
-            checkpoint: over variables that exist already, made under the run's strategy.
-            partial: whether the checkpoint may hold more than ``checkpoint`` asks for.
+            checkpoint: a checkpoint object over existing variables, made under the run's strategy.
+            partial: whether the saved checkpoint may hold more variables than ``checkpoint``.
 
-        Raises InputError where the checkpoint is damaged or belongs to other variables.
+        Raises InputError if the saved checkpoint is damaged or belongs to other variables.
         """
         state = self.state(step)
         try:
@@ -116,14 +116,14 @@ class CheckpointStore:
         return state
 
     def remove_unfinished(self) -> None:
-        """Remove what killed writers left behind. Only the process that writes the run may call this."""
+        """Remove temporary files of killed processes. Only the process that writes the run may call this."""
         for path in self._folder.glob(".step-*.tmp"):
             shutil.rmtree(path)
 
     def chosen_step(self) -> int:
-        """Return the step of the best checkpoint on validation, of the newest where that is missing.
+        """Return the step of the best checkpoint on validation, or of the newest if that is missing.
 
-        Raises InputError where there is no checkpoint.
+        Raises InputError if there is no checkpoint.
         """
         steps = self.steps()
         if not steps:
@@ -132,7 +132,7 @@ class CheckpointStore:
         return best if best in steps else steps[-1]
 
     def step_of(self, checkpoint: str) -> int:
-        """Return the step that ``best``, ``last`` or a number means. Raises InputError without one."""
+        """Return the step for ``best``, ``last`` or a number. Raises InputError if it has no checkpoint."""
         if checkpoint == "best":
             return self.chosen_step()
         steps = self.steps()
@@ -154,7 +154,7 @@ class CheckpointStore:
                 self._remove(step)
 
     def _remove(self, step: int) -> None:
-        # Renamed first: a reader, or a kill in the middle of the removal, never meets half a checkpoint.
+        # Renamed first, so that no partial checkpoint is seen during the removal or after a kill.
         doomed = self._folder / f".{self.path(step).name}.{os.getpid()}.tmp"
         os.rename(self.path(step), doomed)
         shutil.rmtree(doomed)
@@ -162,8 +162,8 @@ class CheckpointStore:
     def _damaged(self, step: int, error: Any) -> InputError:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:160]
         return InputError(
-            f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder, and the one "
-            "before it is taken"
+            f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder to use the "
+            "one before it"
         )
 
 

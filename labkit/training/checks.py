@@ -1,4 +1,4 @@
-"""What can't be trained: checks of a configuration against its data set, devices and cluster."""
+"""Checks of a configuration against its data set, devices and cluster."""
 
 import ipaddress
 import os
@@ -13,9 +13,10 @@ __all__ = ["check_cluster", "check_fits", "check_layout", "check_targets", "chec
 
 
 def check_targets(config: Config, manifest: Manifest | None = None) -> None:
-    """Raise InputError where the loss is for other targets than the data set has.
+    """Raise InputError if the loss doesn't fit the data set's labels.
 
-    ``manifest`` None: the data set isn't prepared yet, its name tells; ``auto`` has one label per image.
+    Without a ``manifest`` (the data set isn't prepared yet), the data set's name decides; ``auto`` has one
+    label per image.
     """
     dataset = manifest.dataset if manifest else config.data.dataset
     multi_label = manifest.multi_label if manifest else dataset in MULTI_LABEL
@@ -32,7 +33,7 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
 
 
 def check_fits(data: DataConfig, manifest: Manifest) -> None:
-    """Raise InputError where a batch needs more examples than there are, or augmentation larger images."""
+    """Raise InputError if the data set has too few examples for a batch, or too small images."""
     examples = manifest.count("train")
     if data.train_batch_size > examples:
         raise InputError(
@@ -41,7 +42,7 @@ def check_fits(data: DataConfig, manifest: Manifest) -> None:
         )
     side = min(manifest.image_shape[:2])
     limits = [("--cutout-size", data.cutout_size, side - 1)]
-    if data.crop_padding_mode == "reflect":  # only that many pixels can be mirrored
+    if data.crop_padding_mode == "reflect":  # at most side - 1 pixels can be mirrored
         limits.append(("--crop-padding", data.crop_padding, side - 1))
     limits += [("--progressive-resizing", size, side - 1) for size, _ in data.image_sizes]
     for flag, value, limit in limits:
@@ -54,7 +55,7 @@ def check_fits(data: DataConfig, manifest: Manifest) -> None:
 def check_layout(
     config: Config, *, num_local_replicas: int, num_workers: int = 1, asynchronous: bool = False
 ) -> None:
-    """Raise InputError where replicas on so many devices and processes can't train ``config``."""
+    """Raise InputError if ``config`` can't be trained on this number of replicas and workers."""
     num_replicas = num_local_replicas * num_workers
     if not asynchronous:
         config.check_replicas(num_replicas)
@@ -80,7 +81,7 @@ def refuse_cluster(config: Config) -> None:
 
 
 def check_cluster(config: Config, task: ClusterTask) -> None:
-    """Raise InputError where the cluster of ``task`` can't train ``config``."""
+    """Raise InputError if the cluster of ``task`` can't train ``config``."""
     host, bind = split_address(task.address)[0], config.distribution.bind
     if _is_loopback(bind) and not _is_loopback(host):
         raise InputError(
@@ -118,10 +119,10 @@ def _check_asynchronous(config: Config) -> None:
             "start one worker for each GPU"
         )
     if config.optimizer.optimizer != "sgd":
-        # Muon reads a weight, computes and writes it: what another worker adds in between would be lost.
+        # Muon overwrites a weight with a new value: updates by other workers in between would be lost.
         raise InputError(
             f"--optimizer is {config.optimizer.optimizer}; allowed in asynchronous training: sgd; "
-            "take that one, or train with --sync"
+            "use sgd, or train with --sync"
         )
     refused = {
         "--sync-batch-norm": config.model.sync_batch_norm,
@@ -139,7 +140,7 @@ def _check_asynchronous(config: Config) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches ``host``."""
+    """Return whether ``host`` can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""A task's part in training one run: join the cluster, then train as a single process does."""
+"""Training of one run as a task of a cluster: join the cluster, then train like a single process."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ __all__ = ["train_as_task"]
 
 
 def train_as_task(plan: RunPlan) -> TrainResult:
-    """Train the run of ``plan`` as its task, together with the others.
+    """Train the run of ``plan`` as one task of its cluster.
 
-    Raises InputError, before the run is changed, where another worker was asked for something else or the
-    network can't be trained so; PeerLost where another task doesn't appear, or is lost so that the cluster
-    has to start again from the last checkpoint.
+    Raises InputError, before the run is changed, if another worker has a different configuration or the
+    network can't be trained with it. Raises PeerLost if another task doesn't appear, or is lost so that the
+    cluster has to restart from the last checkpoint.
     """
     run, task, devices = plan.run, plan.task, plan.devices
     assert run is not None
@@ -41,7 +41,7 @@ def train_as_task(plan: RunPlan) -> TrainResult:
                 session, transfer = prepare_session(plan, strategy)
                 result = train_session(session, transfer, stop, membership)
     except Exception as error:
-        # Without a goodbye: the others are to notice that this task is gone.
+        # Without ``leave``, so that the other tasks detect the loss of this one.
         lost = membership.explain(error)
         if lost:
             raise PeerLost(lost) from None
@@ -53,9 +53,9 @@ def train_as_task(plan: RunPlan) -> TrainResult:
 
 
 def _acquire_in_time(lock: RunLock, run: RunDirectory, seconds: float) -> None:
-    """Take the run for the chief. Raises PeerLost where another process keeps it.
+    """Lock the run for the chief. Raises PeerLost if another process holds the lock for ``seconds``.
 
-    After the loss of a host its lock may be held for a while, by a file server or a process that is ending.
+    After a host is lost, a file server or an ending process may still hold its lock for a while.
     """
     end = time.monotonic() + seconds
     while not lock.acquire():
@@ -67,7 +67,7 @@ def _acquire_in_time(lock: RunLock, run: RunDirectory, seconds: float) -> None:
 
 
 def _agreement(plan: RunPlan) -> str:
-    """Return what all workers in step must have in common: it decides which collectives come when."""
+    """Return what all synchronous workers must have in common, so that their collectives match."""
     config = plan.config
     assert plan.devices is not None
     order = {

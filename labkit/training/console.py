@@ -1,4 +1,4 @@
-"""What a training prints: a progress bar, plain lines, or in a notebook a display that ends static."""
+"""Console output of a training: plain lines and a progress bar, in a terminal or a notebook."""
 
 import math
 import os
@@ -17,7 +17,7 @@ __all__ = ["Console", "format_duration", "lines_at_start", "news_of_compiling", 
 
 
 def format_duration(seconds: float | None) -> str:
-    """Return ``1:02:03`` or ``2:03``; ``-`` for None."""
+    """Return a duration such as ``1:02:03`` or ``2:03``; ``-`` for None."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -26,7 +26,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def step_line(row: dict[str, Any], total_steps: int, average: float | None, eta_seconds: float | None) -> str:
-    """Return the console's line of a training step. Seconds are per batch; examples per second are global."""
+    """Return the console line of a training step. Examples per second count all replicas."""
     return (
         f"step {row['step']}/{total_steps}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  "
         f"accuracy {row['accuracy']:.3f}  learning_rate {row['learning_rate']:.5g}  "
@@ -42,14 +42,14 @@ def _in_notebook() -> bool:
 
 
 class Console:
-    """Print lines, keep them in ``out.log``, and show how far the run is.
+    """Prints lines, appends them to ``out.log``, and shows the progress of the run.
 
     Args:
-        log_path: where every line is appended with its time, or None.
+        log_path: file to which every line is appended with its time, or None.
     """
 
     def __init__(self, log_path: Path | None = None) -> None:
-        # Line by line, and whatever a path is made of: the log must never be what ends a run.
+        # Line-buffered, and tolerant of undecodable paths: logging must never end a run.
         self._log = (
             open(log_path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
             if log_path
@@ -59,7 +59,7 @@ class Console:
         self._notebook = _in_notebook()
 
     def line(self, text: str) -> None:
-        """Print one line. A reader that has gone (a closed terminal, ``| head``) doesn't end the run."""
+        """Print one line. If the reader has gone (a closed terminal, ``| head``), the run continues."""
         text = text.encode("utf-8", "backslashreplace").decode()
         if self._log:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
@@ -73,14 +73,14 @@ class Console:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def start_progress(self, completed: int, total: int) -> None:
-        """Show a bar from here on, where there is something to show it on."""
+        """Show a progress bar from now on, in a terminal or a notebook."""
         if self._notebook:
             self._bar = _NotebookBar(completed, total)
         elif sys.stdout.isatty():
             self._bar = _terminal_bar(completed, total)
 
     def progress(self, completed: int, text: str, loss: float | None = None) -> None:
-        """Move the bar. A notebook also draws the curve of the losses that come in."""
+        """Update the bar. A notebook also plots the loss curve."""
         if self._bar is None:
             return
         if self._notebook:
@@ -89,7 +89,7 @@ class Console:
             self._bar.update(self._bar.task_ids[0], completed=completed, text=text)
 
     def stop_progress(self) -> None:
-        """Leave the bar as it stands."""
+        """Stop updating the bar, and leave its last state visible."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -117,9 +117,9 @@ def _terminal_bar(completed: int, total: int) -> Any:
 
 
 class _NotebookBar:
-    """One output that is replaced in place: what a saved notebook keeps is its last, static state.
+    """A notebook output that is updated in place; a saved notebook keeps its last state.
 
-    A bar, a line of text and, where losses come in, their curve as SVG: no script, no widget.
+    It shows a bar, a line of text and, if losses are given, their curve as SVG, without scripts or widgets.
     """
 
     SECONDS_BETWEEN_UPDATES = 0.5
@@ -151,7 +151,7 @@ class _NotebookBar:
         return {"text/plain": line, "text/html": html}
 
     def _curve(self) -> str:
-        """Return the losses over the whole run's width; the vertical axis goes from 0 to the highest."""
+        """Return the loss curve; the axes go from step 0 to the last and from 0 to the highest loss."""
         if len(self._losses) < 2:
             return ""
         highest = max(loss for _, loss in self._losses) or 1.0
@@ -184,7 +184,7 @@ class _NotebookBar:
 
 
 def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed: bool) -> list[str]:
-    """Return the lines before the step after ``step``: place, network, devices, data, what may surprise."""
+    """Return the first lines of a session: run directory, network, devices, data, likely problems."""
     from labkit.models.layers import BatchNormalization
 
     config, manifest, devices = session.config, session.manifest, session.devices
@@ -200,16 +200,16 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
     initial_share = decay**total_steps
     normalizes = any(isinstance(layer, BatchNormalization) for layer in session.model.layers)
     if normalizes and initial_share > 0.05 and config.transfer.start_from is None:
-        advice = "short runs want about 0.9" if decay > 0.9 else "lower it, or train for more steps"
+        advice = "use about 0.9 for short runs" if decay > 0.9 else "lower it, or train for more steps"
         lines.append(
             f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will "
-            f"be initial values still after {counted(total_steps, 'step')}, and validation and test accuracy "
-            f"far below that of training; {advice}"
+            f"still be initial values after {counted(total_steps, 'step')}, and validation and test accuracy "
+            f"will be far below training accuracy; {advice}"
         )
     if devices.asynchronous_workers > 1:
         lines.append(
             f"note: gradients of {devices.asynchronous_workers} asynchronous workers are some updates "
-            "old; where the loss stays near that of guessing, "
+            "old; if the loss stays near that of guessing, "
             f"{session.loss.chance(manifest.num_classes):.2f}, "
             "lower --learning-rate or --momentum"
         )
@@ -222,9 +222,10 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
 
 
 def news_of_compiling(session: "Session", step: int) -> dict[str, str]:
-    """Return what is new to the step after ``step``, each in short and as a line; empty where nothing is.
+    """Return why the step after ``step`` has to compile, or an empty dict if it doesn't.
 
-    A step of other weights, or of other images, compiles.
+    A change of the trained layers or of the image size needs a new compilation. Each key describes a change
+    in a few words, its value in a full line.
     """
     news = {}
     stage = session.freezing.thaws_at(step)

@@ -1,4 +1,4 @@
-"""What a run should remember of where it came from (``environment.json``)."""
+"""The environment that a run records (``environment.json``)."""
 
 import os
 import platform
@@ -60,7 +60,7 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of labkit's checkout, ``-dirty`` where files differ; None outside of a checkout."""
+    """Return labkit's git commit, with ``-dirty`` if files differ from it; None outside a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         found = subprocess.run(

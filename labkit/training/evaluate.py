@@ -1,4 +1,4 @@
-"""Evaluation of a whole split, every example counted exactly once; its record in the run."""
+"""Evaluation of a whole split, with every example counted exactly once, and its record in the run."""
 
 import functools
 import io
@@ -30,11 +30,11 @@ __all__ = ["Evaluation", "RunEvaluator", "evaluate_split", "write_predictions"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Logits of every example of a split, in the split's order, and the figures that follow.
+    """Logits of every example of a split, in the split's order, and the metrics computed from them.
 
-    ``logits`` float32 [n, num_classes]; ``labels`` int32 [n], or [n, num_classes] of zeros and ones where an
+    ``logits`` float32 [n, num_classes]; ``labels`` int32 [n], or [n, num_classes] of zeros and ones if an
     image has several; ``index`` int64 [n], the examples' numbers within the split; ``seconds`` of wall time.
-    ``augmented`` is the same with test-time augmentation; ``loss_function`` what the model was trained with.
+    ``augmented`` is the evaluation with test-time augmentation; ``loss_function`` the training loss.
     """
 
     split: str
@@ -56,12 +56,12 @@ class Evaluation:
 
     @property
     def predictions(self) -> np.ndarray:
-        """The class of the largest logit, int64 [n]; of several all over one half, bool [n, num_classes]."""
+        """The class of the largest logit, int64 [n]; or all labels over one half, bool [n, num_classes]."""
         return self.loss_function.predictions(self.logits)
 
     @functools.cached_property
     def figures(self) -> dict[str, float]:
-        """``loss``, without label smoothing and weight decay, ``accuracy``, what else belongs to the loss."""
+        """``loss`` without label smoothing and weight decay, ``accuracy``, and the loss's other metrics."""
         return self.loss_function.scores(self.labels, self.logits)
 
     @property
@@ -74,7 +74,7 @@ class Evaluation:
         return self.figures["accuracy"]
 
     def confusion(self) -> np.ndarray | None:
-        """Return counts, int64 [true class, predicted class]; None where images have several labels."""
+        """Return counts, int64 [true class, predicted class]; None if images have several labels."""
         if self.loss_function.multi_label:
             return None
         num_classes = self.logits.shape[1]
@@ -82,7 +82,7 @@ class Evaluation:
         return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
     def metrics(self) -> dict[str, float | int | str]:
-        """Return the figures of a metrics row; with ``tta_`` before the name, with test-time augmentation."""
+        """Return the values of a metrics row; ``tta_`` marks those with test-time augmentation."""
         augmented: dict[str, float | int | str] = {}
         if self.augmented is not None:
             augmented = {
@@ -111,22 +111,23 @@ def evaluate_split(
     num_workers: int = 1,
     worker_number: int = 0,
 ) -> Evaluation:
-    """Run the model over a split.
+    """Evaluate the model on a split.
 
     Args:
-        strategy: its replicas share each batch.
+        strategy: the strategy whose replicas share each batch.
         predict_step: from ``make_predict_step``.
         manifest: the prepared data set.
         split: ``train``, ``validation`` or ``test``.
-        loss: that the model was trained with.
-        global_batch_size: examples a step; any size, the last batch is padded and the padding left out.
-        augmented_predict_step: the same with test-time augmentation, for a second pass over the split.
+        loss: the training loss of the model.
+        global_batch_size: examples per step. Any size works: the last batch is padded, and the padding
+            ignored.
+        augmented_predict_step: a predict step with test-time augmentation, for a second pass over the split.
         on_batch: called after each batch.
-        num_workers, worker_number: where several processes evaluate together, how many and which this is.
-            Every one of them returns the evaluation of the whole split.
+        num_workers, worker_number: if several processes evaluate together, their number, and this one's from
+            0. Every process returns the evaluation of the whole split.
 
-    Raises RuntimeError where an example came more or less than once, ValueError where the loss is for other
-    targets than the data set has.
+    Raises RuntimeError if an example wasn't evaluated exactly once, and ValueError if the loss doesn't fit
+    the data set's labels.
     """
     if loss.multi_label != manifest.multi_label:
         raise ValueError(f"{loss.name!r} isn't for {manifest.dataset}: target shape {manifest.target_shape}")
@@ -175,13 +176,13 @@ def evaluate_split(
 
 
 def _as_rows(logits: np.ndarray, labels: np.ndarray, index: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return all results of a batch as one array, float64 [batch, columns]: exact for every one."""
+    """Return all results of a batch as one array, float64 [batch, columns], without rounding."""
     columns = [values.reshape(len(index), -1) for values in (logits, labels, index, weight)]
     return np.concatenate(columns, axis=1, dtype=np.float64)
 
 
 def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_workers: int) -> np.ndarray:
-    """Return the rows of all replicas of all processes; ``local`` has an array for each of this one's."""
+    """Return the rows of all replicas of all processes; ``local`` has one array per local replica."""
     if num_workers == 1:
         return np.concatenate(local)
     remaining = iter(local)
@@ -192,16 +193,16 @@ def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_wor
 def write_predictions(
     run: RunDirectory, evaluation: Evaluation, manifest: Manifest, *, checkpoint_step: int
 ) -> dict[str, Any]:
-    """Write ``predictions/<split>.npz`` and ``.json``, each whole or not at all; return the JSON's content.
+    """Write ``predictions/<split>.npz`` and ``.json``, each atomically; return the JSON's content.
 
-    The archive holds images uint8 [n, height, width, channels], labels int32 [n], or [n, num_classes] where
-    an image has several, probabilities float32 [n, num_classes] and index int64 [n]; the JSON file the
-    figures of ``per_class`` and the confusion, null for several labels.
+    The archive holds images uint8 [n, height, width, channels], labels int32 [n], or [n, num_classes] if an
+    image has several, probabilities float32 [n, num_classes] and index int64 [n]. The JSON file holds the
+    metrics, those of ``per_class``, and the confusion matrix, which is null for several labels.
     """
     run.predictions_path.mkdir(exist_ok=True)
     images, _ = load_split(manifest, evaluation.split)
     archive = io.BytesIO()
-    # Pixels of photographs hardly compress, and a page that opens at once is worth the 30 MB.
+    # Uncompressed (30 MB), because photographs hardly compress and the dashboard loads it faster.
     np.savez(
         archive,
         images=images[evaluation.index],
@@ -225,21 +226,21 @@ def write_predictions(
 
 
 def per_class(evaluation: Evaluation, classes: tuple[str, ...]) -> list[dict[str, float | int | str | None]]:
-    """Return the figures of each class: see ``labkit.training.scores.class_metrics``."""
+    """Return the metrics of each class: see ``labkit.training.scores.class_metrics``."""
     return class_metrics(evaluation.labels, evaluation.predictions, classes)
 
 
 class RunEvaluator:
-    """Evaluates with the weights that the session's variables hold."""
+    """Evaluates the current weights of a session."""
 
     def __init__(
         self, session: "Session", telemetry: Telemetry | SilentTelemetry, console: Console | None
     ) -> None:
-        """Args: ``console``: None in a worker that computes its share and leaves the rest to the chief."""
+        """Args: ``console``: None in workers other than the chief, which print nothing."""
         self.session, self.telemetry, self.console = session, telemetry, console
 
     def evaluate(self, split: str, step: int) -> tuple[Evaluation, dict[str, Any]]:
-        """Evaluate ``split`` with the weights of ``step``. Returns it, and the row that was recorded."""
+        """Evaluate ``split`` with the weights of ``step``. Returns the evaluation and its metrics row."""
         session = self.session
         evaluation = evaluate_split(
             session.evaluation_strategy,

@@ -1,4 +1,4 @@
-"""Histograms, graph and images for TensorBoard, written only when asked for."""
+"""Histograms, graph and images for TensorBoard, written only if requested."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["Extras"]
 
 
 class Extras:
-    """Writes into ``events/extras``: TensorBoard follows one writer a folder."""
+    """Writes into ``events/extras``, because TensorBoard follows only one writer per folder."""
 
     def __init__(self, config: Config, run: RunDirectory, session: Session) -> None:
         self._every = config.run.histograms_every_steps
@@ -25,11 +25,12 @@ class Extras:
             self._writer = tf.summary.create_file_writer(str(run.events_path / "extras"))
 
     def first_batch(self, train_step: Any, arguments: tuple[Any, ...], step: int) -> None:
-        """Write the training step's graph and images of the first batch, as they are asked for.
+        """Write the training step's graph and images of the first batch, if requested.
 
         Args:
-            train_step: the compiled step. It is traced here, and the call that follows uses the same trace.
-            arguments: what it will be called with: first the images, standardised, of all local replicas.
+            train_step: the compiled step. It is traced here; the next call reuses the trace.
+            arguments: the arguments of that call. The first is the standardized images of all local replicas.
+            step: number of completed steps.
         """
         self.wants_batch = False
         with self._writer.as_default(step=step):
@@ -42,7 +43,7 @@ class Extras:
         self._writer.flush()
 
     def after_step(self, step: int) -> None:
-        """Write a histogram of every weight where it is time to."""
+        """Write a histogram of every weight if one is due."""
         if self._writer is None or not self._every or step % self._every:
             return
         with self._writer.as_default(step=step):

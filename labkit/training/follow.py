@@ -1,7 +1,7 @@
 """Follow the checkpoints of a run from another process or machine, and evaluate each one as it appears.
 
-Nothing is shared but the run directory: the training renames whole checkpoints into place, the follower
-reads them and appends its rows to ``evaluations.jsonl``. TensorFlow is imported when there is a run.
+The two processes share only the run directory. The training writes checkpoints atomically; the follower reads
+them and appends its rows to ``evaluations.jsonl``. TensorFlow is imported once the run exists.
 """
 
 import time
@@ -27,15 +27,15 @@ from labkit.training.plan import plan_evaluation
 __all__ = ["Evaluator", "FollowResult", "Follower", "follow"]
 
 POLL_SECONDS = 1.0
-BLOCK_BYTES = 1 << 22  # of metrics parsed at a time
+BLOCK_BYTES = 1 << 22  # metrics parsed at a time
 
 
 @dataclass(frozen=True)
 class FollowResult:
-    """How a follower ended.
+    """The result of following a run.
 
-    ``state``: of the run (``finished``, or another one in which it stood still), or ``stopped``: the follower
-    was asked to end by ``signal_number``. ``evaluated``: checkpoints evaluated by this process.
+    ``state``: the run's state (``finished``, or another one in which it stalled), or ``stopped`` if
+    ``signal_number`` ended the follower. ``evaluated``: number of checkpoints evaluated by this process.
     """
 
     state: str
@@ -58,22 +58,22 @@ def follow(
     wait_seconds: float = 60.0,
     announce: Callable[[str], None] = print,
 ) -> FollowResult:
-    """Evaluate every checkpoint of a run that has no figures yet, on the CPU, until the run ends.
+    """Evaluate every checkpoint of a run that isn't evaluated yet, on the CPU, until the run ends.
 
-    The end is a finished run whose last checkpoint has its figures, a signal, or a run that stands still
-    (not there yet, silent, interrupted, failed, dead) for longer than ``wait_seconds``. Called again, it
-    goes on where it ended.
+    Returns when the run is finished and its last checkpoint is evaluated, at a signal, or when the run stalls
+    (missing, silent, interrupted, failed or lost) for longer than ``wait_seconds``. Called again, it resumes
+    where it ended.
 
     Args:
-        run: a run directory, or its name under ``<home>/runs``; either may appear later.
+        run: a run directory, or a name under ``<home>/runs``; it may appear later.
         split: ``validation``, ``test`` or ``train``.
-        data_dir: where the data set is; None: where the run was trained with it.
-        eval_batch_size, num_intra_threads: None: the run's.
-        wait_seconds: see above.
-        announce: takes lines for people.
+        data_dir: the folder of data sets; None means the run's.
+        eval_batch_size, num_intra_threads: None means the run's.
+        wait_seconds: how long a run may stall.
+        announce: takes lines for users.
 
-    Raises InputError where the run never appears, its data aren't here, or it is started over with another
-    configuration or other data.
+    Raises InputError if the run doesn't appear, its data set isn't available here, or it is started over with
+    another configuration or other data.
     """
     follower = None
     with stop_on_signals() as stop:
@@ -122,37 +122,37 @@ def _check(stop: StopRequest) -> None:
 
 
 class Evaluator(Protocol):
-    """What a follower needs of ``CheckpointEvaluator``."""
+    """The methods of ``CheckpointEvaluator`` that a follower uses."""
 
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, ascending."""
 
     def load(self, step: int) -> Any:
-        """Take the weights of a checkpoint. Raises InputError where they can't be read."""
+        """Load the weights of a checkpoint. Raises InputError if they can't be read."""
 
     def evaluate_row(self) -> dict[str, Any]:
-        """Return the metrics row of the weights that were loaded.
+        """Evaluate the loaded weights and return the metrics row.
 
-        Raises InputError where the run is no longer the one that the follower was made for.
+        Raises InputError if the run was started over with another configuration or other data.
         """
 
     def write_event(self, row: dict[str, Any]) -> None:
-        """Write a row that now counts for TensorBoard."""
+        """Write a recorded row for TensorBoard."""
 
     def close(self) -> None:
-        """Flush what is open."""
+        """Flush and close open files."""
 
 
 class Follower:
-    """Evaluates each checkpoint of ``run`` once, the oldest first, until the run is over.
+    """Evaluates each checkpoint of ``run`` once, oldest first, until the run is over.
 
     Args:
-        run: the run.
-        split: the split whose rows count.
-        evaluator: checkpoints and weights.
-        watch: tells when the run is over.
-        pause: waits a moment; called where there is nothing to do.
-        announce: takes lines for people.
+        run: the run to follow.
+        split: the split to evaluate.
+        evaluator: loads and evaluates checkpoints.
+        watch: tells whether the run is over.
+        pause: waits a moment; called when no checkpoint is left to evaluate.
+        announce: takes lines for users.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Follower:
     ) -> None:
         self._run, self._split, self._evaluator = run, split, evaluator
         self._watch, self._pause, self._announce = watch, pause, announce
-        # Training rows of the same name are the batches' own figures, no evaluation of the split.
+        # The training's rows of the split ``train`` are metrics of batches, not evaluations.
         self._training = MetricsReader(run.metrics_path, splits=() if split == "train" else (split,))
         self._beside = MetricsReader(evaluations_path(run.metrics_path), splits=(split,))
         self._damaged: set[int] = set()
@@ -174,10 +174,10 @@ class Follower:
         self.evaluated = 0
 
     def follow(self) -> Standing:
-        """Return where the run stood when it was over and every checkpoint that is there had its row."""
+        """Evaluate until the run is over and every checkpoint has a row. Returns the run's final standing."""
         told = ""
         while True:
-            # Looked at before the checkpoints are: what a run saved before it was over is then among them.
+            # Read before the checkpoints, so that none saved before the run's end is missed.
             standing = self._watch.look()
             worked = False
             while (step := self._next()) is not None:
@@ -185,7 +185,7 @@ class Follower:
                 self._take(step)
             if standing.over and not worked:
                 return standing
-            if standing.over:  # while it was worked, the run may have gone on
+            if standing.over:  # the run may have resumed during the evaluation
                 continue
             if standing.state not in ("running", told):
                 self._announce(standing.message)
@@ -193,7 +193,7 @@ class Follower:
             self._pause()
 
     def _next(self) -> int | None:
-        """Return a checkpoint's step that has no row and isn't known to be damaged."""
+        """Return the step of a checkpoint without a row that isn't known to be damaged, or None."""
         known = self._recorded() | self._damaged
         steps = [step for step in self._evaluator.steps() if step not in known]
         newest_first, self._newest_first = self._newest_first, False
@@ -215,14 +215,16 @@ class Follower:
                 self._damaged.add(step)
                 self._announce(f"left out: {error}")
             else:
-                # The training prunes faster than this process evaluates: the next oldest would go as well.
+                # The training prunes faster than this process evaluates; the next oldest may vanish too.
                 self._newest_first = True
                 self._announce(f"the checkpoint of step {step} was removed before it was read")
             return
         row = self._evaluator.evaluate_row()
         self._recorded()
         if self._training.generation != generation:
-            self._announce(f"step {step} was left out: the run was started over, or went back behind it")
+            self._announce(
+                f"step {step} was left out: the run was started over, or resumed from an earlier step"
+            )
         elif append_evaluation(self._run.metrics_path, row, self._training.resume_points):
             self.evaluated += 1
             self._evaluator.write_event(row)

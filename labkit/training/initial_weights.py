@@ -55,7 +55,7 @@ def _from_run(source: WeightSource, run: RunDirectory, manifest: Manifest) -> In
     classes = data.get("classes")
     if not isinstance(classes, list) or not classes:
         raise InputError(f"--start-from {run.path}: its environment.json names no classes; train it again")
-    if config.model.precision != "float64":  # mixed precision keeps its weights in float32, too
+    if config.model.precision != "float64":  # mixed precision also keeps its weights in float32
         config = config.replace({"precision": "float32"})
     model = build_model(
         config.model,

@@ -1,4 +1,4 @@
-"""The train loop: load, step, record, validate, save; stop and go on."""
+"""The train loop: runs steps, records metrics, validates, saves checkpoints, stops and resumes."""
 
 import math
 import signal
@@ -29,10 +29,10 @@ __all__ = ["TrainLoop"]
 
 
 class TrainLoop:
-    """One session of training: from a checkpoint, or the start, to the last step or a stop.
+    """One session of training: from the start or a checkpoint to the last step or a stop.
 
-    In a cluster that trains in step every worker goes through the same loop, and all reach the same
-    decisions after the same steps; only the chief writes the run and the checkpoints.
+    In a synchronous cluster, every worker runs this loop and makes the same decisions after the same steps.
+    Only the chief writes the run directory and its checkpoints.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class TrainLoop:
     # ---- from start to end -------------------------------------------------------------------------
 
     def run_to_end(self, state: CheckpointState | None, stop: StopRequest) -> TrainResult:
-        """Train from ``state``, which the session's variables hold already, or from the start.
+        """Train from ``state``, whose variables the session has already restored, or from the start.
 
         Args:
-            state: the newest checkpoint's; None for a new run.
-            stop: looked at between steps.
+            state: the newest checkpoint's state; None for a new run.
+            stop: checked between steps.
         """
         self.stop = stop
         resumed = self.run.metrics_path.exists()
@@ -95,7 +95,7 @@ class TrainLoop:
         self.extras = Extras(self.config, self.run, self.session) if self.writes else None
         self.engine = self._make_engine()
         if self.membership:
-            # From here on this thread may hang in a collective that nothing ends: another one must speak.
+            # From here on this thread may block in a collective, so another thread reports a loss.
             self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
         self.engine.agree(self.step, "the step of the newest checkpoint")
         self._announce(resumed)
@@ -139,7 +139,7 @@ class TrainLoop:
         say = self.console.line
         if not self.writes:
             assert self.membership is not None
-            say(f"{self.membership.task.name} trains in step from step {self.step}")
+            say(f"{self.membership.task.name} trains synchronously from step {self.step}")
             return
         for line in lines_at_start(self.session, self.run, self.step, resumed=resumed):
             say(line)
@@ -174,7 +174,7 @@ class TrainLoop:
         return None
 
     def _pause_for(self, work: Callable[[], str | None]) -> str | None:
-        """Do what is no training step, and count it into no worker's time. Returns what ``work`` returns."""
+        """Call ``work``, leaving it out of the workers' step times. Returns what ``work`` returns."""
         if self.workers:
             self.workers.finish()
         result = work()
@@ -183,7 +183,7 @@ class TrainLoop:
         return result
 
     def _announce_compiling(self) -> None:
-        """Say what the next step is the first to do: one of other weights, or other images, compiles."""
+        """Report if the next step has to compile, because trained layers or the image size change."""
         news = news_of_compiling(self.session, self.step)
         if not news:
             return
@@ -199,7 +199,7 @@ class TrainLoop:
         return WorkerMetrics(
             self.membership.folder,
             first_step=self.step,
-            # In step, each worker has its slice of a batch; otherwise a batch of its own.
+            # Synchronous workers share each batch; an asynchronous worker has a whole batch.
             examples_per_step=self.config.data.train_batch_size / self.devices.num_workers,
             replicas=self.devices.num_local_replicas,
         )
@@ -220,7 +220,7 @@ class TrainLoop:
             "replica_examples_per_second": rate / sharing,
             "seconds_per_step": seconds,
             "input_wait_fraction": result.waited / seconds,
-            # NaN, where it isn't measured, stays NaN.
+            # Stays NaN if the exchange wasn't measured.
             "communication_fraction": result.exchanged / max(seconds, result.worker_seconds),
             "wall_time": time.time(),
         }
@@ -229,7 +229,7 @@ class TrainLoop:
             rate_of_worker = self.workers.add(
                 result.worker,
                 result.step,
-                # A worker of a coordinator is given its batch; what it waits for it doesn't know.
+                # An asynchronous worker gets its batches from the coordinator; its wait isn't measured.
                 waited=None if self.devices.asynchronous_workers else result.waited,
                 worked=result.worker_seconds,
                 exchanged=result.exchanged,
@@ -238,13 +238,13 @@ class TrainLoop:
         self.console.progress(
             row["step"], f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"]
         )
-        # What was spent here is part of the time between two asynchronous steps already.
+        # Between two asynchronous steps, this time is already counted.
         spent = 0.0 if self.devices.asynchronous_workers else time.perf_counter() - started
         self.pace.add(seconds + spent, result.waited)
         return row
 
     def _after_step(self, row: dict[str, Any]) -> str | None:
-        """Log, validate and save where it is time to. Returns what went wrong, or None."""
+        """Log, validate and save if due. Returns what went wrong, or None."""
         step, run = row["step"], self.config.run
         if self.writes and (step % run.log_every_steps == 0 or step == self.total_steps):
             lap = self.pace.lap() or {}
@@ -266,7 +266,7 @@ class TrainLoop:
         return self._save() if improved or saves else None
 
     def _validate(self) -> bool:
-        """Evaluate the validation split. Returns whether it is the best so far."""
+        """Evaluate the validation split. Returns whether the result is the best so far."""
         evaluation, _ = self.evaluator.evaluate("validation", self.step)
         best, found = self.best_accuracy, selection_metric(evaluation.figures)
         if best is not None and found <= best:
@@ -275,7 +275,7 @@ class TrainLoop:
         return True
 
     def _save_is_overdue(self) -> bool:
-        """Return whether it is time for a checkpoint by the clock; the chief's, which alone saves."""
+        """Return whether a checkpoint is due by time; always False except in the chief, which saves."""
         seconds = self.config.run.checkpoint_every_seconds
         age = time.monotonic() - self.saved_at
         return self.writes and seconds is not None and age >= seconds
@@ -283,12 +283,14 @@ class TrainLoop:
     def _save(self) -> str | None:
         """Save a checkpoint of this step. Returns what went wrong, or None.
 
-        Weights that aren't finite are never saved: the loss shows them one step later only.
+        Weights that aren't finite are never saved; the loss would show them only one step later.
         """
         surplus = self.engine.settle()
         if surplus:
-            self.console.line(f"updates made twice, by workers that ended before their report: {surplus}")
-        # Every worker looks: all have the same weights, and all must come to the same end.
+            self.console.line(
+                f"updates made twice, because workers were lost before they reported: {surplus}"
+            )
+        # Every worker checks: all have the same weights and must stop at the same step.
         if not self.session.weights_are_finite():
             return self._diverged(f"a weight is not finite after step {self.step}")
         if not self.writes:
@@ -312,10 +314,10 @@ class TrainLoop:
         return f"{what}; {kept}; lower --learning-rate, add --warmup-steps or --gradient-clip-norm"
 
     def _finish(self) -> TrainResult:
-        """Evaluate the test set, once, with the weights chosen on validation."""
+        """Evaluate the test set once, with the weights that were best on validation."""
         test = None
         if self.config.run.evaluate_test and self.manifest.splits.get("test"):
-            # All workers know the best step by themselves; the chief has saved it when all are here.
+            # Each worker knows the best step; waiting here ensures that the chief has saved it.
             self.engine.agree(self.best_step or 0, "the best step on validation")
             alone = self.membership is None
             chosen = self.store.chosen_step() if alone else self.best_step or self.total_steps
@@ -334,5 +336,5 @@ class TrainLoop:
             self.console.line(f"{state}: {message}")
         number = self.stop.signal_number
         if state == "interrupted" and number is None:
-            number = signal.SIGTERM  # another task was asked; by which signal, nobody has told
+            number = signal.SIGTERM  # another task was asked to stop, by an unknown signal
         return TrainResult(state, self.run, self.step, message, test, number)

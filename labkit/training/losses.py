@@ -1,4 +1,4 @@
-"""Losses, and what belongs to each: its targets, its figures, how logits become probabilities."""
+"""Losses, each with its targets, its metrics, and its function from logits to probabilities."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +16,12 @@ def softmax_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing
     """Return the cross-entropy of each example, in nats, [batch] of the logits' dtype.
 
     Args:
-        targets: labels, int [batch]; or the probability of each class, float [batch, num_classes], rows of
-            sum 1: one-hot, or soft.
+        targets: labels, int [batch]; or class probabilities, float [batch, num_classes], whose rows sum to 1
+            (one-hot or soft).
         logits: float [batch, num_classes].
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al., 2016, section 7).
 
-    Raises ValueError where targets and logits don't fit together.
+    Raises ValueError if targets and logits don't match in shape or dtype.
     """
     targets, logits = tf.convert_to_tensor(targets), tf.convert_to_tensor(logits)
     labels = targets.dtype.is_integer and targets.shape.rank == 1
@@ -41,17 +41,17 @@ def softmax_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing
 def sigmoid_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
     """Return the binary cross-entropy of each example, in nats, [batch] of the logits' dtype.
 
-    It is the sum over the classes: minus the log-likelihood of all of an image's labels. The gradient of a
-    logit is then p - t as with softmax, and a learning rate that fits there fits here. (Keras's
-    ``BinaryCrossentropy`` and PyTorch's ``BCEWithLogitsLoss`` take the mean, and want a larger one.)
+    It is summed over the classes: the negative log-likelihood of all labels of an image. The gradient with
+    respect to a logit is then p - t, as with softmax, so the same learning rates work. (Keras's
+    ``BinaryCrossentropy`` and PyTorch's ``BCEWithLogitsLoss`` take the mean and need larger ones.)
 
     Args:
-        targets: whether each class is there, [batch, num_classes]: zeros and ones of any dtype, or
+        targets: whether the image has each class, [batch, num_classes]: zeros and ones of any dtype, or
             probabilities.
         logits: float [batch, num_classes].
         label_smoothing: moves each target towards one half: t becomes (1 - smoothing) t + smoothing / 2.
 
-    Raises ValueError where targets and logits don't fit together.
+    Raises ValueError if targets and logits don't match in shape or dtype.
     """
     targets, logits = tf.convert_to_tensor(targets), tf.convert_to_tensor(logits)
     _check_fit("sigmoid_cross_entropy", targets.shape.rank == 2, "[batch, num_classes]", targets, logits)
@@ -62,7 +62,7 @@ def sigmoid_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing
 
 
 def _check_fit(name: str, fits: bool, allowed: str, targets: tf.Tensor, logits: tf.Tensor) -> None:
-    """Raise ValueError unless ``fits``, logits are float [batch, num_classes], and the shapes go together."""
+    """Raise ValueError unless ``fits``, logits are float [batch, num_classes], and the shapes match."""
     fits = fits and logits.dtype.is_floating and logits.shape.rank == 2
     if not (fits and targets.shape.is_compatible_with(logits.shape[: targets.shape.rank])):
         given = (f"{what.dtype.name} {list(what.shape)}" for what in (targets, logits))
@@ -80,7 +80,7 @@ def _top1(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def _labels_right(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return which labels are predicted right, bool [batch, num_classes]: a logit of 0 is one half."""
+    """Return which labels are predicted correctly, bool [batch, num_classes]; a logit of 0 means one half."""
     return tf.equal(logits > 0, tf.cast(targets, logits.dtype) > 0.5)
 
 
@@ -94,20 +94,20 @@ def _binary_accuracy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss with all that belongs to it.
+    """A loss with its metrics and predictions.
 
     Args:
-        name: as ``--loss`` takes it; what Keras calls the function from logits to probabilities, too.
-        multi_label: whether it is for any number of labels per image, targets [batch, num_classes], rather
-            than for one of them, [batch].
+        name: the value of ``--loss``, and Keras's name of the function from logits to probabilities.
+        multi_label: whether images have any number of labels, with targets [batch, num_classes], rather than
+            exactly one, with targets [batch].
         per_example: (targets, logits, label_smoothing) to the loss of each example, [batch].
-        step_metrics: what a training step tells beside the loss, by name: (targets, logits) to the figure of
-            each example, [batch], from 0 to 1. ``accuracy`` is the first.
-        scores: (labels [n] or [n, num_classes], logits [n, num_classes]), NumPy arrays, to the figures of a
-            split: ``loss``, without label smoothing, ``accuracy``, and what else is customary.
+        step_metrics: the metrics of a training step, by name: (targets, logits) to the value of each example,
+            [batch], from 0 to 1. ``accuracy`` is the first.
+        scores: (labels [n] or [n, num_classes], logits [n, num_classes]), NumPy arrays, to the metrics of a
+            split: ``loss`` without label smoothing, ``accuracy``, and others.
         probabilities: logits to probabilities float64, NumPy arrays [n, num_classes].
-        predictions: logits to what is predicted, NumPy arrays: classes int [n], or bool [n, num_classes].
-        chance: the number of classes to the loss of a model that has learned nothing.
+        predictions: logits to predictions, NumPy arrays: classes int [n], or bool [n, num_classes].
+        chance: the number of classes to the loss of an untrained model.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Loss:
     chance: Callable[[int], float]
 
     def named(self, values: Iterable[float]) -> dict[str, float]:
-        """Return the loss and the step's figures, given in this order, by the keys of a metrics row."""
+        """Return ``values``, the loss and the step metrics in order, by their keys in a metrics row."""
         return dict(zip(("loss", *self.step_metrics), values, strict=True))
 
 

@@ -1,8 +1,8 @@
-"""Every decision before work starts, taken once: ``plan_run`` returns one frozen ``RunPlan``.
+"""All decisions before work starts: ``plan_run`` returns them as one frozen ``RunPlan``.
 
-Command line, cluster tasks, launcher, notebook, comparison, profile and evaluation all start from it, so a
-check that holds for one of them holds for all. Devices come last, because TensorFlow takes seconds to import:
-bad input is refused before that. Nothing is written, except a data set that has to be made.
+Command line, cluster tasks, launcher, notebook, comparison, profile and evaluation all start from a plan, so
+they share the same checks. Devices come last, because importing TensorFlow takes seconds and bad input should
+be refused before that. Nothing is written, except a data set that has to be prepared.
 """
 
 import json
@@ -51,19 +51,19 @@ __all__ = [
     "prepared_data_set",
 ]
 
-BYTES_PER_METRICS_ROW = 400  # one train row, measured below 300, plus its TensorBoard event
-BASE_BYTES = 64 * 2**20  # predictions of the test set (about 30 MB), logs, the rest
-# A launcher that chose the data set tells its tasks so, for the run's record: {"asked_for": …, "note": …}
+BYTES_PER_METRICS_ROW = 400  # a train row (measured: below 300) and its TensorBoard event
+BASE_BYTES = 64 * 2**20  # test-set predictions (about 30 MB), logs and other files
+# A launcher passes its choice of data set to its tasks, for the run's record: {"asked_for": …, "note": …}
 DATA_CHOICE = "LABKIT_DATA_CHOICE"
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a call of training ended.
+    """The result of a call of training.
 
-    ``state``: finished, interrupted or failed. ``step``: completed steps. ``message``: one line for people.
-    ``test``: the metrics row of the test set, None where it wasn't evaluated. ``signal_number``: the signal
-    that interrupted it. ``did_work``: False where the run was finished before.
+    ``state``: finished, interrupted or failed. ``step``: completed steps. ``message``: one line for users.
+    ``test``: the metrics row of the test set; None if it wasn't evaluated. ``signal_number``: the signal
+    that interrupted the run. ``did_work``: False if the run was already finished.
     """
 
     state: str
@@ -77,18 +77,18 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What this process is going to do.
+    """Everything that this process needs to know to train or evaluate a run.
 
     Attributes:
         config: resolved: it names the data set, and for a run also input path and directories.
         manifest: the prepared data set.
-        run: the run directory; None for measurements, which write no run.
-        found: what ``run`` holds: ``new``, ``resumable`` or ``finished``.
+        run: the run directory; None for a measurement, which writes no run.
+        found: the state of ``run``: ``new``, ``resumable`` or ``finished``.
         asked_for: the data set as the user named it, perhaps ``auto``.
-        data_note: the line that says which data set was chosen, and why.
+        data_note: a line that says which data set was chosen, and why.
         task: this process's place in a cluster; None without one.
-        overwrite: whether to discard the run that is there.
-        devices: where this process's replicas are; None where this process computes nothing.
+        overwrite: whether to discard an existing run.
+        devices: the devices of this process's replicas; None where it computes nothing.
         data_format: ``channels_last`` or ``channels_first``, decided with the devices.
     """
 
@@ -104,10 +104,10 @@ class RunPlan:
     data_format: str = ""
 
     def train(self) -> TrainResult:
-        """Train the run to its end, from wherever it stands.
+        """Train the run to its last step, from its newest checkpoint if it has one.
 
-        Raises InputError for what only the network or a checkpoint can tell, and PeerLost where the cluster
-        loses a task that it needs.
+        Raises InputError for errors that show only in the network or a checkpoint, and PeerLost if the
+        cluster loses a task that it needs.
         """
         if self.found == "finished":
             assert self.run is not None
@@ -121,10 +121,10 @@ class RunPlan:
 
         Args:
             split: ``test``, ``validation`` or ``train``.
-            checkpoint: ``best`` (on validation; the newest where there was none), ``last``, or a step.
+            checkpoint: ``best`` (on validation, or the newest without validation), ``last``, or a step.
 
-        Returns the content of ``predictions/<split>.json``. The metrics join the run's, once for each split
-        and step. Raises InputError where the checkpoint isn't there or belongs to other data.
+        Returns the content of ``predictions/<split>.json``. The metrics are added to the run's, once for each
+        split and step. Raises InputError if the checkpoint is missing or belongs to other data.
         """
         import_tensorflow()
         from labkit.training.checkpoint_evaluator import evaluate_checkpoint
@@ -132,12 +132,12 @@ class RunPlan:
         return evaluate_checkpoint(self, split, checkpoint)
 
     def looked_up_again(self) -> "RunPlan":
-        """Return the same with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
+        """Return a copy with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
         _, _, found = place_run(self.config, self.manifest, overwrite=self.overwrite)
         return replace(self, found=found)
 
     def on_one_device(self, *, num_gpus: int = 1) -> "RunPlan":
-        """Return the same on one device: a GPU where one is found and ``num_gpus`` is 1, else the CPU."""
+        """Return a copy on one device: a GPU if one is found and ``num_gpus`` is 1, else the CPU."""
         import_tensorflow()
         from labkit.distributed.devices import num_gpus_found
 
@@ -157,18 +157,18 @@ def plan_run(
     uses_devices: bool = True,
     announce: Callable[[str], None] = print,
 ) -> RunPlan:
-    """Decide what to train, on which data and devices, and where.
+    """Decide the data set, the devices and the run directory of a training.
 
     Args:
-        config: what was asked for.
-        task: this process's place in a cluster, or for a launcher its chief's.
-        cluster: given by a launcher, which prepares the data set: words for the end of the run's name.
-        overwrite: discard the run that is there.
+        config: the requested configuration.
+        task: this process's place in a cluster, or the chief's for a launcher.
+        cluster: suffix of the run's name. Only a launcher gives it, and then prepares the data set.
+        overwrite: whether to discard an existing run.
         has_run: False for a measurement, which writes no run.
-        uses_devices: False for a process that doesn't compute: a launcher, a server.
-        announce: takes lines about what takes long.
+        uses_devices: False for a process that doesn't compute, such as a launcher or a server.
+        announce: takes lines about slow work.
 
-    Raises InputError for whatever can't be trained, before anything is written.
+    Raises InputError, before anything is written, if the configuration can't be trained.
     """
     launches, decided = bool(cluster), None
     asked_for, note = config.data.dataset, ""
@@ -212,10 +212,10 @@ def plan_evaluation(
     num_intra_threads: int | None = None,
     test_time_augmentation: str | None = None,
 ) -> RunPlan:
-    """Decide how to evaluate checkpoints of ``run`` in this process; None means as recorded in the run.
+    """Plan the evaluation of checkpoints of ``run`` in this process; None means the run's recorded value.
 
-    The devices are not decided yet: see ``RunPlan.on_one_device``. Raises InputError where the run can't be
-    read or written to, or its data set isn't prepared here.
+    The plan has no devices yet (see ``RunPlan.on_one_device``). Raises InputError if the run can't be read or
+    written to, or if its data set isn't prepared here.
     """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
@@ -239,7 +239,7 @@ def plan_evaluation(
 
 
 def _with_recorded_choices(config: Config, overwrite: bool) -> Config:
-    """Resolve ``auto`` for a run that goes on: the data set and input path that it was started with."""
+    """Replace ``auto`` by the data set and input path recorded in the run, if it is resumed."""
     automatic = [name for name in ("dataset", "input_path") if getattr(config.data, name) == "auto"]
     if not automatic or config.run.job_dir is None or overwrite:
         return config
@@ -252,7 +252,7 @@ def _with_recorded_choices(config: Config, overwrite: bool) -> Config:
 
 
 def launchers_choice() -> tuple[str, str] | None:
-    """Return what the launcher of this task said of the data set: its name as asked for, and the note."""
+    """Return the requested data set and the note that this task's launcher passed on, or None."""
     text = os.environ.get(DATA_CHOICE, "")
     if not text:
         return None
@@ -266,16 +266,16 @@ def launchers_choice() -> tuple[str, str] | None:
 
 
 def data_directory(config: Config) -> Path:
-    """Return the folder of data sets that a configuration names, or labkit's own."""
+    """Return the configured folder of data sets, or labkit's own."""
     named = config.data.data_dir
     return Path(named).expanduser().absolute() if named else home.data_home()
 
 
 def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | None, str]:
-    """Return the manifest and the line that says which data set it is; None where it has to be made.
+    """Return the manifest and a line that says which data set it is; None if it has to be prepared.
 
-    A data directory that the user names must hold what is asked for; labkit's own is filled where
-    ``may_prepare``. Raises InputError where there is nothing, or where the loss isn't for such labels.
+    A data directory that the user names must hold the data set already. Labkit's own directory may lack it if
+    ``may_prepare``. Raises InputError if the data set is missing, or if the loss doesn't fit its labels.
     """
     dataset, data_dir = config.data.dataset, data_directory(config)
     is_named = config.data.data_dir is not None
@@ -284,7 +284,7 @@ def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | 
     if manifest is not None:
         return manifest, note
     if dataset == "cifar10":
-        load_manifest(data_dir, dataset)  # raises, with what to do
+        load_manifest(data_dir, dataset)  # raises an error that says what to do
     option = "" if dataset == "auto" else f" --dataset {dataset}"
     way_out = f"labkit data prepare --data-dir {data_dir}{option}"
     if is_named:
@@ -292,7 +292,7 @@ def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | 
         raise InputError(
             f"--data-dir {data_dir} holds no prepared data set{name}; prepare it with: {way_out}"
         )
-    if not may_prepare:  # many tasks would prepare it at once
+    if not may_prepare:  # otherwise several tasks would prepare it at once
         raise InputError(f"no data set is prepared in {data_dir}; in a cluster prepare it first: {way_out}")
     return None, ""
 
@@ -310,9 +310,9 @@ def _check_shards(manifest: Manifest) -> None:
 
 
 def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[Devices, str]":
-    """Configure TensorFlow for this process; return its devices and the data format that they take.
+    """Configure TensorFlow for this process; return its devices and the data format.
 
-    Raises InputError where they can't run the configuration.
+    Raises InputError if the devices can't run the configuration.
     """
     import_tensorflow()
     from labkit.distributed.devices import check_precision, choose_data_format, configure_tensorflow
@@ -328,7 +328,7 @@ def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[De
         asynchronous=devices.asynchronous_workers > 0,
     )
     check_precision(config.model, devices)
-    # The strategy over several workers must be made before any operation: there the format is tried later.
+    # In a cluster the strategy must come before any operation, so the format is probed later.
     return devices, choose_data_format(config.model, devices, probe=task is None)
 
 
@@ -346,13 +346,13 @@ def _refuse_overwrite(overwrite: bool) -> None:
 def place_run(
     config: Config, manifest: Manifest, *, overwrite: bool = False, cluster: str = ""
 ) -> tuple[Config, RunDirectory, str]:
-    """Decide on the run directory; ``job_dir`` None derives its name from the configuration.
+    """Choose the run directory: ``job_dir``, or a name derived from the configuration if that is None.
 
-    Returns the configuration with data set, input path and directories named, the directory, and what it
-    holds: ``new``, ``resumable`` or ``finished``. Raises InputError where it can't be written, holds
-    something else, or a run with another configuration, and where the disk is too full.
+    Returns the configuration with actual data set, input path and directories; the run directory; and its
+    state: ``new``, ``resumable`` or ``finished``. Raises InputError if the directory can't be written, holds
+    something else or a run with another configuration, or if the disk is too full.
     """
-    # The name comes from what was asked for; what this machine makes of ``auto`` must not change it.
+    # The name comes from the requested values, so that it doesn't depend on how ``auto`` resolves.
     run = RunDirectory(config.run.job_dir or home.runs_home() / _run_name(config, manifest.dataset, cluster))
     config = config.replace(
         {"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
@@ -383,7 +383,7 @@ def _found(run: RunDirectory, recorded: Config, config: Config) -> str:
 
 
 def check_place(config: Config, run: RunDirectory) -> None:
-    """Raise InputError where ``run`` can't be written, holds something else, or has too little space."""
+    """Raise InputError if ``run`` can't be written, holds something else, or has too little disk space."""
     check_writable(run.path, "--job-dir")
     check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
     if not run.exists() and holds_something_else(run):
@@ -391,10 +391,10 @@ def check_place(config: Config, run: RunDirectory) -> None:
 
 
 def _run_name(config: Config, dataset: str, cluster: str) -> str:
-    """Return a readable name that is the same for the same configuration.
+    """Return a readable name, determined by the configuration.
 
-    Several GPUs, or a ``cluster``, give another name: whoever asks for them wants to see them train, not what
-    one process has done already. (A directory that is named goes on with any number of replicas.)
+    Several GPUs or a ``cluster`` give a different name, so that they start a run of their own instead of
+    finding the finished run of one process. (With ``--job-dir``, a run resumes on any number of replicas.)
     """
     resolved = config.replace({"dataset": dataset})
     replicas = config.distribution.num_gpus or 1
@@ -403,13 +403,13 @@ def _run_name(config: Config, dataset: str, cluster: str) -> str:
 
 
 def _already_finished(run: RunDirectory) -> TrainResult:
-    """Report a finished run with the test of the weights that it chose, whatever was evaluated since."""
+    """Return the result of a finished run, with the test metrics of its best checkpoint."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     status = run.read_status()
     step = status.step if status else 0
     validations = reader.split("validation")
-    # The first of the best, as the loop chooses.
+    # The first of equally good ones, as in the train loop.
     chosen = max(validations, key=selection_metric)["step"] if validations else step
     tests = {row["step"]: row for row in reader.split("test")}
     how = run.read_environment().get("description", "unknown devices")

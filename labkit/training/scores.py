@@ -1,7 +1,7 @@
-"""Figures of a whole split from its labels and logits, and of its classes. Needs NumPy alone.
+"""Metrics of a whole split and of its classes, from labels and logits. Needs only NumPy.
 
-Labels are int [n], or int [n, num_classes] of zeros and ones where an image has several; predictions go with
-them: int [n], or bool [n, num_classes].
+Labels are int [n], or int [n, num_classes] of zeros and ones if an image has several. Predictions are int [n]
+or bool [n, num_classes] accordingly.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ Array = NDArray[Any]
 
 
 def softmax(logits: Array) -> Array:
-    """Return probabilities float64 [n, num_classes], each row of sum 1."""
+    """Return probabilities float64 [n, num_classes]; each row sums to 1."""
     return np.exp(_log_softmax(logits))
 
 
 def sigmoid(logits: Array) -> Array:
-    """Return probabilities float64 [n, num_classes], each for itself."""
+    """Return independent probabilities float64 [n, num_classes]."""
     logits = logits.astype(np.float64)
     small = np.exp(-np.abs(logits))  # never overflows
     return np.where(logits >= 0, 1.0, small) / (1.0 + small)
@@ -48,22 +48,22 @@ def indicators(labels: Array, num_classes: int) -> NDArray[np.bool_]:
 
 
 def first_of_each_class(labels: Array, num_classes: int) -> dict[int, int]:
-    """Return the row of the first example of each class that has one, by class."""
+    """Return the row of each class's first example, by class; classes without examples are left out."""
     has = indicators(labels, num_classes)
     return {int(place): int(has[:, place].argmax()) for place in np.flatnonzero(has.any(axis=0))}
 
 
 def right(predicted: Array, labels: Array) -> NDArray[np.bool_]:
-    """Return whether each example's prediction is right, bool [n]: of several labels, every one."""
+    """Return whether each example is predicted correctly, in all its labels, bool [n]."""
     equal = predicted == labels
     return equal.all(axis=1) if equal.ndim == 2 else equal
 
 
 def single_label_scores(labels: Array, logits: Array) -> dict[str, float]:
-    """Return the figures of one label per image.
+    """Return the metrics for one label per image.
 
-    ``loss``: mean cross-entropy in nats. ``accuracy``: share of images whose label has the largest logit;
-    ``top5_accuracy``: is among the five largest (ties: the lower class first).
+    ``loss``: mean cross-entropy in nats. ``accuracy``: share of images whose label has the largest logit.
+    ``top5_accuracy``: share of images whose label is among the five largest (ties: the lower class first).
     """
     best = np.argsort(-logits, axis=1, kind="stable")[:, :5]
     return {
@@ -74,12 +74,12 @@ def single_label_scores(labels: Array, logits: Array) -> dict[str, float]:
 
 
 def multi_label_scores(labels: Array, logits: Array) -> dict[str, float]:
-    """Return the figures of several labels per image, each predicted where its probability is over one half.
+    """Return the metrics for several labels per image, each predicted if its probability is over one half.
 
-    ``loss``: binary cross-entropy in nats, the sum over the labels, the mean over the images. ``accuracy``:
-    share of images with every label right (exact match, subset accuracy); ``binary_accuracy``: share of all
-    labels that are right (1 - Hamming loss). ``f1_micro``: F1 of all labels together; ``f1_macro``: the mean
-    of the F1 of each label. An F1 without any true or predicted label is 0, as in scikit-learn.
+    ``loss``: binary cross-entropy in nats, summed over labels and averaged over images. ``accuracy``: share
+    of images with every label correct (exact match, subset accuracy). ``binary_accuracy``: share of correct
+    labels (1 - Hamming loss). ``f1_micro``: F1 of all labels together. ``f1_macro``: mean F1 of the labels.
+    An F1 without any true or predicted label is 0, as in scikit-learn.
     """
     z, true, predicted = logits.astype(np.float64), labels != 0, logits > 0
     losses = np.maximum(z, 0) - z * true + np.log1p(np.exp(-np.abs(z)))
@@ -96,10 +96,10 @@ def multi_label_scores(labels: Array, logits: Array) -> dict[str, float]:
 def class_metrics(
     labels: Array, predicted: Array, classes: Sequence[str]
 ) -> list[dict[str, float | int | str | None]]:
-    """Return the figures of each class, None where nothing was counted.
+    """Return the metrics of each class; a ratio is None if its denominator is 0.
 
-    ``name``, ``count`` of examples that have it, and, of one label per image, ``accuracy`` (recall) and
-    ``precision``; of several ``recall``, ``precision`` and ``f1``.
+    They are ``name`` and ``count`` (number of examples with the class); with one label per image,
+    ``accuracy`` (recall) and ``precision``; with several labels, ``recall``, ``precision`` and ``f1``.
     """
     true, taken = indicators(labels, len(classes)), indicators(predicted, len(classes))
     columns = ((true & taken).sum(axis=0), true.sum(axis=0), taken.sum(axis=0))

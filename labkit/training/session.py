@@ -1,4 +1,4 @@
-"""One session of training: take the run, build the network, restore the checkpoint, run the loop."""
+"""One session of training: lock the run, build the network, restore the checkpoint, run the loop."""
 
 import functools
 import math
@@ -52,14 +52,14 @@ __all__ = [
     "training_batches",
 ]
 
-ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as airbench takes
+ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as in airbench
 
 
 def train(plan: RunPlan) -> TrainResult:
-    """Train the run of ``plan`` from where it stands to its last step.
+    """Train the run of ``plan`` to its last step, from its newest checkpoint if it has one.
 
-    Raises InputError, before the run is changed, where another process writes it, its checkpoints belong to
-    other data or can't be restored, or the network can't be trained as asked for.
+    Raises InputError, before the run is changed, if another process is writing it, if its checkpoints belong
+    to other data or can't be restored, or if the network can't be trained with this configuration.
     """
     if plan.task is not None:
         from labkit.training.cluster import train_as_task
@@ -76,7 +76,7 @@ def train(plan: RunPlan) -> TrainResult:
 
 @contextmanager
 def _held(run: RunDirectory) -> Iterator[None]:
-    """Keep other processes from writing the run. Raises InputError where one does already."""
+    """Lock the run against writes by other processes. Raises InputError if another one holds the lock."""
     lock, launcher = RunLock(run), RunLock(run, ".launcher")
     if not (launcher.acquire() and lock.acquire()):
         launcher.release()
@@ -93,7 +93,7 @@ def _held(run: RunDirectory) -> Iterator[None]:
 def prepare_session(
     plan: RunPlan, strategy: tf.distribute.Strategy | None = None
 ) -> tuple["Session", Transfer | None]:
-    """Build what trains the run, and read the weights that it starts from, unless it goes on."""
+    """Build the session, and read the weights that a new run starts from (None for a resumed run)."""
     assert plan.run is not None
     goes_on = not plan.overwrite and _newest_state(plan) is not None
     session = make_session(plan, strategy)
@@ -106,9 +106,11 @@ def train_session(
     """Restore the newest checkpoint, if there is one, and train.
 
     Args:
-        transfer: the weights that a new run starts from, None for initial ones.
-        stop: looked at between steps.
-        membership: this process's part in a cluster; there the chief alone writes the run.
+        session: model, optimizer and compiled steps.
+        transfer: the weights that a new run starts from; None for randomly initialized ones.
+        stop: checked between steps.
+        membership: this process's membership of a cluster, where only the chief writes the run; None for a
+            single process.
     """
     from labkit.training.loop import TrainLoop
 
@@ -118,7 +120,7 @@ def train_session(
     writes = membership is None or membership.task.is_chief
     store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
     state = _newest_state(plan)
-    # Weights and velocities in float32: the checkpoints kept, the best, and one being written.
+    # Float32 weights and velocities, in the kept checkpoints, the best one and one being written.
     check_disk_space(run.path, session.num_parameters() * 8 * (config.run.keep_checkpoints + 2))
     if state is not None:
         store.restore(session.checkpoint(), state.step)
@@ -133,7 +135,7 @@ def train_session(
             write_json_atomic(run.config_path, config.to_json())
             write_json_atomic(run.environment_path, describe_environment(plan))
         if transfer and state is None and writes:
-            # From here on the run goes on without what it started from.
+            # Once this checkpoint is saved, the run no longer needs the source of its weights.
             write_json_atomic(run.transfer_path, transfer.to_json())
             first = CheckpointState(0, config.run.seed, plan.manifest.checksum, session.devices.num_replicas)
             store.save(session.checkpoint(), first)
@@ -145,7 +147,7 @@ def train_session(
 
 
 def _newest_state(plan: RunPlan) -> CheckpointState | None:
-    """Return the newest checkpoint's state. Raises InputError where it was trained on other data."""
+    """Return the newest checkpoint's state, or None. Raises InputError if it was trained on other data."""
     assert plan.run is not None
     state = CheckpointStore(plan.run.checkpoints_path).latest_state()
     if state is not None and state.data_checksum != plan.manifest.checksum:
@@ -158,7 +160,7 @@ def _newest_state(plan: RunPlan) -> CheckpointState | None:
 
 
 def _remove_unfinished_files(run: RunDirectory) -> None:
-    """Remove what killed processes were about to rename into place: ``.<name>.<process id>….tmp``."""
+    """Remove temporary files of killed processes: ``.<name>.<process id>….tmp``."""
     for folder in (run.path, run.predictions_path):
         for path in folder.glob(".*.tmp"):
             owner = re.search(r"\.(\d+)(\.\d+)?\.tmp$", path.name)
@@ -173,9 +175,10 @@ def _remove_unfinished_files(run: RunDirectory) -> None:
 class Session:
     """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps.
 
-    ``freezing`` says which layers a step trains; ``train_step_for`` compiles, once for each, a step that
-    leaves the named layers out, for images of one size. ``predict_step`` runs under
-    ``evaluation_strategy``; ``augmented_predict_step`` is its twin with test-time augmentation, None without.
+    ``freezing`` decides which layers a step trains. ``train_step_for`` takes a set of frozen layers and an
+    image size, and returns the compiled step for them (cached). ``predict_step`` runs under
+    ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation, and is None
+    if that is off.
     """
 
     plan: RunPlan
@@ -202,16 +205,16 @@ class Session:
 
     @property
     def loss(self) -> Loss:
-        """The loss that is trained with, and what belongs to it."""
+        """The training loss, with its metrics."""
         return LOSSES[self.config.optimizer.loss]
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which as many examples are shown as the training split has; rarely a whole number."""
+        """Training examples divided by the global batch size; rarely a whole number."""
         return self.manifest.count("train") / self.config.data.train_batch_size
 
     def train_step_at(self, step_index: int) -> Any:
-        """Return the compiled step with an index, from 0 (``make_train_step``)."""
+        """Return the compiled step ``step_index``, from 0 (``make_train_step``)."""
         return self.train_step_for(self.freezing.at(step_index), self.image_size_at(step_index))
 
     def learning_rate_at(self, step_index: int) -> float:
@@ -224,37 +227,37 @@ class Session:
         )
 
     def image_size_at(self, step_index: int) -> int | None:
-        """Return the side of the images that step ``step_index`` is shown; None: as they are."""
+        """Return the image side, in pixels, in step ``step_index``; None means that images aren't resized."""
         return self.config.data.image_size_at(step_index, self.config.run.train_steps)
 
     @property
     def train_step(self) -> Any:
-        """The compiled first step: the only one where nothing thaws and no image is resized."""
+        """The compiled first step, which also serves all others unless layers thaw or images are resized."""
         return self.train_step_at(0)
 
     def checkpoint(self) -> tf.train.Checkpoint:
-        """Return all of the state that training goes on from."""
+        """Return a checkpoint of all the state that training resumes from."""
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
 
     def begin(self, transfer: Transfer | None = None) -> None:
-        """Make everything ready for the first step of a new run, whose weights ``transfer`` decides on."""
+        """Prepare the weights of a new run: adapt whitening to the data, then load ``transfer``, if given."""
         self.adapt_to_data()
         if transfer is not None:
             transfer.load(self.model)
 
     def adapt_to_data(self) -> None:
-        """Let layers that are made from training images see some: those of a whitening convolution."""
+        """Compute the weights of whitening layers from training images."""
         layers = [layer for layer in self.model.layers if isinstance(layer, Whitening)]
         if not layers:
             return
         batches = eval_dataset(self.manifest, "train", global_batch_size=ADAPTING_BATCH)
-        # The last batch of a small set is filled up with repetitions of weight 0.
+        # The last batch of a small data set is padded with repeated images of weight 0.
         seen = [images[weight > 0] for images, _, _, weight in batches.take(ADAPTING_BATCHES)]
         for layer in layers:
             layer.adapt(tf.concat(seen, axis=0).numpy())
 
     def model_checkpoint(self) -> tf.train.Checkpoint:
-        """Return the state that evaluation needs."""
+        """Return a checkpoint of the state that evaluation needs."""
         return tf.train.Checkpoint(model=self.model)
 
     def num_parameters(self) -> int:
@@ -271,11 +274,11 @@ class Session:
 
 
 def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) -> Session:
-    """Build the model and the rest. The initial weights depend on the seed and the model alone.
+    """Build the session. The initial weights depend only on the seed and the model.
 
     Args:
-        plan: its devices are decided, and TensorFlow is configured for them.
-        strategy: of a cluster, made already; None: this process's own.
+        plan: a plan with devices, for which TensorFlow is already configured.
+        strategy: the strategy of a cluster; None makes one for this process.
     """
     config, devices = plan.config, plan.devices
     assert devices is not None
@@ -283,7 +286,7 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
     placement = config.distribution.variable_placement if remote else "round_robin"
     strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)
     if plan.task is not None:
-        choose_data_format(config.model, devices)  # tried here: see ``plan.decide_devices``
+        choose_data_format(config.model, devices)  # probed here: see ``plan.decide_devices``
     with strategy.scope(), placed_variables(placement, devices.num_ps):
         model, freezing = build_network(plan)
         optimizer = SGD(model, config.optimizer, config.transfer.head_learning_rate_factor)
@@ -293,7 +296,7 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
     def train_step_for(frozen, image_size):
         return _compiled_step(plan, strategy, model, optimizer, step, frozen=frozen, image_size=image_size)
 
-    # With parameter servers the coordinator evaluates by itself: their strategy would want a worker for it.
+    # With parameter servers, the coordinator evaluates locally, outside the cluster's strategy.
     evaluating = tf.distribute.get_strategy() if remote else strategy
     augmentation = config.run.test_time_augmentation
     return Session(
@@ -314,11 +317,11 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
 
 
 def build_network(plan: RunPlan) -> tuple[keras.Model, Freezing]:
-    """Build the network, and find out which of its layers are frozen when.
+    """Build the network, and determine which layers are frozen at which steps.
 
-    Raises InputError where it can't be trained as asked for, as only its layers can tell: where it can't
-    take images of a size that it is shown, where what is to be frozen isn't there or is everything, where a
-    frozen head has a learning rate of its own, and where Muon would have nothing to move, or spoil something.
+    Raises InputError for errors that show only in the network's layers: it can't take images of a configured
+    size; the layers to freeze don't exist, or are all layers; a frozen head has a learning-rate factor; or
+    ``check_muon`` refuses the network.
     """
     config, manifest = plan.config, plan.manifest
     model = build_model(
@@ -342,10 +345,10 @@ def build_network(plan: RunPlan) -> tuple[keras.Model, Freezing]:
 
 
 def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: Any) -> Callable[..., Any]:
-    """Return the compiled ``train_step``: it returns metrics and seconds of exchange.
+    """Return the compiled ``train_step``, which returns the metrics and the seconds of gradient exchange.
 
-    The seconds are float64: 0 for one replica; NaN for several with ``deterministic``, where TensorFlow
-    refuses to look at the clock. With parameter servers they are those of ``make_asynchronous_step``.
+    The seconds are float64: 0 for one replica, and NaN for several with ``deterministic``, where TensorFlow
+    refuses to read the clock. With parameter servers they are those of ``make_asynchronous_step``.
     """
     config, devices = plan.config, plan.devices
     assert devices is not None
@@ -379,7 +382,7 @@ def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: A
 
 
 def training_batches(session: Session, *, start_step: int, stop_step: int) -> Iterator[Any]:
-    """Return (images, labels) of the steps with indices ``start_step`` … ``stop_step`` - 1, distributed."""
+    """Return distributed (images, labels) batches of steps ``start_step`` to ``stop_step`` - 1."""
     config, manifest, devices = session.config, session.manifest, session.devices
     path = choose_input_path(manifest, config.data.input_path)
     arrays = load_split(manifest, "train") if path == "memory" else None
@@ -390,7 +393,7 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
     )
     data = config.data
     distortion = Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)
-    # With parameter servers the coordinator makes the batches and sends them with the steps.
+    # With parameter servers, the coordinator makes the batches and sends them with the steps.
     distributing = session.evaluation_strategy if devices.asynchronous_workers else session.strategy
     return iter(
         distributing.distribute_datasets_from_function(
@@ -401,7 +404,7 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
                 start_step=start_step,
                 stop_step=stop_step,
                 distortion=distortion if data.use_distortion_for_training else None,
-                # The step does that, where batches go over a network.
+                # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
                 standardized=devices.asynchronous_workers == 0,
                 input_path=path,
                 share=share,

@@ -1,4 +1,4 @@
-"""One training step of replicas that stay in step with each other, and the engine that makes them in turn."""
+"""The synchronous training step, and the engine that runs it step by step."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -41,10 +41,11 @@ def make_train_step(
 ) -> Callable[..., tf.Tensor]:
     """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled by ``tf.function``.
 
-    It takes a distributed batch and two float32 scalars: the learning rate, and 1 where this process was
-    asked to stop. It returns float [n + 2], equal in every process: mean loss and the n ``loss.step_metrics``
-    of the global batch, and how many replicas were asked to stop. Layers in ``frozen`` stay as they are; the
-    network sees images of ``image_size``; ``xla`` compiles loss and gradients.
+    ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
+    if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
+    and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
+    Layers in ``frozen`` are not updated. Images are resized to ``image_size``. ``xla`` compiles loss and
+    gradients.
     """
     network = model if image_size is None else with_image_size(model, image_size)
     indices = trained_indices(model, frozen)
@@ -53,14 +54,14 @@ def make_train_step(
 
     @tf.function(jit_compile=True, autograph=False) if xla else lambda function: function
     def loss_and_gradients(images, labels):
-        # Told what to watch, the tape doesn't record what only frozen weights have computed.
+        # The tape then doesn't record operations that depend only on frozen weights.
         tape = tf.GradientTape(watch_accessed_variables=False)
         with tape, recorded_batch_statistics(held_norms) as recorded:
             tape.watch(weights)
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
             losses = loss.per_example(labels, logits, label_smoothing)
-            # The one place where the loss is scaled: summed over all replicas, per-example losses over the
-            # global batch size are the mean over the global batch, however it is sliced.
+            # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas the
+            # mean over the global batch, however it is split.
             mean_loss = tf.reduce_sum(losses) / global_batch_size
         hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
         metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
@@ -90,8 +91,8 @@ def make_predict_step(
 ) -> Callable[[Any], Any]:
     """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica.
 
-    Batch normalization is folded into the convolutions (``models.folding``); ``test_time_augmentation``
-    averages the logits over several views of each image (``models.test_time_augmentation``).
+    Batch normalization is folded into the convolutions (``models.folding``). ``test_time_augmentation``
+    averages the logits over several augmented copies of each image (``models.test_time_augmentation``).
     """
 
     def predict(images):
@@ -108,16 +109,16 @@ def make_predict_step(
 
 
 class SynchronousEngine:
-    """Makes the steps of this process, in step with all other workers where there are any.
+    """Runs the training steps of this process, synchronously with all other workers, if any.
 
     Args:
         session: model and compiled steps.
         batches: the distributed batches from the next step on.
         step: steps completed so far.
-        stopping: whether this process was asked to stop.
-        name: of this worker.
-        on_first_batch: called once before the first step, with the compiled step, the arguments that it will
-            be called with, and the number of steps completed.
+        stopping: returns whether this process was asked to stop.
+        name: this worker's name.
+        on_first_batch: called once before the first step, with the compiled step, its arguments, and the
+            number of steps completed.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class SynchronousEngine:
         self._all_stop = False
 
     def next_step(self, *, start_more: bool = True) -> StepResult:
-        """Make one update. ``start_more`` is for engines that have several steps under way."""
+        """Run one step. ``start_more`` is ignored: only the asynchronous engine uses it."""
         started = time.perf_counter()
         images, labels = next(self._batches)
         waited = time.perf_counter() - started
@@ -169,24 +170,24 @@ class SynchronousEngine:
         )
 
     def is_idle(self) -> bool:
-        """Return whether no step is under way: here each one ends before ``next_step`` returns."""
+        """Return True: no step is under way once ``next_step`` has returned."""
         return True
 
     def stop_is_agreed(self) -> bool:
-        """Return whether every worker knows, after the same step, that one was asked to stop."""
+        """Return whether a worker was asked to stop; all workers return the same after the same step."""
         return self._stopping() if self._alone else self._all_stop
 
     def settle(self) -> int:
-        """Return how many updates were made twice: none."""
+        """Return the number of updates made twice, which is always 0 here."""
         return 0
 
     def agree(self, value: int, what: str) -> None:
-        """Wait for all workers here. Raises PeerLost where they don't have the same ``value``.
+        """Wait for all workers. Raises PeerLost if they don't all have the same ``value``.
 
-        They share the file system that they have it from, so one of them sees an old state of it.
+        Values come from files that all workers share, so a difference means that one reads an old version.
 
         Args:
-            what: says in the error what the value is.
+            what: describes the value in the error message.
         """
         if self._alone:
             return

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: metrics, TensorBoard events, status, console."""
+"""What a run records while it trains: metrics, TensorBoard events and status."""
 
 import os
 import socket
@@ -22,15 +22,15 @@ SECONDS_TO_START = 300.0  # a first step may compile for minutes
 
 
 class EventWriter:
-    """TensorBoard events of scalars, serialized here and written by TensorBoard's own thread.
+    """Writes scalars as TensorBoard events; TensorBoard's own thread writes the file.
 
-    One event a row, with a value for each figure: ``tf.summary.scalar`` costs as much for each value as
-    this does for a row (``benchmarks/telemetry.py``).
+    Each metrics row becomes one event. This costs as much per row as ``tf.summary.scalar`` does per value
+    (``benchmarks/telemetry.py``).
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
         self._writer = EventFileWriter(str(folder), flush_secs=5)
-        # TensorBoard then drops what an earlier process wrote from this step on.
+        # Makes TensorBoard drop an earlier process's events from this step on.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
 
@@ -50,7 +50,7 @@ class EventWriter:
 
 
 def recorded_evaluations(run: RunDirectory) -> set[tuple[str, int]]:
-    """Return split and step of the evaluations that count in the run's metrics."""
+    """Return (split, step) of each evaluation that counts in the run's metrics."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     return {(row.get("split", ""), row.get("step", -1)) for row in reader if row.get("split") != "train"}
@@ -58,9 +58,9 @@ def recorded_evaluations(run: RunDirectory) -> set[tuple[str, int]]:
 
 @dataclass
 class Pace:
-    """Speed of a session: since the last line on the console, and on average.
+    """Measures the speed of a session: since the last console line, and on average.
 
-    The first step is left out of both: it compiles.
+    Both leave out the first step, because it compiles.
     """
 
     global_batch_size: int
@@ -73,7 +73,7 @@ class Pace:
     _compiled: bool = False
 
     def add(self, seconds: float, waited: float) -> None:
-        """Count a step that took ``seconds``, of which ``waited`` for its input."""
+        """Count a step that took ``seconds``, including ``waited`` seconds for its input."""
         if not self._compiled:
             self._compiled = True
             return
@@ -85,7 +85,7 @@ class Pace:
         self._lap_waited += waited
 
     def leave_out_next(self) -> None:
-        """Leave the next step out, too: it compiles."""
+        """Leave out the next step as well, because it compiles."""
         self._compiled = False
 
     def average_examples_per_second(self) -> float | None:
@@ -95,7 +95,7 @@ class Pace:
         return self._seconds / self._steps if self._steps else None
 
     def lap(self) -> dict[str, float] | None:
-        """Return the figures since the last call, None where no step was counted."""
+        """Return the metrics since the last call, or None if no step was counted."""
         if not self._lap_steps:
             return None
         figures = {
@@ -108,13 +108,13 @@ class Pace:
 
 
 class Telemetry:
-    """The writer of one run directory, for one session (from a start to its end).
+    """Writes metrics, events and status of one session into its run directory.
 
     Args:
-        run: the directory, which exists.
-        total_steps: steps of the whole run.
+        run: the run directory; it must exist.
+        total_steps: number of steps in the whole run.
         first_step: steps completed before this session.
-        resumed: whether there was an earlier session: its rows after ``first_step`` no longer count.
+        resumed: whether there was an earlier session. Its rows after ``first_step`` then no longer count.
     """
 
     def __init__(self, run: RunDirectory, *, total_steps: int, first_step: int, resumed: bool) -> None:
@@ -159,18 +159,18 @@ class Telemetry:
     def evaluation_row(self, row: dict[str, Any]) -> None:
         """Record the result of a validation or test, once for each split and step."""
         if (row["split"], row["step"]) in self._evaluated:
-            return  # the process before this one was killed between this row and its end
+            return  # recorded by an earlier process that was killed after it
         self._evaluated.add((row["split"], row["step"]))
         self._metrics.append([row])
         self._events.scalars(row)
 
     def beat(self, message: str) -> None:
-        """Say that the run is alive while no step ends: in validation, in saving."""
+        """Update the run's heartbeat while no step ends, during validation or saving."""
         if time.time() - self._status_written >= SECONDS_BETWEEN_STATUSES:
             self._write(message=message)
 
     def compiling(self, message: str) -> None:
-        """Say that the next step may take as long as the first one."""
+        """Report that the next step compiles, and may take as long as the first one."""
         self._write(message=message, stalled_after_seconds=SECONDS_TO_START)
 
     def state(self, state: str, message: str = "") -> None:
@@ -184,13 +184,13 @@ class Telemetry:
         self._run.write_status(self._status)
 
     def close(self) -> None:
-        """Flush everything."""
+        """Flush and close metrics and events."""
         self._metrics.close()
         self._events.close()
 
 
 class SilentTelemetry:
-    """Stands in for ``Telemetry`` in the workers of a cluster that aren't its chief: one process writes."""
+    """Replaces ``Telemetry`` in cluster workers other than the chief, which alone writes."""
 
     def train_row(self, row: dict[str, Any], pace: Pace) -> None:
         pass
