@@ -95,9 +95,9 @@ def _run(options: argparse.Namespace) -> int:
         _write(comparison)
     _show(comparison)
     if any(run.state == "failed" for run in comparison.runs):
-        say("what failed is left as it is; --retry-failed goes on with it")
+        say("what failed is left as it is; --retry-failed continues it")
     if code not in (0, 1):
-        say("stopped; the same command goes on" if signals else "stopped by what is said above")
+        say("stopped; the same command continues" if signals else "stopped by what is said above")
     return code
 
 

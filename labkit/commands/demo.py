@@ -58,7 +58,7 @@ def run_demo(
             error = _execute(notebook, partial, parameters, _Lines(announce))
     except KeyboardInterrupt:
         number = received[0] if received else signal.SIGINT
-        announce("stopped; the training was told to save: the same command goes on from there")
+        announce("stopped; the training was told to save: the same command continues from there")
         return 128 + number
     else:
         if error is not None:
@@ -209,13 +209,13 @@ def _report(
     if conclusion["banner"]:
         announce(conclusion["banner"])
     images = counted(conclusion["examples"], "image")
-    figures = f"{conclusion['accuracy']:.4f} ({images}, step {conclusion['step']})"
+    accuracy = f"{conclusion['accuracy']:.4f} ({images}, step {conclusion['step']})"
     lines = (
         ("notebook", str(place)),
         ("run", conclusion["run"]),
         ("data set", conclusion["data_note"]),
         ("devices", conclusion["devices"]),
-        (f"{conclusion['split']} accuracy", figures),
+        (f"{conclusion['split']} accuracy", accuracy),
         ("time", f"{seconds:.0f} s"),
         ("dashboard", f"make app       (or, in {checkout}: streamlit run app/main.py)"),
         ("JupyterLab", f"make lab       (or: jupyter lab {place})"),

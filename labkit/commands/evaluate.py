@@ -61,7 +61,7 @@ def declare_evaluate(parser: Parser) -> Run:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Evaluate a checkpoint, print its figures, or follow a run. Returns the exit code. Raises InputError."""
+    """Evaluate a checkpoint, print its metrics, or follow a run. Returns the exit code. Raises InputError."""
     if options.watch:
         return _watch(options)
     if options.wait_seconds is not None:
@@ -83,22 +83,22 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_metrics(figures: dict[str, Any]) -> None:
+def _print_metrics(metrics: dict[str, Any]) -> None:
     from labkit.run_directory.metrics import metrics_in_words
 
-    names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in figures else {}
+    names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in metrics else {}
     print(
-        f"{figures['split']} of {counted(figures['examples'], 'example')}, "
-        f"step {figures['checkpoint_step']}: "
-        f"{metrics_in_words(figures, names)}"
+        f"{metrics['split']} of {counted(metrics['examples'], 'example')}, "
+        f"step {metrics['checkpoint_step']}: "
+        f"{metrics_in_words(metrics, names)}"
     )
-    if "tta_accuracy" in figures:
+    if "tta_accuracy" in metrics:
         print(
-            f"with test-time augmentation: {names.get('accuracy', 'accuracy')} {figures['tta_accuracy']:.4f}"
+            f"with test-time augmentation: {names.get('accuracy', 'accuracy')} {metrics['tta_accuracy']:.4f}"
         )
-    columns = [key for key in figures["per_class"][0] if key not in ("name", "count")]
+    columns = [key for key in metrics["per_class"][0] if key not in ("name", "count")]
     print(f"{'class':<12} {'count':>6}" + "".join(f" {key:>9}" for key in columns))
-    for row in figures["per_class"]:
+    for row in metrics["per_class"]:
         shown = ["-" if row[key] is None else f"{row[key]:.4f}" for key in columns]
         print(f"{row['name']:<12} {row['count']:>6}" + "".join(f" {text:>9}" for text in shown))
 

@@ -84,7 +84,7 @@ class CheckpointEvaluator:
         """Return the metrics row of an evaluation; its ``wall_time`` is when the checkpoint was read."""
         step = self._state.step
         epoch = step * self._config.data.train_batch_size / self._manifest.count("train")
-        return evaluation.metrics() | {"step": step, "epoch": epoch, "wall_time": self._read_at}
+        return evaluation.row() | {"step": step, "epoch": epoch, "wall_time": self._read_at}
 
     def evaluate_row(self) -> dict[str, Any]:
         """Evaluate and return the metrics row. Raises InputError as ``evaluate`` does."""

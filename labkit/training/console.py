@@ -217,7 +217,7 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
         count = session.trained_parameters(step)
         lines.append(f"{session.freezing.describe(total_steps)}; {count:,} weights are trained now")
     if resumed:
-        lines.append(f"going on from step {step} of {total_steps}")
+        lines.append(f"continuing from step {step} of {total_steps}")
     return lines
 
 

@@ -60,18 +60,18 @@ class Evaluation:
         return self.loss_function.predictions(self.logits)
 
     @functools.cached_property
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """``loss`` without label smoothing and weight decay, ``accuracy``, and the loss's other metrics."""
         return self.loss_function.scores(self.labels, self.logits)
 
     @property
     def loss(self) -> float:
         """Mean cross-entropy in nats."""
-        return self.figures["loss"]
+        return self.metrics["loss"]
 
     @property
     def accuracy(self) -> float:
-        return self.figures["accuracy"]
+        return self.metrics["accuracy"]
 
     def confusion(self) -> np.ndarray | None:
         """Return counts, int64 [true class, predicted class]; None if images have several labels."""
@@ -81,7 +81,7 @@ class Evaluation:
         cells = self.labels.astype(np.int64) * num_classes + self.predictions
         return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
-    def metrics(self) -> dict[str, float | int | str]:
+    def row(self) -> dict[str, float | int | str]:
         """Return the values of a metrics row; ``tta_`` marks those with test-time augmentation."""
         augmented: dict[str, float | int | str] = {}
         if self.augmented is not None:
@@ -92,7 +92,7 @@ class Evaluation:
             }
         return augmented | {
             "split": self.split,
-            **self.figures,
+            **self.metrics,
             "examples": self.examples,
             "seconds": self.seconds,
         }
@@ -215,14 +215,14 @@ def write_predictions(
     temporary.write_bytes(archive.getbuffer())
     os.replace(temporary, path)
     confusion = evaluation.confusion()
-    figures: dict[str, Any] = evaluation.metrics() | {
+    content: dict[str, Any] = evaluation.row() | {
         "checkpoint_step": checkpoint_step,
         "classes": list(manifest.classes),
         "per_class": per_class(evaluation, manifest.classes),
         "confusion": None if confusion is None else confusion.tolist(),
     }
-    write_json_atomic(run.predictions_path / f"{evaluation.split}.json", figures)
-    return figures
+    write_json_atomic(run.predictions_path / f"{evaluation.split}.json", content)
+    return content
 
 
 def per_class(evaluation: Evaluation, classes: tuple[str, ...]) -> list[dict[str, float | int | str | None]]:
@@ -254,7 +254,7 @@ class RunEvaluator:
             worker_number=session.devices.worker_number,
             on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
         )
-        row = evaluation.metrics() | {
+        row = evaluation.row() | {
             "step": step,
             "epoch": step / session.steps_per_epoch,
             "wall_time": time.time(),
@@ -266,7 +266,7 @@ class RunEvaluator:
 
     def _say(self, console: Console, evaluation: Evaluation, step: int) -> None:
         console.line(
-            f"{evaluation.split} at step {step}: {metrics_in_words(evaluation.figures)}  "
+            f"{evaluation.split} at step {step}: {metrics_in_words(evaluation.metrics)}  "
             f"({counted(evaluation.examples, 'example')} in {format_duration(evaluation.seconds)})"
         )
         if evaluation.augmented is not None:

@@ -105,7 +105,7 @@ def follow(
             standing = follower.follow()
         except _StopRequested:
             evaluated = follower.evaluated if follower else 0
-            message = f"{stop.name}; the same command goes on where this one ends"
+            message = f"{stop.name}; the same command continues where this one ends"
             return FollowResult("stopped", message, evaluated, stop.signal_number)
         finally:
             if follower is not None:

@@ -104,7 +104,7 @@ class TrainLoop:
             failure = self._save()
             if not failure:
                 reason = self.stop.name or "another worker was asked to stop"
-                message = f"{reason} at step {self.step}; the same command goes on"
+                message = f"{reason} at step {self.step}; the same command continues"
                 return self._end("interrupted", message)
         return self._end("failed", failure) if failure else self._finish()
 
@@ -268,7 +268,7 @@ class TrainLoop:
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether the result is the best so far."""
         evaluation, _ = self.evaluator.evaluate("validation", self.step)
-        best, found = self.best_accuracy, selection_metric(evaluation.figures)
+        best, found = self.best_accuracy, selection_metric(evaluation.metrics)
         if best is not None and found <= best:
             return False
         self.best_step, self.best_accuracy = self.step, found

@@ -98,13 +98,13 @@ class Pace:
         """Return the metrics since the last call, or None if no step was counted."""
         if not self._lap_steps:
             return None
-        figures = {
+        metrics = {
             "examples_per_second": self._lap_steps * self.global_batch_size / self._lap_seconds,
             "seconds_per_step": self._lap_seconds / self._lap_steps,
             "input_wait_fraction": self._lap_waited / self._lap_seconds,
         }
         self._lap_steps, self._lap_seconds, self._lap_waited = 0, 0.0, 0.0
-        return figures
+        return metrics
 
 
 class Telemetry:

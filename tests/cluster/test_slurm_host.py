@@ -187,7 +187,7 @@ def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(
     assert trained_steps(run) == list(range(1, steps + 1))
     assert lines_with(log, "^labkit: stopped after a checkpoint; requeued$")
     (stopped_at,) = lines_with(log, r"^interrupted: SIGTERM at step (\d+)")
-    assert lines_with(log, rf"^going on from step {stopped_at} of {steps}$")
+    assert lines_with(log, rf"^continuing from step {stopped_at} of {steps}$")
 
 
 def test_nothing_is_left_when_slurm_ends(tmp_path_factory):

@@ -447,7 +447,7 @@ def test_a_stop_is_passed_on_and_the_same_command_goes_on(number, output, faked)
     assert starts(output)[-1] == "train vgg11-seed0"
     shown = log.read_text()
     assert "vgg11, seed 0: interrupted at step 1: SIGTERM at step 1" in shown
-    assert shown.endswith("stopped; the same command goes on\n")
+    assert shown.endswith("stopped; the same command continues\n")
 
     behave(output)
     assert cli.main(arguments(output, seeds=1)) == 0
@@ -529,7 +529,7 @@ def test_two_models_two_seeds_interrupted_and_resumed(output):
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"going on from step {status.step} of 100" in done.stdout
+    assert f"continuing from step {status.step} of 100" in done.stdout
     comparison = read_comparison(output)
     assert [len(model.finished) for model in comparison.models] == [2, 2]
     for run in comparison.runs:

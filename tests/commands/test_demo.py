@@ -178,7 +178,7 @@ def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, shapes, tm
             assert process.wait(60) == 128 + number
         finally:
             process.kill()
-    assert "the same command goes on" in rest
+    assert "the same command continues" in rest
     kernel.wait(30)
     assert run.read_status().state == "interrupted"
     assert any(run.checkpoints_path.iterdir())

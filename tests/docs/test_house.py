@@ -1,5 +1,7 @@
 """benchmarks.house counts what its table says."""
 
+import ast
+import re
 from pathlib import Path
 
 from benchmarks.house import BESIDE, PATHS, counts, options
@@ -24,6 +26,18 @@ def test_this_checkout_keeps_its_limits() -> None:
     assert int(str(counted["lines of `labkit train --help`"])) < int(
         str(counted["lines of `labkit train --help-all`"])
     )
+
+
+def test_the_training_step_is_one_function_of_sixty_lines_that_knows_no_clock_and_no_server() -> None:
+    text = (ROOT / "labkit/training/step.py").read_text()
+    [step] = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name == "make_train_step"
+    ]
+    assert step.end_lineno - step.lineno + 1 <= 60
+    code = ast.get_source_segment(text, step)
+    assert not re.search(r"timestamp|perf_counter|remote|parameter server", code)
 
 
 def test_an_option_with_its_negation_counts_once() -> None:

@@ -80,7 +80,7 @@ def test_the_lines_of_the_cluster_are_printed(cluster, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts_the_run(cluster, number):
-    said = "SIGTERM at step 7; the same command goes on"
+    said = "SIGTERM at step 7; the same command continues"
     result = cluster(128 + number, status=Status("interrupted", step=7, message=said))
     assert (result.state, result.step, result.message) == ("interrupted", 7, said)
     assert result.signal_number == number

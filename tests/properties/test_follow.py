@@ -63,7 +63,7 @@ def test_followers_that_are_killed_leave_each_checkpoint_evaluated_once(tmp_path
         processes[-1].send_signal(signal.SIGTERM)
         told, _ = processes[-1].communicate(timeout=TIME_LIMIT)
         assert processes[-1].returncode == 128 + signal.SIGTERM, told
-        assert "the same command goes on" in told
+        assert "the same command continues" in told
         assert len(rows_beside(job_dir)) < STEPS // 10 - 1, "it was to be stopped in the middle"
         processes.append(watch(job_dir))
         told, _ = processes[-1].communicate(timeout=TIME_LIMIT)

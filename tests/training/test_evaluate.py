@@ -19,7 +19,7 @@ def test_figures_by_hand():
     assert evaluation.loss == pytest.approx(-np.log(chances[[0, 1, 2], LABELS]).mean(), rel=1e-6)
     assert evaluation.accuracy == pytest.approx(1 / 3)
     # Label 2 ties with five others for second place and the lower classes go first; label 5 is sixth.
-    assert evaluation.figures["top5_accuracy"] == pytest.approx(2 / 3)
+    assert evaluation.metrics["top5_accuracy"] == pytest.approx(2 / 3)
     confusion = evaluation.confusion()
     assert confusion.sum() == 3 and confusion[0, 0] == confusion[2, 6] == confusion[5, 0] == 1
     rows = per_class(evaluation, tuple("abcdefg"))

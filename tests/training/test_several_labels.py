@@ -65,7 +65,7 @@ def test_every_image_is_evaluated_once(manifest, batch_size):
     np.testing.assert_array_equal(found.labels, labels)
     np.testing.assert_array_equal(found.index, np.arange(TEST))
     expected = 1 / (1 + np.exp(-predict(standardize(images, manifest)).numpy().astype(np.float64)))
-    assert found.figures == pytest.approx(scores_by_hand(labels, expected), rel=1e-4)
+    assert found.metrics == pytest.approx(scores_by_hand(labels, expected), rel=1e-4)
     assert found.confusion() is None
 
 
