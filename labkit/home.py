@@ -7,12 +7,12 @@ from labkit.errors import InputError
 
 __all__ = ["LOCAL_PATH", "data_home", "home", "is_local_path", "runs_home"]
 
-LOCAL_PATH = "a path on this machine, such as a folder where a bucket is mounted"
+LOCAL_PATH = "a path on this machine, not an address such as gs://bucket; mount a bucket first"
 
 
 def is_local_path(text: str) -> bool:
-    """Return False for an address, such as gs://bucket/run: as a path it would be a folder ``gs:``."""
-    return "://" not in text
+    """Return whether ``text`` is a path: not empty, and no address, which would become a folder ``gs:``."""
+    return bool(text) and "://" not in text
 
 
 def home() -> Path:

@@ -142,6 +142,8 @@ def load_run(run: str | os.PathLike[str]) -> Run:
 
     Raises InputError, with the newest runs, where there is none.
     """
+    if not isinstance(run, str | os.PathLike):
+        raise InputError(f"run is {run!r}; allowed: a path, or a name that labkit runs lists")
     return Run(find_run(os.fspath(run)))
 
 

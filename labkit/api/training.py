@@ -42,6 +42,8 @@ def train(
     """
     from labkit.training.plan import plan_run
 
+    if not isinstance(overwrite, bool):
+        raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
     plan = plan_run(_configuration(config, preset, flags), overwrite=overwrite)
     if plan.found != "finished":
         print(plan.data_note)
@@ -52,6 +54,14 @@ def train(
 
 
 def _configuration(config: Config | None, preset: str | None, flags: dict[str, Any]) -> Config:
+    if isinstance(config, str):
+        raise InputError(
+            f"config is {config!r}; for a preset write preset={config!r}, for a run job_dir={config!r}"
+        )
+    if config is not None and not isinstance(config, Config):
+        raise InputError(
+            f"config is {type(config).__name__}; allowed: a labkit.Config, or flags by name, **values"
+        )
     if config is not None and preset is not None:
         raise InputError(f"preset is {preset!r} beside a configuration; give one of the two")
     paths = {

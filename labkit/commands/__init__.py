@@ -31,7 +31,7 @@ COMMANDS: dict[str, Command] = {
     "data prepare": Command("data", "Download or read a data set and write it as sharded TFRecords."),
     "train": Command("train", "Train a run, or continue it."),
     "resume": Command("manage", "Continue a run with its own configuration."),
-    "stop": Command("manage", "Ask a training to save and stop, and wait until it has."),
+    "stop": Command("manage", "Ask a training to save and stop, and wait until it has stopped."),
     "runs": Command("runs", "List the runs."),
     "show": Command("show", "Show a run: state, results, configuration and checkpoints."),
     "delete": Command("manage", "Delete a run."),

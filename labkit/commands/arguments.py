@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, given: str, flag: str) -> InputError:
         if flag in INSTEAD:
             return InputError(f"{given} is a flag of older programs; {INSTEAD[flag]}")
-        near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)
         everything = "--help-all" if self.details else "--help"
         hint = f"did you mean {near[0]!r}?" if near else f"see {self.prog} {everything}"
         return InputError(f"unknown argument {given!r}; {hint}")
@@ -213,7 +213,7 @@ def training_of(options: argparse.Namespace, program: str) -> tuple[Config, bool
     rest = options.rest
     if rest[:1] != ["train"]:
         given = repr(rest[0]) if rest else "nothing"
-        raise InputError(f"behind -- stands {given}; allowed: train, such as: {program} -- train --sync")
+        raise InputError(f"{given} follows --; write a training command there: {program} -- train --sync")
     parser = Parser(prog="labkit train")
     add_training_flags(parser)
     training = parser.parse_all(rest[1:])

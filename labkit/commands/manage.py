@@ -225,7 +225,9 @@ def _confirmed(run: RunDirectory, status: Status | None) -> bool:
     size = sum(path.stat().st_size for path in files) / 2**20
     print(f"{run.path}: {_standing(status)}, {len(files)} files, {size:.1f} MiB")
     if not sys.stdin.isatty():
-        raise InputError("labkit delete asks before it deletes, and the input is no terminal; add --yes")
+        raise InputError(
+            "labkit delete asks before it deletes, but there is no terminal to ask on; add --yes"
+        )
     try:
         return input("delete this run? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:

@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
     elif not found:
         print(f"no runs in {folder}; start one with: labkit train --preset smoke")
     elif not chosen:
-        print(f"none of the {len(found)} runs in {folder} fits --filter {' '.join(options.filter)}")
+        print(f"none of the {len(found)} runs in {folder} matches --filter {' '.join(options.filter)}")
     else:
         print_table(HEADER, [_row(summary) for summary in chosen], right=("step", "accuracy", "age"))
     return 0

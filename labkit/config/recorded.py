@@ -15,4 +15,4 @@ def recorded_config(run: RunDirectory) -> Config:
         reason = str(error)
         if str(run.path) not in reason:
             reason = f"{run.config_path} is damaged: {reason}"
-        raise InputError(reason) from None
+        raise InputError(f"{reason}; restore the file, or remove the directory") from None

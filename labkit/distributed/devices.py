@@ -3,6 +3,7 @@
 A process has one strategy, because TensorFlow fixes threads and logical devices at its first operation.
 """
 
+import functools
 import os
 from dataclasses import dataclass, replace
 
@@ -75,7 +76,8 @@ def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
         if not config.simulate_missing_gpus:
             raise InputError(
                 f"--num-gpus is {wanted}, but TensorFlow finds {num_gpus_found} here (see labkit doctor); "
-                f"allowed: 0 to {num_gpus_found}, or any number with --simulate-missing-gpus"
+                f"allowed: {f'0 to {num_gpus_found}' if num_gpus_found else '0'}, or any number with "
+                "--simulate-missing-gpus"
             )
         # All replicas are simulated, not only the missing ones. A synchronous step is as slow as its
         # slowest replica anyway, and different kinds of devices would need different data formats.
@@ -202,6 +204,7 @@ def choose_data_format(config: ModelConfig, devices: Devices, *, probe: bool = T
     return data_format
 
 
+@functools.cache
 def _probe_data_format(data_format: str, device: str, dtype: tf.DType) -> None:
     layout = "NHWC" if data_format == "channels_last" else "NCHW"
     shape = [2, 8, 8, 4] if layout == "NHWC" else [2, 4, 8, 8]

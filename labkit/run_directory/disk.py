@@ -18,9 +18,11 @@ def check_writable(path: Path, flag: str) -> None:
     """Raise InputError where the directory ``path`` can't be made or written to."""
     existing = _existing(path, flag)
     if not existing.is_dir():
-        raise InputError(f"{flag} {path}: {existing} is not a directory; name another place")
+        raise InputError(f"{flag} {path}: {existing} is not a directory; choose another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{flag} {path} can't be written: no permission in {existing}; name another place")
+        raise InputError(
+            f"{flag} {path} can't be written: no permission in {existing}; choose another directory"
+        )
 
 
 def check_disk_space(path: Path, needed: int) -> None:
@@ -39,7 +41,7 @@ def _existing(path: Path, flag: str) -> Path:
         while not path.exists():
             path = path.parent
     except OSError as error:  # a name that is too long, a folder that may not be searched
-        raise InputError(f"{flag} {str(path)[:200]}: {error.strerror}; name another place") from None
+        raise InputError(f"{flag} {str(path)[:200]}: {error.strerror}; choose another directory") from None
     return path
 
 

@@ -202,9 +202,9 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
     if normalizes and initial_share > 0.05 and config.transfer.start_from is None:
         advice = "use about 0.9 for short runs" if decay > 0.9 else "lower it, or train for more steps"
         lines.append(
-            f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages will "
-            f"still be initial values after {counted(total_steps, 'step')}, and validation and test accuracy "
-            f"will be far below training accuracy; {advice}"
+            f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages are still "
+            f"initial values after {counted(total_steps, 'step')}; expect validation and test accuracy far "
+            f"below training accuracy, or {advice}"
         )
     if devices.asynchronous_workers > 1:
         lines.append(

@@ -81,7 +81,8 @@ def _held(run: RunDirectory) -> Iterator[None]:
     if not (launcher.acquire() and lock.acquire()):
         launcher.release()
         raise InputError(
-            f"{run.path} is being written by another process; wait for it or name another --job-dir"
+            f"{run.path} is being written by another process; stop it with labkit stop, or name another "
+            "--job-dir"
         )
     try:
         yield

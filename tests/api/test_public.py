@@ -73,3 +73,23 @@ def test_bad_input_is_refused_in_one_line(call, message: str, tmp_path: Path, mo
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: labkit.train("smoke"), "for a preset write preset='smoke'"),
+        (lambda: labkit.train({"dataset": "shapes"}), "config is dict; allowed: a labkit.Config"),
+        (lambda: labkit.train(preset="smoke", overwrite="no"), "overwrite is 'no'; allowed: True or False"),
+        (
+            lambda: labkit.train(preset="smoke", job_dir=""),
+            "--job-dir is ''; allowed: a path on this machine",
+        ),
+        (lambda: labkit.load_run(5), "run is 5; allowed: a path"),
+        (lambda: labkit.evaluate(None), "run is None; allowed: a path"),
+    ],
+)
+def test_values_of_another_kind_are_refused_with_the_way_out(call, words) -> None:
+    with pytest.raises(labkit.InputError) as refusal:
+        call()
+    assert words in str(refusal.value)

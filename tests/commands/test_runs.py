@@ -10,7 +10,7 @@ import time
 import pytest
 
 from labkit.commands import main as cli
-from labkit.commands import tables
+from labkit.commands import text_tables
 from labkit.run_directory.metrics import last_evaluations
 from tests.commands.made_runs import evaluation, make_run
 
@@ -158,7 +158,7 @@ def test_a_reader_that_goes_away_is_no_error(folder):
 @pytest.mark.parametrize("width", [200, 70, 40, 20, 8, 1])
 def test_a_narrow_terminal_gets_whole_columns(width, capsys):
     rows = [("a-long-name-of-a-run" * 2, "finished", "0.8000"), ("b", "interrupted", "0.1")]
-    tables.print_table(("name", "state", "accuracy"), rows, right=("accuracy",), width=width)
+    text_tables.print_table(("name", "state", "accuracy"), rows, right=("accuracy",), width=width)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     if width >= 20:
