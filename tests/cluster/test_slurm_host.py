@@ -139,7 +139,7 @@ def test_a_job_that_loses_tasks_gives_up_in_the_end(slurm, tmp_path):
         (tmp_path / f"lost-{rank}").touch()
     assert slurm.wait(job, "FAILED", timeout=60)["Restarts"] == "1"
     assert lines_with(log, r"^labkit: lost a task \(exit code 137\); requeued$")
-    assert lines_with(log, r"^labkit: lost a task \(exit code 75\) more than 1 times; giving up$")
+    assert lines_with(log, r"^labkit: lost a task \(exit code 75\); gave up, --max-restarts is 1$")
 
 
 def training_job(
