@@ -7,7 +7,7 @@ from labkit.errors import InputError
 
 __all__ = ["LOCAL_PATH", "data_home", "home", "is_local_path", "runs_home"]
 
-LOCAL_PATH = "a path on this machine, not an address such as gs://bucket; mount a bucket first"
+LOCAL_PATH = "a path on this machine, not an address such as gs://bucket"
 
 
 def is_local_path(text: str) -> bool:

@@ -117,7 +117,7 @@ class FieldInfo:
             kind += f" below {self.below:g}"
         elif self.type is int:
             kind += f" and at most {self.maximum:,.0f}"
-        return kind + (" or None" if self.optional else "")
+        return kind + (" or None" if self.optional and not self.is_path else "")
 
     def check(self, value: Any) -> Any:
         """Return ``value`` in the field's type. Raises InputError naming flag, value and what is allowed."""

@@ -34,8 +34,6 @@ class TransferConfig(FieldOwner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start_from == "":
-            raise InputError("--start-from is empty; name a run or a .keras file, or leave it out")
         if self.freeze is not None and not all(self.freeze_patterns):
             raise InputError(
                 f"--freeze is {self.freeze!r}; allowed: names or patterns, comma-separated, none empty"

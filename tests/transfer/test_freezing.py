@@ -134,7 +134,7 @@ def test_patterns_that_fit_nothing_or_everything_are_refused_in_one_line(pattern
     [
         ({"unfreeze_every_steps": 5}, "--freeze"),
         ({"freeze": "stem,,stage1"}, "none empty"),
-        ({"start_from": ""}, "--start-from is empty"),
+        ({"start_from": ""}, "--start-from is ''; allowed: a path on this machine"),
     ],
 )
 def test_combinations_without_a_meaning_are_refused(fields, word):
