@@ -134,7 +134,11 @@ class RunPlan:
     def looked_up_again(self) -> "RunPlan":
         """Return a copy with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
         _, _, found = place_run(self.config, self.manifest, overwrite=self.overwrite)
-        return replace(self, found=found)
+        plan = replace(self, found=found)
+        if found == "finished" or self.devices is not None:
+            return plan
+        devices, data_format = decide_devices(self.config, self.task)
+        return replace(plan, devices=devices, data_format=data_format)
 
     def on_one_device(self, *, num_gpus: int = 1) -> "RunPlan":
         """Return a copy on one device: a GPU if one is found and ``num_gpus`` is 1, else the CPU."""

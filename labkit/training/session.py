@@ -96,9 +96,9 @@ def prepare_session(
 ) -> tuple["Session", Transfer | None]:
     """Build the session, and read the weights that a new run starts from (None for a resumed run)."""
     assert plan.run is not None
-    goes_on = not plan.overwrite and _newest_state(plan) is not None
+    resumes = not plan.overwrite and _newest_state(plan) is not None
     session = make_session(plan, strategy)
-    return session, None if goes_on else prepare_transfer(plan.config, plan.manifest, session.model)
+    return session, None if resumes else prepare_transfer(plan.config, plan.manifest, session.model)
 
 
 def train_session(

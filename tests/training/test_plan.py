@@ -179,3 +179,13 @@ def test_whoever_trains_alone_refuses_to_be_a_task(by, steps, monkeypatch):
 def test_a_measurement_names_its_data_set_too(steps, manifest):
     wanted = Config.from_flat({"data_dir": str(manifest.directory.parent), "train_batch_size": 20})
     assert plan.plan_run(wanted, has_run=False).config.data.dataset == "shapes"
+
+
+def test_a_finished_run_that_is_gone_by_now_is_planned_with_devices(steps, run, manifest):
+    run.write_status(Status("finished", step=10, total_steps=10))
+    planned = plan.plan_run(config(run.path, data_dir=str(manifest.directory.parent)))
+    assert (planned.found, planned.devices) == ("finished", None)
+    run.write_status(Status("interrupted", step=4, total_steps=10))
+    again = planned.looked_up_again()
+    assert again.found == "resumable" and again.devices is not None
+    assert steps == ["devices"]
