@@ -181,8 +181,9 @@ def _environment(run: RunDirectory) -> None:
     data = data if isinstance(data, dict) else {}
     name, reason = data.get("dataset"), data.get("chosen_because")
     if name == "shapes" and data.get("asked_for") == "auto":
+        chosen = str(reason or "").removeprefix("data set: ")
         st.info(
-            f"The data set is the built-in **shapes**, not CIFAR-10. {reason or ''}",
+            f"The data set is the built-in **shapes**, not CIFAR-10. {chosen}",
             icon=":material/dataset:",
         )
     parts = [f"Data set: {name}"] if name else []
