@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, training_of
+from labkit.commands.terminal.arguments import Parser, training_of
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path

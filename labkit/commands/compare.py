@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.comparison.budget import shared_fields
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, add_hidden_fields, local_path, typed, whole_number
+from labkit.commands.terminal.arguments import Parser, add_hidden_fields, local_path, typed, whole_number
 from labkit.config import fields_by_name
 from labkit.errors import InputError, require_extra
 

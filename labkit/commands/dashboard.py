@@ -9,7 +9,7 @@ from pathlib import Path
 import labkit
 from labkit import home
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, local_path, whole_number
+from labkit.commands.terminal.arguments import Parser, local_path, whole_number
 from labkit.errors import InputError, require_extra
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run

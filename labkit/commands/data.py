@@ -3,7 +3,7 @@
 import argparse
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, local_path, whole_number
+from labkit.commands.terminal.arguments import Parser, local_path, whole_number
 from labkit.errors import InputError
 
 __all__ = ["declare_prepare"]

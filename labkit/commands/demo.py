@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit import home
 from labkit.commands import Run
-from labkit.commands.arguments import Parser
+from labkit.commands.terminal.arguments import Parser
 from labkit.errors import InputError, require_extra
 from labkit.plurals import counted
 

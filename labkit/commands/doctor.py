@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labkit import home
 from labkit.commands import Run
-from labkit.commands.arguments import Parser
+from labkit.commands.terminal.arguments import Parser
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 from labkit.errors import InputError

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, local_path, seconds, whole_number
+from labkit.commands.terminal.arguments import Parser, local_path, seconds, whole_number
 from labkit.errors import InputError
 from labkit.plurals import counted
 

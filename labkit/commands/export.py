@@ -3,7 +3,7 @@
 import argparse
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, local_path
+from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.export.formats import FORMATS
 from labkit.run_directory.find import find_run
 

@@ -68,7 +68,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, argparse.Namespace, Run]:
     """Return the name of the command in ``arguments``, its options, and the function that runs it."""
     name = _name(arguments)
     # The flags are made from the configuration's fields, which the overview doesn't need.
-    from labkit.commands.arguments import Parser
+    from labkit.commands.terminal.arguments import Parser
 
     command = COMMANDS[name]
     parser = Parser(prog=f"labkit {name}", description=command.help)

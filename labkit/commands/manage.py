@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, seconds
+from labkit.commands.terminal.arguments import Parser, seconds
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, RunLock, Status
 from labkit.run_directory.disk import STOP_REQUEST

@@ -9,8 +9,8 @@ import textwrap
 from typing import Any
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser
-from labkit.commands.text_tables import print_table
+from labkit.commands.terminal.arguments import Parser
+from labkit.commands.terminal.text_tables import print_table
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, KNOWN_MODELS, KnownModel, parse_model_name
 from labkit.quiet_import import import_tensorflow

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, add_hidden_fields, config_of, local_path, whole_number
+from labkit.commands.terminal.arguments import Parser, add_hidden_fields, config_of, local_path, whole_number
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 from labkit.plurals import counted

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, local_path
-from labkit.commands.text_tables import age_in_words, print_table
+from labkit.commands.terminal.arguments import Parser, local_path
+from labkit.commands.terminal.text_tables import age_in_words, print_table
 from labkit.config import Config
 from labkit.config.architectures import model_name
 from labkit.config.fields import unknown_name_error

@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 from labkit.commands import Run
-from labkit.commands.arguments import Parser
 from labkit.commands.runs import finite, run_summary
-from labkit.commands.text_tables import age_in_words
+from labkit.commands.terminal.arguments import Parser
+from labkit.commands.terminal.text_tables import age_in_words
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.cluster.exit_status import record_failure, record_stop
 from labkit.commands import Run
-from labkit.commands.arguments import Parser, add_training_flags, config_of
+from labkit.commands.terminal.arguments import Parser, add_training_flags, config_of
 from labkit.config import Config
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
 

@@ -15,7 +15,7 @@ from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.slurm import expand_hostlist, listening_address, node_address, task_from_slurm
 from labkit.commands import main as cli
-from labkit.commands.arguments import config_of
+from labkit.commands.terminal.arguments import config_of
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 
 from labkit.commands import COMMANDS
 from labkit.commands import main as cli
-from labkit.commands.arguments import Parser, add_training_flags
+from labkit.commands.terminal.arguments import Parser, add_training_flags
 from labkit.config import fields_by_name
 from labkit.config.fields import GROUPS
 from labkit.config.spellings import INSTEAD
@@ -123,7 +123,7 @@ def test_the_overview_loads_no_command(arguments):
     program = (
         "import sys\nfrom labkit.commands.main import main\n"
         f"main({arguments!r})\n"
-        "loaded = {'labkit.config', 'labkit.commands.train', 'labkit.commands.arguments', 'numpy', 'rich'}\n"
+        "loaded = {'labkit.config', 'labkit.commands.train', 'labkit.commands.terminal.arguments', 'numpy', 'rich'}\n"
         "assert not loaded & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

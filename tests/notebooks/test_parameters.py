@@ -158,8 +158,8 @@ def test_values_that_are_not_allowed_are_refused_in_one_line(values, said):
 
 
 def test_the_command_makes_the_same_run():
-    from labkit.commands.arguments import typed
     from labkit.commands.main import parse
+    from labkit.commands.terminal.arguments import typed
 
     given = {"num_gpus": 0, "job_dir": "/a folder/run", "gradient_clip_norm": 1.5, "nesterov": False}
     parameters = parameters_from_values(OWN, given)
@@ -258,8 +258,8 @@ def test_what_no_cluster_can_do_is_refused_in_one_line(given, said):
     ],
 )
 def test_the_command_of_a_cluster_makes_the_same_cluster_and_run(given, start):
-    from labkit.commands.arguments import training_of
     from labkit.commands.main import parse
+    from labkit.commands.terminal.arguments import training_of
 
     parameters = parameters_from_values(OWN, {**given, "job_dir": "/a folder/run"})
     words = shlex.split(parameters.command)

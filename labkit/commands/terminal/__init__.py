@@ -1,0 +1,1 @@
+"""What commands read from and print to the terminal."""
