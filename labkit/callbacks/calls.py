@@ -1,0 +1,186 @@
+"""``Calls``: calls the callbacks, checks what they return, and turns their errors into one line."""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from labkit.callbacks.callback import Callback, TrainingFailed
+from labkit.callbacks.training import Training
+
+__all__ = ["Calls"]
+
+SECONDS_UNTIL_REPORTED = 5.0  # a call that takes longer appears in the run's status and on the console
+_NAME = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
+
+
+class Calls:
+    """Calls each callback's method at its point of the training.
+
+    After an exception, ``failure`` holds the line for users, and no callback is called any more but for
+    ``on_end``. The train loop looks at ``failure`` where all workers of a cluster can agree on it.
+
+    Args:
+        callbacks: in the order in which they are called.
+        training: the view that they get.
+        beat: takes a line for the run's status, from another thread, while a call takes long.
+        say: takes a line for the console.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        training: Training,
+        *,
+        beat: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.training, self.failure = training, ""
+        self._beat, self._say = beat, say
+        self._overriding = {
+            name: [callback for callback in callbacks if _overrides(callback, name)]
+            for name in (
+                "on_start",
+                "before_step",
+                "after_step",
+                "after_validation",
+                "after_checkpoint",
+                "on_end",
+            )
+        }
+        self._not_finite: set[str] = set()
+        self._running: tuple[str, float] | None = None
+        self._closed = threading.Event()
+        if callbacks:
+            threading.Thread(target=self._watch, name="labkit-callbacks", daemon=True).start()
+
+    def on_start(self) -> None:
+        self._call_each("on_start", "before the first step")
+
+    def before_step(self, step: int) -> None:
+        if self._overriding["before_step"]:
+            self._call_each("before_step", f"before step {step}", step)
+
+    def after_step(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """Return the figures that callbacks add to the row."""
+        self.training.advance(row)
+        return self._figures("after_step", row)
+
+    def after_validation(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """Return the figures that callbacks add to the row of the validation."""
+        return self._figures("after_validation", row)
+
+    def after_checkpoint(self, step: int, path: Path) -> None:
+        self._call_each("after_checkpoint", f"after the checkpoint of step {step}", step, path)
+
+    def on_end(self, state: str) -> None:
+        """Call every callback, whatever happened before, and stop watching them."""
+        if self._closed.is_set():
+            return
+        for callback in self._overriding["on_end"]:
+            self._call(callback, "on_end", "at the end", state)
+        self._closed.set()
+
+    # ---- one call ------------------------------------------------------------------------------------
+
+    def _call_each(self, method: str, when: str, *arguments: Any) -> None:
+        for callback in self._overriding[method]:
+            if not self.failure:
+                self._call(callback, method, when, *arguments)
+
+    def _figures(self, method: str, row: Mapping[str, Any]) -> dict[str, float]:
+        added: dict[str, float] = {}
+        if not self._overriding[method]:
+            return added
+        shown = MappingProxyType(dict(row))
+        when = f"after step {row['step']}" if method == "after_step" else f"after validation at {row['step']}"
+        for callback in self._overriding[method]:
+            if self.failure:
+                break
+            returned = self._call(callback, method, when, shown)
+            if returned is not None:
+                self._add(added, returned, callback, row)
+        return added
+
+    def _call(self, callback: Callback, method: str, when: str, *arguments: Any) -> Any:
+        started = time.monotonic()
+        name = type(callback).__name__
+        self._running = (f"callback {name} {when}", started)
+        try:
+            return getattr(callback, method)(self.training, *arguments)
+        except TrainingFailed as error:
+            self._fail(str(error))
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._fail(f"callback {name} failed {when}: {message}")
+        finally:
+            self._running = None
+            seconds = time.monotonic() - started
+            if seconds >= SECONDS_UNTIL_REPORTED:
+                self._say(f"note: callback {name} took {seconds:.0f} s {when}; training waited for it")
+
+    def _fail(self, message: str) -> None:
+        self.failure = self.failure or message
+
+    def _add(
+        self, added: dict[str, float], returned: Any, callback: Callback, row: Mapping[str, Any]
+    ) -> None:
+        name = type(callback).__name__
+        if not isinstance(returned, Mapping):
+            return self._fail(
+                f"callback {name} returned {_shown(returned)} after step {row['step']}; allowed: None, or a "
+                "dict of numbers by name"
+            )
+        for key, value in returned.items():
+            if not (isinstance(key, str) and _NAME.fullmatch(key)):
+                return self._fail(
+                    f"callback {name} named a figure {key!r}; allowed: letters, digits, _ . - and /, with a "
+                    "letter first"
+                )
+            if key in row or key in added:
+                return self._fail(
+                    f"callback {name} named a figure {key!r}, which the metrics row already has; choose "
+                    "another name"
+                )
+            number = _number(value)
+            if number is None:
+                return self._fail(
+                    f"callback {name} gave the figure {key!r} the value {_shown(value)}; allowed: one number"
+                )
+            if not math.isfinite(number) and key not in self._not_finite:
+                self._not_finite.add(key)
+                self._say(f"note: figure {key!r} of callback {name} is {number} at step {row['step']}")
+            added[key] = number
+        return None
+
+    def _watch(self) -> None:
+        """Report a call that takes long, so that the run doesn't look stalled."""
+        while not self._closed.wait(SECONDS_UNTIL_REPORTED):
+            running = self._running
+            if running and time.monotonic() - running[1] >= SECONDS_UNTIL_REPORTED:
+                self._beat(f"{running[0]} has been running for {time.monotonic() - running[1]:.0f} s")
+
+
+def _overrides(callback: Callback, method: str) -> bool:
+    return getattr(type(callback), method) is not getattr(Callback, method)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, also one in an array or tensor without dimensions; None for anything else."""
+    if isinstance(value, bool | str | bytes) or getattr(value, "shape", ()) != ():
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None and tuple(shape):
+        return f"an array of shape {tuple(shape)}"
+    return repr(value)[:80]

@@ -1,0 +1,43 @@
+"""Stop a training whose validation result no longer improves."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from labkit.callbacks.callback import Callback
+from labkit.callbacks.training import Training
+from labkit.plurals import counted
+from labkit.run_directory.metrics import selection_metric
+
+__all__ = ["EarlyStopping"]
+
+
+class EarlyStopping(Callback):
+    """Stops after ``patience`` validations in a row without a better result than the best so far.
+
+    The result is that by which the best checkpoint is chosen: accuracy, or micro-F1 with several labels. The
+    count is restored from the metrics after a resume (Prechelt, "Early stopping - but when?", 1998).
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self._best: float | None = None
+        self._best_step = self._without = 0
+
+    def on_start(self, training: Training) -> None:
+        for row in training.rows("validation"):
+            self._take(training, row)
+
+    def after_validation(self, training: Training, row: Mapping[str, Any]) -> None:
+        self._take(training, row)
+
+    def _take(self, training: Training, row: Mapping[str, Any]) -> None:
+        found = selection_metric(row)
+        if self._best is None or found > self._best:
+            self._best, self._best_step, self._without = found, row["step"], 0
+            return
+        self._without += 1
+        if self._without >= self.patience:
+            training.request_stop(
+                f"no better validation than {self._best:.4f} at step {self._best_step} in "
+                f"{counted(self._without, 'validation')} (--early-stopping-patience)"
+            )

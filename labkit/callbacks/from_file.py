@@ -1,0 +1,48 @@
+"""Check the callbacks that a user gives, and read them from a Python file (``--callbacks``)."""
+
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.callbacks.callback import Callback
+from labkit.errors import InputError
+
+__all__ = ["callbacks_of", "checked_callbacks"]
+
+
+def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """Return ``callbacks`` as a tuple. Raises InputError where one isn't a ``Callback`` object."""
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise InputError(f"callbacks is {_name(callbacks)}; allowed: a list of labkit.Callback objects")
+    for callback in callbacks:
+        if isinstance(callback, type) and issubclass(callback, Callback):
+            raise InputError(
+                f"callbacks holds the class {callback.__name__}; allowed: objects, {callback.__name__}()"
+            )
+        if not isinstance(callback, Callback):
+            raise InputError(
+                f"callbacks holds {_name(callback)}; allowed: objects of classes derived from labkit.Callback"
+            )
+    return tuple(callbacks)
+
+
+def _name(value: Any) -> str:
+    return f"an object of {type(value).__name__}"
+
+
+def callbacks_of(path: Path) -> tuple[Callback, ...]:
+    """Run a Python file and return its list ``callbacks``. Raises InputError where that isn't possible."""
+    try:
+        names = runpy.run_path(str(path))
+    except OSError as error:
+        raise InputError(f"--callbacks {path} can't be read: {error.strerror}") from None
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"--callbacks {path} can't be run: {message}") from None
+    if "callbacks" not in names:
+        raise InputError(f"--callbacks {path} defines no callbacks; write: callbacks = [MyCallback()]")
+    try:
+        return checked_callbacks(names["callbacks"])
+    except InputError as error:
+        raise InputError(f"--callbacks {path}: {error}") from None

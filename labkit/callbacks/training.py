@@ -1,0 +1,113 @@
+"""``Training``: what a callback sees of the run that trains, and what it may ask for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from labkit.config import Config
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Requests", "Training"]
+
+
+@dataclass
+class Requests:
+    """What callbacks have asked for and the train loop hasn't done yet. ``stop``: the reason, or empty."""
+
+    stop: str = ""
+    validation: bool = False
+    checkpoint: bool = False
+
+
+class Training:
+    """A read-only view of a run while it trains.
+
+    Attributes:
+        run: the run directory.
+        session: labkit's own session, with model, optimizer and compiled steps. Its parts may change between
+            versions of labkit.
+        row: the metrics row of the last step; empty before the first.
+    """
+
+    def __init__(self, session: Any, run: RunDirectory) -> None:
+        self.session, self.run = session, run
+        self.row: Mapping[str, Any] = MappingProxyType({})
+        self.requests = Requests()
+        self._step = 0
+
+    @property
+    def step(self) -> int:
+        """Completed steps of the run."""
+        return self._step
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run, if nothing stops it earlier."""
+        return self.config.run.train_steps
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Training examples divided by the global batch size; rarely a whole number."""
+        return self.session.steps_per_epoch
+
+    @property
+    def config(self) -> Config:
+        """The run's configuration."""
+        return self.session.config
+
+    def rows(self, split: str = "train") -> list[dict[str, Any]]:
+        """Return the metrics rows of ``split`` that are written so far, those of earlier processes included.
+
+        Rows of steps that the run makes again after a resume aren't among them.
+        """
+        reader = MetricsReader(self.run.metrics_path, splits=(split,))
+        reader.poll()
+        return [row for row in reader.rows if row["step"] <= self._step]
+
+    def weights(self) -> "dict[str, NDArray[np.float32]]":
+        """Return a copy of each weight by its path, such as ``stage1_block1_conv1/kernel``."""
+        import numpy as np
+
+        return {weight.path: np.array(weight.value) for weight in self.session.model.weights}
+
+    def logits(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
+        """Return the logits [n, num_classes] of the current weights.
+
+        Args:
+            images: pixels, uint8 [n, height, width, channels].
+        """
+        from labkit.data.augment import standardize
+
+        return self.session.model(standardize(images, self.session.manifest), training=False).numpy()
+
+    # ---- what a callback may ask for -----------------------------------------------------------------
+
+    def request_stop(self, reason: str) -> None:
+        """End the training after this step, as finished: validated, saved and tested. ``reason``: a line.
+
+        In an asynchronous cluster, the steps that are under way end first. That also holds for the other
+        requests.
+        """
+        self.requests.stop = self.requests.stop or " ".join(str(reason).split()) or "a callback asked for it"
+
+    def request_validation(self) -> None:
+        """Validate after this step."""
+        self.requests.validation = True
+
+    def request_checkpoint(self) -> None:
+        """Save a checkpoint after this step."""
+        self.requests.checkpoint = True
+
+    def advance(self, row: Mapping[str, Any]) -> None:
+        """Called by the train loop after a step."""
+        self._step, self.row = row["step"], MappingProxyType(dict(row))
+
+    def begin_at(self, step: int) -> None:
+        """Called by the train loop before the first step of this process."""
+        self._step = step
