@@ -12,14 +12,29 @@ if TYPE_CHECKING:
 
     from labkit.api.run import Run, load_run, runs
     from labkit.api.training import evaluate, prepare_data, train
+    from labkit.callbacks.callback import Callback
+    from labkit.callbacks.early_stopping import EarlyStopping
     from labkit.config import Config
     from labkit.errors import InputError
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "InputError", "Run", "evaluate", "load_run", "prepare_data", "runs", "train"]
+__all__ = [
+    "Callback",
+    "Config",
+    "EarlyStopping",
+    "InputError",
+    "Run",
+    "evaluate",
+    "load_run",
+    "prepare_data",
+    "runs",
+    "train",
+]
 
 _MODULES = {
+    "Callback": "labkit.callbacks.callback",
+    "EarlyStopping": "labkit.callbacks.early_stopping",
     "Config": "labkit.config",
     "InputError": "labkit.errors",
     "Run": "labkit.api.run",

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit.api.run import Run, load_run
 from labkit.config import Config
@@ -11,11 +11,19 @@ from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from labkit.callbacks.callback import Callback
+
 __all__ = ["evaluate", "prepare_data", "train"]
 
 
 def train(
-    config: Config | None = None, *, preset: str | None = None, overwrite: bool = False, **flags: Any
+    config: Config | None = None,
+    *,
+    preset: str | None = None,
+    overwrite: bool = False,
+    callbacks: "Sequence[Callback] | str | os.PathLike[str] | None" = None,
+    **flags: Any,
 ) -> Run:
     """Train a run to its end and return it; an interrupted run continues from its last checkpoint.
 
@@ -26,11 +34,13 @@ def train(
         config: where to start from; None: labkit's defaults.
         preset: a named set of values, as with ``labkit train --preset``; not together with ``config``.
         overwrite: delete the run that is in the directory and start anew.
+        callbacks: objects of classes derived from ``labkit.Callback``, called during the training; or the
+            path of a Python file that defines such a list, as with ``--callbacks``.
         **flags: any flag of ``labkit train`` by its name, such as ``num_layers=20`` for ``--num-layers 20``.
             They take precedence over ``config`` and ``preset``.
 
     Returns the run. Its ``state`` is ``finished``, ``interrupted`` (Ctrl-C: saved, the same call continues)
-    or ``failed`` (the loss became NaN; ``run.status.message`` says at which step).
+    or ``failed`` (the loss became NaN, or a callback failed; ``run.status.message`` says which and when).
 
     Raises InputError, before anything is written, for an unknown name (with the nearest one) and for a value
     that isn't allowed.
@@ -44,7 +54,10 @@ def train(
 
     if not isinstance(overwrite, bool):
         raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
-    plan = plan_run(_configuration(config, preset, flags), overwrite=overwrite)
+    if isinstance(callbacks, str | os.PathLike):
+        flags["callbacks"], callbacks = callbacks, None
+    configuration = _configuration(config, preset, flags)
+    plan = plan_run(configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks)
     if plan.found != "finished":
         print(plan.data_note)
     result = plan.train()

@@ -19,9 +19,9 @@ class TrainingFailed(Exception):
 class Callback:
     """Base class of callbacks. Override the methods that you need; the others cost nothing.
 
-    Each method gets ``training``, a view of the run (``labkit.callbacks.training.Training``), through which it
-    may also ask for a stop, a validation or a checkpoint. In a cluster, the methods are called on the chief
-    alone. In an asynchronous one, steps end in the order in which the workers report them.
+    Each method gets ``training``, a view of the run (``labkit.callbacks.training.Training``), through which
+    it may also ask for a stop, a validation or a checkpoint. In a cluster, the methods are called on the
+    chief alone. In an asynchronous one, steps end in the order in which the workers report them.
 
     Training waits while a method runs. An exception ends the run as failed; its checkpoints are kept.
 

@@ -55,8 +55,11 @@ class Calls:
         self._not_finite: set[str] = set()
         self._running: tuple[str, float] | None = None
         self._closed = threading.Event()
-        if callbacks:
-            threading.Thread(target=self._watch, name="labkit-callbacks", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="labkit-callbacks", daemon=True)
+        # Whether callbacks may ask for something or fail; the first one, labkit's progress, does neither.
+        self.can_ask = len(callbacks) > 1
+        if self.can_ask:
+            self._watcher.start()
 
     def on_start(self) -> None:
         self._call_each("on_start", "before the first step")
@@ -84,6 +87,8 @@ class Calls:
         for callback in self._overriding["on_end"]:
             self._call(callback, "on_end", "at the end", state)
         self._closed.set()
+        if self._watcher.is_alive():  # it must not write a status after the last one
+            self._watcher.join()
 
     # ---- one call ------------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ def _resume(options: argparse.Namespace) -> int:
     run = RunDirectory(find_run(options.run))
     config = recorded_config(run).replace({"job_dir": str(run.path)})
     status = run.read_status()
-    if status and status.state == "finished" and status.step >= config.run.train_steps:
+    if status and status.state == "finished":
         print(f"nothing left to do: {run.name} is finished at step {status.step}")
         return 0
     process = _process(run)

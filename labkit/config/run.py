@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from labkit.config.fields import FieldOwner, option
+from labkit.errors import InputError
 
 __all__ = ["RunConfig"]
 
@@ -64,6 +65,18 @@ class RunConfig(FieldOwner):
     keep_checkpoints: int = option(
         2, "Newest checkpoints to keep. The best on validation is kept too.", minimum=1, identity=False
     )
+    early_stopping_patience: int | None = option(
+        None,
+        "Validations in a row without a better result after which the training stops.",
+        unset="never stops early",
+        minimum=1,
+    )
+    callbacks: str | None = option(
+        None,
+        "Python file that defines callbacks, a list of labkit.Callback objects to call during the training.",
+        identity=False,
+        is_path=True,
+    )
     evaluate_test: bool = option(True, "Evaluates the test set at the end of the training.", identity=False)
     test_time_augmentation: str = option(
         "none",
@@ -85,3 +98,32 @@ class RunConfig(FieldOwner):
     write_images: bool = option(
         False, "Writes a batch of augmented images for TensorBoard.", identity=False, group="logging"
     )
+    profile_steps: str | None = option(
+        None,
+        "FIRST:LAST. Traces these steps for TensorBoard's profiler.",
+        identity=False,
+        group="logging",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.early_stopping_patience is not None and self.validate_every_steps == 0:
+            raise InputError(
+                f"--early-stopping-patience is {self.early_stopping_patience} with --validate-every-steps 0, "
+                "which validates at the end only; give --validate-every-steps a number of steps, or leave it "
+                "out to validate once an epoch"
+            )
+        _ = self.profiled_steps
+
+    @property
+    def profiled_steps(self) -> tuple[int, int] | None:
+        """First and last step of ``profile_steps``. Raises InputError if they can't be read."""
+        if self.profile_steps is None:
+            return None
+        first, _, last = self.profile_steps.partition(":")
+        if first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= self.train_steps:
+            return int(first), int(last)
+        raise InputError(
+            f"--profile-steps is {self.profile_steps!r}; allowed: FIRST:LAST, two steps from 1 to "
+            f"--train-steps, {self.train_steps}, such as 10:19"
+        )

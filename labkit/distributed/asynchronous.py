@@ -270,5 +270,9 @@ class AsynchronousEngine:
             self._session.step.assign(self._step)
         return surplus
 
+    def any_worker(self, flags: int) -> int:
+        """Return ``flags``: the coordinator decides alone."""
+        return flags
+
     def agree(self, value: int, what: str) -> None:
         """Do nothing: only the coordinator holds the value."""

@@ -3,7 +3,7 @@
 import ipaddress
 import os
 
-from labkit.config import Config, DataConfig
+from labkit.config import Config
 from labkit.data.manifest import MULTI_LABEL, Manifest
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.distributed.tf_config import find_task
@@ -32,8 +32,15 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
         )
 
 
-def check_fits(data: DataConfig, manifest: Manifest) -> None:
-    """Raise InputError if the data set has too few examples for a batch, or too small images."""
+def check_fits(config: Config, manifest: Manifest) -> None:
+    """Raise InputError if the data set lacks a split, or has too few examples or too small images."""
+    data, patience = config.data, config.run.early_stopping_patience
+    if patience is not None and not manifest.splits.get("validation"):
+        raise InputError(
+            f"--early-stopping-patience is {patience}, but {manifest.dataset} in {manifest.directory} is "
+            "prepared without a validation split; leave it out, or prepare one: labkit data prepare "
+            "--validation-size N"
+        )
     examples = manifest.count("train")
     if data.train_batch_size > examples:
         raise InputError(

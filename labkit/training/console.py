@@ -4,16 +4,20 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.callbacks.callback import Callback
+from labkit.callbacks.training import Training
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.training.telemetry import Pace
 
 if TYPE_CHECKING:
     from labkit.training.session import Session
 
-__all__ = ["Console", "format_duration", "lines_at_start", "news_of_compiling", "step_line"]
+__all__ = ["Console", "Progress", "format_duration", "lines_at_start", "news_of_compiling", "step_line"]
 
 
 def format_duration(seconds: float | None) -> str:
@@ -99,6 +103,30 @@ class Console:
         if self._log:
             self._log.close()
             self._log = None
+
+
+class Progress(Callback):
+    """Prints a line every ``every_steps`` steps and moves the progress bar."""
+
+    def __init__(self, console: Console, pace: Pace, every_steps: int) -> None:
+        self._console, self._pace, self._every_steps = console, pace, every_steps
+
+    def on_start(self, training: Training) -> None:
+        self._console.start_progress(training.step, training.total_steps)
+
+    def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
+        step, total_steps = row["step"], training.total_steps
+        self._console.progress(step, f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"])
+        if step % self._every_steps and step != total_steps:
+            return
+        seconds = self._pace.seconds_per_step()
+        eta = None if seconds is None else seconds * (total_steps - step)
+        lap = self._pace.lap() or {}
+        average = self._pace.average_examples_per_second()
+        self._console.line(step_line({**row, **lap}, total_steps, average, eta))
+
+    def on_end(self, training: Training, state: str) -> None:
+        self._console.stop_progress()
 
 
 def _terminal_bar(completed: int, total: int) -> Any:

@@ -4,6 +4,7 @@ import functools
 import io
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -239,8 +240,16 @@ class RunEvaluator:
         """Args: ``console``: None in workers other than the chief, which print nothing."""
         self.session, self.telemetry, self.console = session, telemetry, console
 
-    def evaluate(self, split: str, step: int) -> tuple[Evaluation, dict[str, Any]]:
-        """Evaluate ``split`` with the weights of ``step``. Returns the evaluation and its metrics row."""
+    def evaluate(
+        self,
+        split: str,
+        step: int,
+        figures: Callable[[dict[str, Any]], Mapping[str, float]] = lambda row: {},
+    ) -> tuple[Evaluation, dict[str, Any]]:
+        """Evaluate ``split`` with the weights of ``step``. Returns the evaluation and its metrics row.
+
+        ``figures``: takes the row and returns what to add to it.
+        """
         session = self.session
         evaluation = evaluate_split(
             session.evaluation_strategy,
@@ -259,6 +268,7 @@ class RunEvaluator:
             "epoch": step / session.steps_per_epoch,
             "wall_time": time.time(),
         }
+        row |= figures(row)
         self.telemetry.evaluation_row(row)
         if self.console:
             self._say(self.console, evaluation, step)

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from labkit.callbacks.calls import Calls
+from labkit.callbacks.own import own_callbacks
+from labkit.callbacks.training import Requests, Training
 from labkit.config.triggers import Triggers
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
@@ -17,9 +20,8 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
-from labkit.training.console import Console, lines_at_start, news_of_compiling, step_line
+from labkit.training.console import Console, Progress, lines_at_start, news_of_compiling
 from labkit.training.evaluate import RunEvaluator, write_predictions
-from labkit.training.extras import Extras
 from labkit.training.plan import TrainResult
 from labkit.training.session import Session, training_batches
 from labkit.training.step import SynchronousEngine
@@ -51,7 +53,12 @@ class TrainLoop:
         self.step = 0  # completed steps of the run
         self.best_step: int | None = None
         self.best_accuracy: float | None = None
+        self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
+        self.wanted = Requests()  # by callbacks, agreed upon by all workers
+        self.callback_failed = False
+        self.stopped_by = ""
+        self.pace = Pace(self.config.data.train_batch_size)
         validates = bool(self.manifest.splits.get("validation"))
         self.triggers = Triggers(self.config.run, session.steps_per_epoch, validates)
 
@@ -74,15 +81,18 @@ class TrainLoop:
             else SilentTelemetry()
         )
         self.evaluator = RunEvaluator(self.session, self.telemetry, self.console if self.writes else None)
+        self.calls = self._make_calls()
         try:
             return self._run(resumed)
         except KeyboardInterrupt:
             steps = self.store.steps()
+            self.calls.on_end("interrupted")
             self.telemetry.state("interrupted", f"at once, unsaved since step {steps[-1] if steps else 0}")
             raise
         except BaseException as error:
             message = f"{type(error).__name__}: {error}".splitlines()[0]
             lost = self.membership.explain(error) if self.membership else None
+            self.calls.on_end("interrupted" if lost else "failed")
             if lost:
                 self.telemetry.state("interrupted", lost)
                 raise PeerLost(lost) from None
@@ -92,21 +102,34 @@ class TrainLoop:
             self.telemetry.close()
 
     def _run(self, resumed: bool) -> TrainResult:
-        self.extras = Extras(self.config, self.run, self.session) if self.writes else None
         self.engine = self._make_engine()
         if self.membership:
             # From here on this thread may block in a collective, so another thread reports a loss.
             self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
         self.engine.agree(self.step, "the step of the newest checkpoint")
+        # Where no worker has callbacks, none waits for the others' after each step.
+        self.shares_requests = bool(self.engine.any_worker(int(self.calls.can_ask)))
         self._announce(resumed)
+        self.calls.on_start()
+        self._agree_on_requests()
         failure = self._train_steps()
-        if not failure and self.step < self.total_steps:
+        if not failure and self.step < self.total_steps and not self.stopped_by:
             failure = self._save()
             if not failure:
                 reason = self.stop.name or "another worker was asked to stop"
                 message = f"{reason} at step {self.step}; the same command continues"
                 return self._end("interrupted", message)
         return self._end("failed", failure) if failure else self._finish()
+
+    def _make_calls(self) -> Calls:
+        """Return the calls of the run's callbacks: labkit's own, then the user's; none without writing."""
+        training = Training(self.session, self.run)
+        training.begin_at(self.step)
+        callbacks = []
+        if self.writes:
+            progress = Progress(self.console, self.pace, self.config.run.log_every_steps)
+            callbacks = [progress, *own_callbacks(self.config.run), *self.session.plan.callbacks]
+        return Calls(callbacks, training, beat=self.telemetry.beat, say=self.console.line)
 
     def _make_engine(self) -> SynchronousEngine | AsynchronousEngine:
         session = self.session
@@ -122,14 +145,12 @@ class TrainLoop:
                 stuck=self.membership.silent_workers,
                 patience=2 * self.config.distribution.peer_timeout_seconds,
             )
-        wants_batch = self.extras is not None and self.extras.wants_batch
         return SynchronousEngine(
             session,
             batches,
             step=self.step,
             stopping=self._is_asked_to_stop,
             name=self.membership.task.name if self.membership else "worker:0",
-            on_first_batch=self.extras.first_batch if self.extras and wants_batch else None,
         )
 
     def _is_asked_to_stop(self) -> bool:
@@ -148,30 +169,30 @@ class TrainLoop:
 
     def _train_steps(self) -> str | None:
         """Train until the last step or a stop. Returns what went wrong, or None."""
-        self.pace = Pace(self.config.data.train_batch_size)
         self.workers = self._worker_metrics()
-        if self.writes:
-            self.console.start_progress(self.step, self.total_steps)
         try:
-            while self.step < self.total_steps:
-                pausing = self.engine.stop_is_agreed() or self._save_is_overdue()
+            while self.step < self.total_steps and not self.stopped_by:
+                pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self._is_asked()
                 if pausing and self.engine.is_idle():
                     if self.engine.stop_is_agreed():
                         return None
-                    failure = self._pause_for(self._save)
+                    failure = self._pause_for(self._serve_requests if self._is_asked() else self._save)
                 else:
                     self._announce_compiling()
+                    self.calls.before_step(self.step + 1)
                     row = self._record(self.engine.next_step(start_more=not pausing))
                     if not math.isfinite(row["loss"]):
-                        return self._diverged(f"loss is {row['loss']} at step {row['step']}")
+                        lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
+                        return self.calls.failure or lost
+                    self._agree_on_requests()
                     failure = self._after_step(row)
                 if failure:
                     return failure
         finally:
-            self.console.stop_progress()
             if self.workers:
                 self.workers.close()
-        return None
+        self._agree_on_requests()
+        return self._callbacks_failure() if self.callback_failed else None
 
     def _pause_for(self, work: Callable[[], str | None]) -> str | None:
         """Call ``work``, leaving it out of the workers' step times. Returns what ``work`` returns."""
@@ -224,6 +245,8 @@ class TrainLoop:
             "communication_fraction": result.exchanged / max(seconds, result.worker_seconds),
             "wall_time": time.time(),
         }
+        self.pace.add(seconds, result.waited)
+        row |= self.calls.after_step(row)
         self.telemetry.train_row(row, self.pace)
         if self.workers and self.membership:
             rate_of_worker = self.workers.add(
@@ -235,29 +258,55 @@ class TrainLoop:
                 exchanged=result.exchanged,
             )
             self.membership.tell(result.step, rate_of_worker)
-        self.console.progress(
-            row["step"], f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"]
-        )
-        # Between two asynchronous steps, this time is already counted.
-        spent = 0.0 if self.devices.asynchronous_workers else time.perf_counter() - started
-        self.pace.add(seconds + spent, result.waited)
+        if not self.devices.asynchronous_workers:  # between two asynchronous steps, it is already counted
+            self.pace.add_overhead(time.perf_counter() - started)
         return row
 
     def _after_step(self, row: dict[str, Any]) -> str | None:
-        """Log, validate and save if due. Returns what went wrong, or None."""
-        step, run = row["step"], self.config.run
-        if self.writes and (step % run.log_every_steps == 0 or step == self.total_steps):
-            lap = self.pace.lap() or {}
-            seconds = self.pace.seconds_per_step()
-            eta = None if seconds is None else seconds * (self.total_steps - step)
-            average = self.pace.average_examples_per_second()
-            self.console.line(step_line(row | lap, self.total_steps, average, eta))
-        if self.extras:
-            self.extras.after_step(step)
+        """Validate and save if due. Returns what went wrong, or None."""
+        step = row["step"]
         validates, saves = self.triggers.validation(step), self.triggers.checkpoint(step)
         if validates or saves:
             return self._pause_for(lambda: self._validate_and_save(validates, saves))
         return None
+
+    # ---- what callbacks ask for --------------------------------------------------------------------
+
+    def _agree_on_requests(self) -> None:
+        """Take the callbacks' requests and failures, so that all workers serve them after the same step."""
+        asked = self.calls.training.requests
+        self.calls.training.requests = Requests()
+        flags = [bool(asked.stop), asked.validation, asked.checkpoint, bool(self.calls.failure)]
+        if self.shares_requests:
+            together = self.engine.any_worker(sum(flag << bit for bit, flag in enumerate(flags)))
+            flags = [bool(together >> bit & 1) for bit in range(len(flags))]
+        stop, validation, checkpoint, failed = flags
+        wanted = self.wanted
+        if stop:
+            wanted.stop = wanted.stop or asked.stop or "a callback of the chief asked for it"
+        wanted.validation, wanted.checkpoint = (
+            wanted.validation or validation,
+            wanted.checkpoint or checkpoint,
+        )
+        self.callback_failed = self.callback_failed or failed
+
+    def _is_asked(self) -> bool:
+        return self.wanted != Requests() or self.callback_failed
+
+    def _serve_requests(self) -> str | None:
+        """Do what callbacks asked for, while no step is under way. Returns what went wrong, or None."""
+        if self.callback_failed:
+            return self._callbacks_failure()
+        wanted, self.wanted = self.wanted, Requests()
+        self.stopped_by = wanted.stop
+        validates = wanted.validation or (bool(wanted.stop) and self.triggers.validates)
+        validates = validates and self.validated_step != self.step
+        return self._validate_and_save(validates, wanted.checkpoint or bool(wanted.stop))
+
+    def _callbacks_failure(self) -> str:
+        """Save, so that no step is lost by the failure, and return it."""
+        not_saved = self._save()
+        return self.calls.failure or not_saved or "a callback of the chief failed"
 
     # ---- validation, checkpoints, the end ----------------------------------------------------------
 
@@ -267,7 +316,9 @@ class TrainLoop:
 
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether the result is the best so far."""
-        evaluation, _ = self.evaluator.evaluate("validation", self.step)
+        evaluation, _ = self.evaluator.evaluate("validation", self.step, self.calls.after_validation)
+        self.validated_step = self.step
+        self._agree_on_requests()
         best, found = self.best_accuracy, selection_metric(evaluation.metrics)
         if best is not None and found <= best:
             return False
@@ -285,6 +336,8 @@ class TrainLoop:
 
         Weights that aren't finite are never saved; the loss would show them only one step later.
         """
+        if self.saved_step == self.step:
+            return None
         surplus = self.engine.settle()
         if surplus:
             self.console.line(
@@ -306,6 +359,8 @@ class TrainLoop:
         )
         self.store.save(self.session.checkpoint(), state)
         self.saved_at = time.monotonic()
+        self.saved_step = self.step
+        self.calls.after_checkpoint(self.step, self.store.path(self.step))
         return None
 
     def _diverged(self, what: str) -> str:
@@ -320,17 +375,23 @@ class TrainLoop:
             # Each worker knows the best step; waiting here ensures that the chief has saved it.
             self.engine.agree(self.best_step or 0, "the best step on validation")
             alone = self.membership is None
-            chosen = self.store.chosen_step() if alone else self.best_step or self.total_steps
-            if chosen != self.total_steps:
+            chosen = self.store.chosen_step() if alone else self.best_step or self.step
+            if chosen != self.step:
                 self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
                 if self.writes:
                     self.console.line(f"testing the weights of step {chosen}, the best on validation")
             evaluation, test = self.evaluator.evaluate("test", chosen)
             if self.writes:
                 write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)
-        return self._end("finished", counted(self.total_steps, "step"), test)
+        message = counted(self.step, "step")
+        if self.stopped_by:
+            message = f"stopped after {message} of {self.total_steps}: {self.stopped_by}"
+        return self._end("finished", message, test)
 
     def _end(self, state: str, message: str, test: dict[str, Any] | None = None) -> TrainResult:
+        self.calls.on_end(state)
+        if self.calls.failure and state == "finished":
+            state, message = "failed", self.calls.failure
         self.telemetry.state(state, message)
         if self.writes:
             self.console.line(f"{state}: {message}")

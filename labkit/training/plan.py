@@ -7,12 +7,14 @@ be refused before that. Nothing is written, except a data set that has to be pre
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import home
+from labkit.callbacks.callback import Callback
+from labkit.callbacks.from_file import callbacks_of, checked_callbacks
 from labkit.config import Config
 from labkit.config.architectures import model_name
 from labkit.config.recorded import recorded_config
@@ -90,6 +92,7 @@ class RunPlan:
         overwrite: whether to discard an existing run.
         devices: the devices of this process's replicas; None where it computes nothing.
         data_format: ``channels_last`` or ``channels_first``, decided with the devices.
+        callbacks: the user's, called during the training.
     """
 
     config: Config
@@ -102,6 +105,7 @@ class RunPlan:
     overwrite: bool = False
     devices: "Devices | None" = None
     data_format: str = ""
+    callbacks: tuple[Callback, ...] = ()
 
     def train(self) -> TrainResult:
         """Train the run to its last step, from its newest checkpoint if it has one.
@@ -159,6 +163,7 @@ def plan_run(
     overwrite: bool = False,
     has_run: bool = True,
     uses_devices: bool = True,
+    callbacks: Sequence[Callback] = (),
     announce: Callable[[str], None] = print,
 ) -> RunPlan:
     """Decide the data set, the devices and the run directory of a training.
@@ -170,6 +175,7 @@ def plan_run(
         overwrite: whether to discard an existing run.
         has_run: False for a measurement, which writes no run.
         uses_devices: False for a process that doesn't compute, such as a launcher or a server.
+        callbacks: to call during the training, after those of ``--callbacks``.
         announce: takes lines about slow work.
 
     Raises InputError, before anything is written, if the configuration can't be trained.
@@ -183,6 +189,11 @@ def plan_run(
         if not launches:
             _refuse_overwrite(overwrite)
             asked_for, note = launchers_choice() or (asked_for, note)
+    callbacks = checked_callbacks(callbacks)
+    if config.run.callbacks is not None:
+        path = Path(config.run.callbacks).expanduser().absolute()
+        config = config.replace({"callbacks": str(path)})
+        callbacks = (*callbacks_of(path), *callbacks)
     config = _with_recorded_choices(config, overwrite)
     manifest, why = prepared_data_set(config, may_prepare=task is None or launches)
     if manifest is None:
@@ -193,14 +204,14 @@ def plan_run(
         import_tensorflow()
         manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
     run, found = None, "new"
-    check_fits(config.data, manifest)
+    check_fits(config, manifest)
     if has_run:
         config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
     else:
         config = config.replace({"dataset": manifest.dataset})
     if found != "finished":
         _check_shards(manifest)
-    plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite)
+    plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite, callbacks=callbacks)
     if not uses_devices or found == "finished":
         return plan
     devices, data_format = decided or decide_devices(config, task)
@@ -382,8 +393,7 @@ def _found(run: RunDirectory, recorded: Config, config: Config) -> str:
             "name another directory, or discard that run with --overwrite"
         )
     status = run.read_status()
-    done = status is not None and status.state == "finished" and status.step >= config.run.train_steps
-    return "finished" if done else "resumable"
+    return "finished" if status is not None and status.state == "finished" else "resumable"
 
 
 def check_place(config: Config, run: RunDirectory) -> None:

@@ -236,6 +236,10 @@ class Session:
         """The compiled first step, which also serves all others unless layers thaw or images are resized."""
         return self.train_step_at(0)
 
+    def batch(self, step_index: int) -> tuple[Any, Any]:
+        """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
+        return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
+
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of all the state that training resumes from."""
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)

@@ -1,5 +1,7 @@
 """The synchronous training step, and the engine that runs it step by step."""
 
+import functools
+import operator
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -117,8 +119,6 @@ class SynchronousEngine:
         step: steps completed so far.
         stopping: returns whether this process was asked to stop.
         name: this worker's name.
-        on_first_batch: called once before the first step, with the compiled step, its arguments, and the
-            number of steps completed.
     """
 
     def __init__(
@@ -129,11 +129,9 @@ class SynchronousEngine:
         step: int,
         stopping: Callable[[], bool],
         name: str,
-        on_first_batch: Callable[[Any, tuple[Any, ...], int], None] | None = None,
     ) -> None:
         self._session, self._batches = session, batches
         self._step, self._stopping, self._name = step, stopping, name
-        self._on_first_batch = on_first_batch
         self._alone = session.devices.num_workers == 1
         self._all_stop = False
 
@@ -150,9 +148,6 @@ class SynchronousEngine:
             tf.constant(learning_rate, tf.float32),
             tf.constant(float(self._stopping()), tf.float32),
         )
-        if self._on_first_batch:
-            self._on_first_batch(train_step, arguments, self._step)
-            self._on_first_batch = None
         metrics, exchanged = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0
@@ -180,6 +175,12 @@ class SynchronousEngine:
     def settle(self) -> int:
         """Return the number of updates made twice, which is always 0 here."""
         return 0
+
+    def any_worker(self, flags: int) -> int:
+        """Return the bits that are set in the ``flags`` of any worker; waits for all of them."""
+        if self._alone:
+            return flags
+        return functools.reduce(operator.or_, everywhere(self._session.strategy, flags))
 
     def agree(self, value: int, what: str) -> None:
         """Wait for all workers. Raises PeerLost if they don't all have the same ``value``.

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -84,6 +85,12 @@ class Pace:
         self._lap_seconds += seconds
         self._lap_waited += waited
 
+    def add_overhead(self, seconds: float) -> None:
+        """Add time between two steps, such as that of callbacks, to the last step."""
+        if self._steps:
+            self._seconds += seconds
+            self._lap_seconds += seconds if self._lap_steps else 0.0
+
     def leave_out_next(self) -> None:
         """Leave out the next step as well, because it compiles."""
         self._compiled = False
@@ -125,6 +132,7 @@ class Telemetry:
         self._evaluated = recorded_evaluations(run)
         self._events = EventWriter(run.events_path, first_step + 1)
         self._status_written = 0.0
+        self._lock = threading.Lock()
         now = time.time()
         self._status = Status(
             state="starting",
@@ -179,9 +187,10 @@ class Telemetry:
         self._write(state=state, message=message, **ended)
 
     def _write(self, **changed: Any) -> None:
-        self._status_written = time.time()
-        self._status = replace(self._status, heartbeat=self._status_written, **changed)
-        self._run.write_status(self._status)
+        with self._lock:  # threads that report a slow callback or a lost worker write, too
+            self._status_written = time.time()
+            self._status = replace(self._status, heartbeat=self._status_written, **changed)
+            self._run.write_status(self._status)
 
     def close(self) -> None:
         """Flush and close metrics and events."""
