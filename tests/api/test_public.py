@@ -10,7 +10,18 @@ import pytest
 import labkit
 from labkit.config import Config
 
-NAMES = ["Config", "InputError", "Run", "evaluate", "load_run", "prepare_data", "runs", "train"]
+NAMES = [
+    "Callback",
+    "Config",
+    "EarlyStopping",
+    "InputError",
+    "Run",
+    "evaluate",
+    "load_run",
+    "prepare_data",
+    "runs",
+    "train",
+]
 
 
 def test_the_public_names_are_these() -> None:

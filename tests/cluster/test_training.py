@@ -1,5 +1,6 @@
-"""Real clusters on this machine, each to its end: what they write, where they listen, what they count."""
+"""Real clusters on this machine, each to its end: what they write, listen on, count and call."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,10 @@ class Ended:
     code: int
     output: str
     listened: set[str] = field(default_factory=set)
+
+    @property
+    def asynchronous(self) -> bool:
+        return "synchronous workers, each" not in self.output
 
     @property
     def train_rows(self) -> list[dict]:
@@ -69,9 +74,10 @@ def run_cluster(job_dir: Path, *options: str, **fields: object) -> Ended:
 @pytest.fixture(scope="module", params=["in step", "asynchronous"])
 def ended(request, tmp_path_factory, shapes) -> Ended:
     job_dir = tmp_path_factory.mktemp("cluster") / "run"
+    fields = {"callbacks": Path(__file__).with_name("asking.py")}
     if request.param == "in step":
-        return run_cluster(job_dir, "--workers", "2")
-    return run_cluster(job_dir, "--workers", "2", "--ps", "2", variable_placement="greedy")
+        return run_cluster(job_dir, "--workers", "2", **fields)
+    return run_cluster(job_dir, "--workers", "2", "--ps", "2", variable_placement="greedy", **fields)
 
 
 def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
@@ -82,9 +88,24 @@ def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
     assert (status.state, status.step) == ("finished", STEPS)
     reader = MetricsReader(ended.run.metrics_path)
     reader.poll()
-    assert [row["examples"] for row in reader.split("validation")] == [1000, 1000]
+    validations = reader.split("validation")
+    assert [row["examples"] for row in validations] == [1000, 1000, 1000]
+    # Asked for after step 25; asynchronous steps that were under way ended before it.
+    assert [validations[0]["step"], validations[2]["step"]] == [20, 40]
+    latest = 25 + 4 * 2 if ended.asynchronous else 25
+    assert 25 <= validations[1]["step"] <= latest
     assert [row["examples"] for row in reader.split("test")] == [2000]
     assert (ended.run.predictions_path / "test.npz").is_file()
+
+
+def test_the_chief_alone_calls_the_callbacks_at_every_point(ended):
+    calls = json.loads(ended.run.path.with_name("run.calls.json").read_text())
+    steps = [call[1:] for call in calls if call[0] == "after"]
+    assert steps == [[row["step"], row["loss"]] for row in ended.train_rows]
+    assert [row["twice_the_loss"] for row in ended.train_rows] == [2 * loss for _, loss in steps]
+    assert [call for call in calls if call[0] in ("start", "end")] == [["start", 0], ["end", "finished"]]
+    assert [call[1] for call in calls if call[0] == "before"] == list(range(1, STEPS + 1))
+    assert ["checkpoint", STEPS] in calls
 
 
 def test_a_cluster_listens_on_loopback_alone(ended):
@@ -102,8 +123,7 @@ def test_each_worker_says_what_it_does_with_its_time(ended):
             assert row["examples_per_second"] > 0
     counted = sum(row["steps"] for rows in workers.values() for row in rows)
     # The first step of each worker compiles and isn't counted.
-    in_step = "synchronous workers, each" in ended.output
-    assert counted == (2 * (STEPS - 1) if in_step else STEPS - 2)
+    assert counted == (STEPS - 2 if ended.asynchronous else 2 * (STEPS - 1))
     for row in ended.train_rows:
         assert row["replica_examples_per_second"] == pytest.approx(row["examples_per_second"] / 2)
         assert 0 <= row["communication_fraction"] <= 1
@@ -118,7 +138,10 @@ def test_the_lines_of_all_tasks_are_gathered(ended):
 def test_a_cluster_that_is_done_says_so_at_once(ended):
     config = Config.from_json(ended.run.read_config())
     options = ["--workers", "2"] if config.distribution.sync else ["--workers", "2", "--ps", "2"]
-    placement = {"variable_placement": config.distribution.variable_placement}
+    placement = {
+        "variable_placement": config.distribution.variable_placement,
+        "callbacks": config.run.callbacks,
+    }
     before = ended.run.metrics_path.read_bytes()
     again = run_cluster(ended.run.path, *options, **placement)
     assert again.code == 0
