@@ -15,6 +15,7 @@ from labkit.distributed.step_result import StepResult
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
+from labkit.run_directory.stragglers import Stragglers
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, lines_at_start, news_of_compiling, step_line
@@ -121,6 +122,7 @@ class TrainLoop:
                 stopping=self._is_asked_to_stop,
                 stuck=self.membership.silent_workers,
                 patience=2 * self.config.distribution.peer_timeout_seconds,
+                max_staleness=self.config.distribution.max_staleness,
             )
         wants_batch = self.extras is not None and self.extras.wants_batch
         return SynchronousEngine(
@@ -150,6 +152,7 @@ class TrainLoop:
         """Train until the last step or a stop. Returns what went wrong, or None."""
         self.pace = Pace(self.config.data.train_batch_size)
         self.workers = self._worker_metrics()
+        self.stragglers = Stragglers(self.membership.folder) if self.membership and self.writes else None
         if self.writes:
             self.console.start_progress(self.step, self.total_steps)
         try:
@@ -224,6 +227,8 @@ class TrainLoop:
             "communication_fraction": result.exchanged / max(seconds, result.worker_seconds),
             "wall_time": time.time(),
         }
+        if result.staleness is not None:
+            row["staleness"] = float(result.staleness)
         self.telemetry.train_row(row, self.pace)
         if self.workers and self.membership:
             rate_of_worker = self.workers.add(
@@ -233,8 +238,14 @@ class TrainLoop:
                 waited=None if self.devices.asynchronous_workers else result.waited,
                 worked=result.worker_seconds,
                 exchanged=result.exchanged,
+                bytes_sent=result.bytes_sent,
+                bytes_received=result.bytes_received,
+                staleness=result.staleness,
             )
             self.membership.tell(result.step, rate_of_worker)
+            if rate_of_worker is not None and self.stragglers:  # about once a second
+                for line in self.stragglers.news():
+                    self.console.line(line)
         self.console.progress(
             row["step"], f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"]
         )
