@@ -47,6 +47,7 @@ class TrainLoop:
         self.session, self.run, self.store, self.console = session, run, store, console
         self.membership = membership
         self.writes = membership is None or membership.task.is_chief
+        self.stragglers = Stragglers(membership.folder) if membership and self.writes else None
         self.config, self.manifest, self.devices = session.config, session.manifest, session.devices
         self.total_steps = self.config.run.train_steps
         self.step = 0  # completed steps of the run
@@ -152,7 +153,6 @@ class TrainLoop:
         """Train until the last step or a stop. Returns what went wrong, or None."""
         self.pace = Pace(self.config.data.train_batch_size)
         self.workers = self._worker_metrics()
-        self.stragglers = Stragglers(self.membership.folder) if self.membership and self.writes else None
         if self.writes:
             self.console.start_progress(self.step, self.total_steps)
         try:
