@@ -37,6 +37,10 @@ class Ended:
     listened: set[str] = field(default_factory=set)
 
     @property
+    def asynchronous(self) -> bool:
+        return "synchronous workers, each" not in self.output
+
+    @property
     def train_rows(self) -> list[dict]:
         reader = MetricsReader(self.run.metrics_path)
         reader.poll()
@@ -102,10 +106,6 @@ def test_a_cluster_listens_on_loopback_alone(ended):
     assert ended.listened == {"127.0.0.1"}
 
 
-def is_in_step(ended: Ended) -> bool:
-    return "synchronous workers, each" in ended.output
-
-
 def test_each_worker_says_what_it_does_with_its_time(ended):
     workers = read_worker_metrics(ended.run.cluster_path)
     assert sorted(workers) == ["worker:0", "worker:1"]
@@ -117,7 +117,7 @@ def test_each_worker_says_what_it_does_with_its_time(ended):
             assert row["examples_per_second"] > 0
     counted = sum(row["steps"] for rows in workers.values() for row in rows)
     # The first step of each worker compiles and isn't counted.
-    assert counted == (2 * (STEPS - 1) if is_in_step(ended) else STEPS - 2)
+    assert counted == (STEPS - 2 if ended.asynchronous else 2 * (STEPS - 1))
     for row in ended.train_rows:
         assert row["replica_examples_per_second"] == pytest.approx(row["examples_per_second"] / 2)
         assert 0 <= row["communication_fraction"] <= 1
@@ -125,7 +125,7 @@ def test_each_worker_says_what_it_does_with_its_time(ended):
 
 def test_no_update_is_staler_than_allowed(ended):
     staleness = [row.get("staleness") for row in ended.train_rows]
-    if is_in_step(ended):
+    if not ended.asynchronous:
         assert set(staleness) == {None}
         return
     assert 0 < max(staleness) <= 3
@@ -140,7 +140,7 @@ def test_bytes_are_those_of_weights_gradients_and_batches(ended):
     )
     weights = 4 * sum(math.prod(weight.shape) for weight in model.trainable_weights)
     sent = 4 * sum(math.prod(weight.shape) for weight in model.weights)  # with batch statistics
-    received = sent if is_in_step(ended) else weights + 16 * (32 * 32 * 3 + 4)
+    received = sent if not ended.asynchronous else weights + 16 * (32 * 32 * 3 + 4)
     for rows in read_worker_metrics(ended.run.cluster_path).values():
         for row in rows:
             # Of two workers in a ring, each sends 2 (2 - 1) / 2 of what is reduced.
