@@ -123,7 +123,7 @@ def make_figures(
         color = PALETTE[number % len(PALETTE)]
         lines.append(Line(name, last_steps(curve, window, end), color, smoothing))
     over = "time" if x_axis == "time" else "step"
-    rates = curve_figure(lines, title="Examples per second of each worker", x_axis=over)
+    rates = curve_figure(lines, title="Examples/s of each worker", x_axis=over)
     shares = {
         name: [float(workers.column(name, share)[-LAST_ROWS:].mean()) for share in SHARES]
         for name in workers.rows
