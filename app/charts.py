@@ -17,6 +17,7 @@ __all__ = [
     "X_AXES",
     "curve_figure",
     "shares_figure",
+    "staleness_figure",
 ]
 
 # Blue and orange come first: most charts have two lines, and colour-blind readers can tell these two apart.
@@ -208,5 +209,42 @@ def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Fi
         uirevision="shares",
         xaxis={"range": [0, 1], "tickformat": ".0%", "automargin": True, "showgrid": False},
         yaxis={"autorange": "reversed", "automargin": True, "showgrid": False, "ticklabelstandoff": 6},
+    )
+    return figure
+
+
+def staleness_figure(counts: Mapping[str, Mapping[int, int]], *, title: str) -> go.Figure:
+    """Draw, for each worker, the share of its updates at each staleness.
+
+    Args:
+        counts: updates at each staleness, by the worker's name.
+        title: of the chart.
+    """
+    figure = go.Figure()
+    for number, (name, of_worker) in enumerate(counts.items()):
+        values = sorted(of_worker)
+        total = sum(of_worker.values())
+        figure.add_bar(
+            x=values,
+            y=[of_worker[value] / total for value in values],
+            customdata=[of_worker[value] for value in values],
+            name=name,
+            marker={"color": PALETTE[number % len(PALETTE)]},
+            hovertemplate="%{y:.1%} (%{customdata:,} updates)",
+        )
+    figure.update_layout(
+        _base_layout(title, 300),
+        barmode="group",
+        margin={"l": 8, "r": 8, "t": 56, "b": 8},
+        hovermode="x unified",
+        legend=LEGEND,
+        uirevision="staleness",
+        xaxis={
+            "title": {"text": "Updates by other workers since the weights were read", "standoff": 6},
+            "automargin": True,
+            "showgrid": False,
+            "tickformat": "d",
+        },
+        yaxis={"automargin": True, "tickformat": ".0%"},
     )
     return figure

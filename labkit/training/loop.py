@@ -18,6 +18,7 @@ from labkit.distributed.step_result import StepResult
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
+from labkit.run_directory.stragglers import Stragglers
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, Progress, lines_at_start, news_of_compiling
@@ -48,6 +49,7 @@ class TrainLoop:
         self.session, self.run, self.store, self.console = session, run, store, console
         self.membership = membership
         self.writes = membership is None or membership.task.is_chief
+        self.stragglers = Stragglers(membership.folder) if membership and self.writes else None
         self.config, self.manifest, self.devices = session.config, session.manifest, session.devices
         self.total_steps = self.config.run.train_steps
         self.step = 0  # completed steps of the run
@@ -144,6 +146,7 @@ class TrainLoop:
                 stopping=self._is_asked_to_stop,
                 stuck=self.membership.silent_workers,
                 patience=2 * self.config.distribution.peer_timeout_seconds,
+                max_staleness=self.config.distribution.max_staleness,
             )
         return SynchronousEngine(
             session,
@@ -245,6 +248,8 @@ class TrainLoop:
             "communication_fraction": result.exchanged / max(seconds, result.worker_seconds),
             "wall_time": time.time(),
         }
+        if result.staleness is not None:
+            row["staleness"] = float(result.staleness)
         self.pace.add(seconds, result.waited)
         row |= self.calls.after_step(row)
         self.telemetry.train_row(row, self.pace)
@@ -256,8 +261,14 @@ class TrainLoop:
                 waited=None if self.devices.asynchronous_workers else result.waited,
                 worked=result.worker_seconds,
                 exchanged=result.exchanged,
+                bytes_sent=result.bytes_sent,
+                bytes_received=result.bytes_received,
+                staleness=result.staleness,
             )
             self.membership.tell(result.step, rate_of_worker)
+            if rate_of_worker is not None and self.stragglers:  # about once a second
+                for line in self.stragglers.news():
+                    self.console.line(line)
         if not self.devices.asynchronous_workers:  # between two asynchronous steps, it is already counted
             self.pace.add_overhead(time.perf_counter() - started)
         return row

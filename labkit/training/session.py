@@ -19,7 +19,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.pipeline import Distortion, eval_dataset, train_dataset
 from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.devices import Devices, choose_data_format, make_strategy
-from labkit.distributed.exchange import ExchangeTimer
+from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
 from labkit.errors import InputError
@@ -231,6 +231,12 @@ class Session:
         """Return the image side, in pixels, in step ``step_index``; None means that images aren't resized."""
         return self.config.data.image_size_at(step_index, self.config.run.train_steps)
 
+    def all_reduce_bytes_at(self, step_index: int) -> float:
+        """Return the bytes that each worker of a synchronous cluster sends and receives in a step."""
+        if self.devices.num_workers == 1:
+            return 0.0
+        return all_reduce_bytes(self.model, self.freezing.at(step_index), self.devices.num_replicas)
+
     @property
     def train_step(self) -> Any:
         """The compiled first step, which also serves all others unless layers thaw or images are resized."""
@@ -364,6 +370,7 @@ def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: A
     }
     if devices.asynchronous_workers:
         common["standardize"] = functools.partial(standardize, manifest=plan.manifest)
+        common["slow_worker"] = config.distribution.slow
         asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
         return tf.function(asynchronous, reduce_retracing=True)
     common["xla"] = config.distribution.xla

@@ -12,6 +12,7 @@ import tensorflow as tf
 from labkit.distributed.exchange import sum_over_replicas, update_moving_averages
 from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
+from labkit.distributed.slow_worker import SlowWorker
 from labkit.distributed.step_result import StepResult
 from labkit.models.folding import folded_normalization
 from labkit.models.layers import recorded_batch_statistics
@@ -134,6 +135,7 @@ class SynchronousEngine:
         self._step, self._stopping, self._name = step, stopping, name
         self._alone = session.devices.num_workers == 1
         self._all_stop = False
+        self._slow_worker = SlowWorker(session.config.distribution.slowness_of(name))
 
     def next_step(self, *, start_more: bool = True) -> StepResult:
         """Run one step. ``start_more`` is ignored: only the asynchronous engine uses it."""
@@ -151,6 +153,9 @@ class SynchronousEngine:
         metrics, exchanged = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0
+        exchanged = float(exchanged)
+        self._slow_worker.wait(train_step, time.perf_counter() - started - waited - exchanged)
+        exchanged_bytes = self._session.all_reduce_bytes_at(self._step)
         self._step += 1
         seconds = time.perf_counter() - started
         return StepResult(
@@ -159,9 +164,11 @@ class SynchronousEngine:
             learning_rate=learning_rate,
             seconds=seconds,
             waited=waited,
-            exchanged=float(exchanged),
+            exchanged=exchanged,
             worker=self._name,
             worker_seconds=seconds - waited,
+            bytes_sent=exchanged_bytes,
+            bytes_received=exchanged_bytes,
         )
 
     def is_idle(self) -> bool:

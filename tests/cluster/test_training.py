@@ -1,6 +1,7 @@
 """Real clusters on this machine, each to its end: what they write, listen on, count and call."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from labkit.config import Config
+from labkit.models.registry import build_model
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.run_directory.worker_metrics import read_worker_metrics
@@ -76,8 +78,9 @@ def ended(request, tmp_path_factory, shapes) -> Ended:
     job_dir = tmp_path_factory.mktemp("cluster") / "run"
     fields = {"callbacks": Path(__file__).with_name("asking.py")}
     if request.param == "in step":
-        return run_cluster(job_dir, "--workers", "2", **fields)
-    return run_cluster(job_dir, "--workers", "2", "--ps", "2", variable_placement="greedy", **fields)
+        return run_cluster(job_dir, "--workers", "2", slow_worker="1:6", **fields)
+    fields |= {"variable_placement": "greedy", "max_staleness": 3}
+    return run_cluster(job_dir, "--workers", "2", "--ps", "2", slow_worker="1:6", **fields)
 
 
 def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
@@ -127,6 +130,39 @@ def test_each_worker_says_what_it_does_with_its_time(ended):
     for row in ended.train_rows:
         assert row["replica_examples_per_second"] == pytest.approx(row["examples_per_second"] / 2)
         assert 0 <= row["communication_fraction"] <= 1
+
+
+def test_no_update_is_staler_than_allowed(ended):
+    staleness = [row.get("staleness") for row in ended.train_rows]
+    if not ended.asynchronous:
+        assert set(staleness) == {None}
+        return
+    assert 0 < max(staleness) <= 3
+    rows = [row for rows in read_worker_metrics(ended.run.cluster_path).values() for row in rows]
+    # The first step of each worker isn't in its metrics.
+    assert sum(count for row in rows for count in row["staleness_counts"].values()) == STEPS - 2
+
+
+def test_bytes_are_those_of_weights_gradients_and_batches(ended):
+    model = build_model(
+        Config.from_flat({"num_layers": 8}).model, num_classes=10, image_shape=(32, 32, 3), seed=0
+    )
+    weights = 4 * sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    sent = 4 * sum(math.prod(weight.shape) for weight in model.weights)  # with batch statistics
+    received = sent if not ended.asynchronous else weights + 16 * (32 * 32 * 3 + 4)
+    for rows in read_worker_metrics(ended.run.cluster_path).values():
+        for row in rows:
+            # Of two workers in a ring, each sends 2 (2 - 1) / 2 of what is reduced.
+            assert (row["bytes_sent_per_step"], row["bytes_received_per_step"]) == (sent, received)
+
+
+def test_the_slow_worker_takes_longer_and_is_named(ended):
+    own = {}
+    for name, rows in read_worker_metrics(ended.run.cluster_path).items():
+        steps = sum(row["steps"] for row in rows)
+        own[name] = sum(row["own_seconds_per_step"] * row["steps"] for row in rows) / steps
+    assert own["worker:1"] > 2 * own["worker:0"], own
+    assert "] straggler: worker:1 takes " in ended.output
 
 
 def test_the_lines_of_all_tasks_are_gathered(ended):
