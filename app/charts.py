@@ -44,8 +44,9 @@ def curve_figure(
 ) -> go.Figure:
     """Draw ``lines`` over ``x_axis``.
 
-    Values that aren't finite are marked in red at the edge of the chart. The user's zoom is kept when new
-    data arrive, because ``uirevision`` depends only on the axes.
+    Values that aren't finite are marked in red at the edge of the chart, and in grey values that a
+    logarithmic axis has no place for. The user's zoom is kept when new data arrive, because ``uirevision``
+    depends only on the axes.
 
     Args:
         lines: those without points are left out.
@@ -61,7 +62,7 @@ def curve_figure(
     origin = min((float(np.nanmin(line.curve.wall_time)) for line in lines), default=0.0)
     for line in lines:
         _add_line(figure, line, _x(line.curve, x_axis, origin), percent)
-    _add_marks(figure, lines, x_axis, origin)
+    _add_marks(figure, lines, x_axis, origin, log_y)
     if lines:
         _add_resume_points(figure, resume_points, lines[0].curve, x_axis, origin)
     figure.update_layout(
@@ -130,14 +131,18 @@ def _add_line(figure: go.Figure, line: Line, x: Floats, percent: bool) -> None:
     )
 
 
-def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: float) -> None:
-    kinds = (
-        ("NaN", np.isnan, "x", 0.04),
-        ("+Infinity", np.isposinf, "triangle-up", 0.97),
-        ("−Infinity", np.isneginf, "triangle-down", 0.04),
-    )
+def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: float, log_y: bool) -> None:
+    """Mark at the edge of the chart what its axis has no place for."""
+    red, grey = COLORS["not finite"], PALETTE[7]
+    kinds = [
+        ("NaN", np.isnan, "x", 0.04, red),
+        ("+Infinity", np.isposinf, "triangle-up", 0.97, red),
+        ("−Infinity", np.isneginf, "triangle-down", 0.04, red),
+    ]
+    if log_y:
+        kinds.append(("≤ 0", lambda y: np.isfinite(y) & (y <= 0), "triangle-down-open", 0.04, grey))
     for line in lines:
-        for kind, test, symbol, height in kinds:
+        for kind, test, symbol, height, color in kinds:
             indices = np.flatnonzero(test(line.curve.y))
             if not len(indices):
                 continue
@@ -147,7 +152,7 @@ def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: fl
                 y=np.full(len(some), height),
                 yaxis="y2",
                 mode="markers",
-                marker={"symbol": symbol, "size": 9, "color": COLORS["not finite"]},
+                marker={"symbol": symbol, "size": 9, "color": color},
                 name=f"{line.name}: {kind} × {len(indices):,}",
                 hovertemplate=f"{kind}",
             )
