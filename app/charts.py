@@ -1,10 +1,11 @@
 """Make Plotly figures from data. Nothing here draws on a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from app.curves import Curve, Floats
 from app.lines import Line, drawn_points
@@ -13,8 +14,10 @@ from labkit.run_directory.metrics import ResumePoint
 
 __all__ = [
     "COLORS",
+    "LEGEND_BELOW",
     "PALETTE",
     "X_AXES",
+    "base_layout",
     "curve_figure",
     "shares_figure",
 ]
@@ -26,6 +29,14 @@ COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "no
 X_AXES = {"step": "Step", "epoch": "Epoch", "time": "Minutes"}
 
 LEGEND = {"orientation": "h", "x": 1, "xanchor": "right", "y": 0.98, "yref": "container", "yanchor": "top"}
+LEGEND_BELOW = {
+    "orientation": "h",
+    "x": 0,
+    "xanchor": "left",
+    "y": 0,
+    "yref": "container",
+    "yanchor": "bottom",
+}
 
 MAX_MARKS = 400  # of values that aren't finite, of a line
 MAX_MARKERS = 100  # of a line; more would overlap
@@ -66,7 +77,7 @@ def curve_figure(
     if lines:
         _add_resume_points(figure, resume_points, lines[0].curve, x_axis, origin)
     figure.update_layout(
-        _base_layout(title, height),
+        base_layout(title, height),
         colorway=list(PALETTE),
         margin={"l": 8, "r": 8, "t": 56, "b": 8},
         hovermode="x unified",
@@ -84,7 +95,7 @@ def curve_figure(
     return figure
 
 
-def _base_layout(title: str, height: int) -> dict[str, Any]:
+def base_layout(title: str, height: int) -> dict[str, Any]:
     font = {"size": 15, "weight": 600}
     return {
         "title": {"text": title, "font": font, "x": 0, "xanchor": "left", "y": 0.97, "yanchor": "top"},
@@ -134,7 +145,7 @@ def _add_line(figure: go.Figure, line: Line, x: Floats, percent: bool) -> None:
 def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: float, log_y: bool) -> None:
     """Mark at the edge of the chart what its axis has no place for."""
     red, grey = COLORS["not finite"], PALETTE[7]
-    kinds = [
+    kinds: list[tuple[str, Callable[[Floats], NDArray[np.bool_]], str, float, str]] = [
         ("NaN", np.isnan, "x", 0.04, red),
         ("+Infinity", np.isposinf, "triangle-up", 0.97, red),
         ("−Infinity", np.isneginf, "triangle-down", 0.04, red),
@@ -197,7 +208,7 @@ def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Fi
             hovertemplate="%{x:.1%}",
         )
     figure.update_layout(
-        _base_layout(title, max(300, 120 + 28 * len(names))),
+        base_layout(title, max(300, 120 + 28 * len(names))),
         barmode="stack",
         bargap=0.4,
         margin={"l": 8, "r": 16, "t": 56, "b": 8},

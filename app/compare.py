@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app import frames, state
-from app.charts import PALETTE, curve_figure
+from app.charts import LEGEND_BELOW, PALETTE, curve_figure
 from app.configuration import flatten
 from app.curves import SPLITS, Snapshot
 from app.figures import controls, look_of
@@ -93,6 +93,7 @@ def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
             percent=look.percent,
             height=380,
         )
+        figure.update_layout(legend=LEGEND_BELOW)  # names of runs may be long
         with columns[number_shown % len(columns)].container(border=True):
             frames.draw(figure, key=f"compare-{split}-{value}", label=title)
 
