@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
+    from labkit.analysis.replicas import compare_replicas
     from labkit.api.run import Run, load_run, runs
     from labkit.api.training import evaluate, prepare_data, train
     from labkit.config import Config
@@ -17,12 +18,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "InputError", "Run", "evaluate", "load_run", "prepare_data", "runs", "train"]
+__all__ = [
+    "Config",
+    "InputError",
+    "Run",
+    "compare_replicas",
+    "evaluate",
+    "load_run",
+    "prepare_data",
+    "runs",
+    "train",
+]
 
 _MODULES = {
     "Config": "labkit.config",
     "InputError": "labkit.errors",
     "Run": "labkit.api.run",
+    "compare_replicas": "labkit.analysis.replicas",
     "evaluate": "labkit.api.training",
     "load_run": "labkit.api.run",
     "prepare_data": "labkit.api.training",
