@@ -45,22 +45,22 @@ def replica_curves(comparison: "ReplicaComparison") -> "Figure":
         axes[1, 0].set_ylabel(f"difference to {parts[0].reference} (nats)")
         axes[1, 0].set_ylim(bottom=floor)
         handles, names = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)))
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)))
+        for line in legend.get_lines():
+            line.set_linewidth(1.6)
         figure.suptitle(comparison.title, x=0.01, ha="left", fontsize=9, color="#374151")
     return figure
 
 
 def _draw_losses(axis: "Axes", part: "LayoutLosses") -> None:
     for number, (name, losses) in enumerate(part.losses.items()):
-        # The curves nearly coincide. Earlier ones are drawn wider, so that none hides another.
-        width = 1.2 + 1.6 * (len(part.losses) - 1 - number)
-        _draw(axis, number, name, losses, linewidth=width)
+        _draw(axis, number, name, losses, later=len(part.losses) - 1 - number)
     axis.set_title(part.title)
 
 
 def _draw_differences(axis: "Axes", part: "LayoutLosses", floor: float) -> None:
     for number, (name, values) in enumerate(part.differences.items(), 1):
-        _draw(axis, number, name, np.maximum(values, floor), linewidth=1)
+        _draw(axis, number, name, np.maximum(values, floor), later=len(part.differences) - number)
     axis.axhline(part.tolerance, color=GREY, linestyle=":", linewidth=1.2)
     axis.annotate(
         f"tolerance {part.tolerance:g}",
@@ -74,15 +74,16 @@ def _draw_differences(axis: "Axes", part: "LayoutLosses", floor: float) -> None:
     axis.set(yscale="log", xlabel="step")
 
 
-def _draw(axis: "Axes", number: int, name: str, values: np.ndarray, *, linewidth: float) -> None:
+def _draw(axis: "Axes", number: int, name: str, values: np.ndarray, *, later: int) -> None:
+    """Draw one layout's curve, wider if more of them come ``later``: where they coincide, each is seen."""
     steps = np.arange(1, len(values) + 1)
     axis.plot(
         steps,
         values,
         color=OKABE_ITO[number % len(OKABE_ITO)],
-        linewidth=linewidth,
+        linewidth=1.0 + later,
         marker=MARKERS[number % len(MARKERS)],
-        # At other steps on each curve: a marker on top of another would hide it.
+        # At other steps on each curve, so that no marker hides another.
         markevery=(number * 2, max(1, len(values) // 6)),
         markersize=4.5,
         markeredgecolor="white",

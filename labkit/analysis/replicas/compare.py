@@ -152,7 +152,9 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
             raise InputError(f"{fields[name].flag} is {flags[name]!r}; {instead}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"--steps is {steps!r}; allowed: a whole number of at least 1")
-    given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()}
+    given = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
+    }
     values = {**(SETTINGS if preset is None else preset_values(preset)), **given}
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
     values = {"validate_every_steps": 0} | values | {"train_steps": steps, "evaluate_test": False}

@@ -1,6 +1,7 @@
 """What a comparison of layouts found: the losses, their differences, and in words whether they agree."""
 
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -156,7 +157,10 @@ class ReplicaComparison:
         )
 
     def __str__(self) -> str:
-        blocks = [f"{part.title}\n{text_table(part.rows())}\n{part.verdict}" for part in self.parts]
+        blocks = [
+            f"{part.title}\n{text_table(part.rows())}\n{textwrap.fill(part.verdict, 100, break_on_hyphens=False)}"
+            for part in self.parts
+        ]
         return "\n\n".join([self.title, *blocks])
 
     def __repr__(self) -> str:
@@ -181,9 +185,13 @@ class ReplicaComparison:
 
     def as_json(self) -> str:
         """Return everything as JSON."""
-        return json.dumps(
-            {"config": self.config.to_json(), "comparisons": [_as_json(part) for part in self.parts]}, indent=1
-        ) + "\n"
+        return (
+            json.dumps(
+                {"config": self.config.to_json(), "comparisons": [_as_json(part) for part in self.parts]},
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 def _as_json(part: LayoutLosses) -> dict[str, Any]:
