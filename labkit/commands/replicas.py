@@ -19,11 +19,10 @@ __all__ = ["declare_replicas"]
 def declare_replicas(parser: Parser) -> Run:
     """Declare the flags of ``labkit replicas``: its own, and those of ``labkit train``."""
     parser.epilog = (
-        "Without --preset and other flags, ResNet-8 is trained on the generated data set shapes, with batches "
-        "of 128\nat a constant learning rate of 2e-4. The other flags are those of labkit train, but for "
-        "--job-dir, --train-steps\nand those of devices and clusters: see labkit train --help-all. "
-        "--sync-batch-norm and --no-sync-batch-norm train\nonly with or only without synchronized batch "
-        "normalization; without either, both are compared."
+        "Without other flags, ResNet-8 is trained on the generated data set shapes, with batches of 128\n"
+        "at a constant learning rate of 2e-4, with and without synchronized batch normalization;\n"
+        "--sync-batch-norm and --no-sync-batch-norm train one of the two. The other flags are those of\n"
+        "labkit train that don't choose steps, a directory, devices or a cluster: see labkit train --help-all."
     )
     parser.add_argument(
         "--layouts",

@@ -17,6 +17,7 @@ from labkit.analysis.replicas import (
     ReplicaComparison,
     compare,
     compare_replicas,
+    trainings,
 )
 from labkit.config import Config
 from labkit.errors import InputError
@@ -82,9 +83,9 @@ def test_the_command_of_each_layout():
     both = command(Layout(2, 4))
     assert both[2:6] == ["cluster", "local", "--workers", "2"]
     assert sorted(both[7:]) == sorted(
-        [*own, "--num-gpus", "4", "--simulate-missing-gpus", "--sync", "--sync-batch-norm"]
-        + ["--variable-strategy", "GPU", "--job-dir", "/run"]
-    )
+        [*own, "--num-gpus", "4", "--simulate-missing-gpus", "--sync", "--sync-batch-norm",
+         "--variable-strategy", "GPU", "--job-dir", "/run"]
+    )  # fmt: skip
     # Layouts of GPUs are never simulated.
     assert "--simulate-missing-gpus" not in command(Layout(1, 2, "GPU"))
 
@@ -132,7 +133,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(
     values, message, tmp_path, monkeypatch, shapes
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.setattr(compare, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(trainings, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(InputError, match=message) as refusal:
         compare_replicas(**{"output": tmp_path / "new"} | values)
     assert "\n" not in str(refusal.value)
@@ -187,7 +188,7 @@ def test_finished_runs_are_not_trained_again_and_layouts_can_be_added(pretended,
     np.testing.assert_array_equal(
         both.synchronized.losses["2 logical devices"], only.synchronized.losses["2 logical devices"]
     )
-    monkeypatch.setattr(compare, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(trainings, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(InputError, match="holds runs with other settings: --learning-rate is 0.0002 there"):
         compared("1 replica", learning_rate=0.1)
 

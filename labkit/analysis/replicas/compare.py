@@ -1,40 +1,31 @@
-"""``compare_replicas``: decide and check every training, then run them one after the other."""
+"""``compare_replicas``: one training on several layouts, checked before the first of them starts."""
 
 import math
 import os
-import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from labkit import home
 from labkit.analysis.comparison.execute import prepare_data_set
-from labkit.analysis.comparison.processes import run_to_end
-from labkit.analysis.replicas.layouts import LAYOUTS, Layout, parse_layouts
+from labkit.analysis.replicas.layouts import LAYOUTS, parse_layouts
 from labkit.analysis.replicas.result import LayoutLosses, ReplicaComparison
+from labkit.analysis.replicas.trainings import job_dir, plan_trainings, run_trainings
 from labkit.cluster.supervisor import stop_signals
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.config.presets import preset_values
-from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
-from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
-from labkit.run_directory.metrics import MetricsReader
 from labkit.training.checks import check_fits
-from labkit.training.plan import place_run, prepared_data_set
+from labkit.training.plan import prepared_data_set
 
 __all__ = ["INSTEAD", "compare_replicas"]
 
-# What is trained without a preset: a network for seconds, at a rate at which float32 stays within the tolerance
-# (docs/decisions.md has the figures).
+# What is trained without a preset: a network for seconds, at a rate at which rounding in float32 stays within
+# the tolerance (docs/decisions.md has the figures).
 SETTINGS = {
     "dataset": "shapes",
     "num_layers": 8,
@@ -59,28 +50,6 @@ INSTEAD = {
     "task_index": _LAUNCHER_DECIDES,
     "variable_placement": _LAUNCHER_DECIDES,
 }
-
-
-@dataclass(frozen=True)
-class _Training:
-    """One training. ``config``: with the layout's devices and the run directory."""
-
-    name: str
-    layout: Layout
-    config: Config
-    found: str
-
-    @property
-    def run(self) -> RunDirectory:
-        assert self.config.run.job_dir is not None
-        return RunDirectory(self.config.run.job_dir)
-
-    @property
-    def title(self) -> str:
-        if self.layout.num_replicas == 1:
-            return self.name
-        statistics = "synchronized" if self.config.model.sync_batch_norm else "own statistics"
-        return f"{self.name}, {statistics}"
 
 
 def compare_replicas(
@@ -131,12 +100,12 @@ def compare_replicas(
     with stop_signals() as signals:
         config, manifest = _with_data_set(config, signals)
         folder = named or _default_folder(config)
-        trainings = _plan(config, chosen, variants, folder, manifest)
-        losses = _run(trainings, signals, announce)
+        trainings = plan_trainings(config, chosen, variants, folder, manifest)
+        losses = run_trainings(trainings, signals, announce)
     parts = {
         synchronized: LayoutLosses(
             synchronized,
-            {name: losses[_job_dir(folder, layout, synchronized)] for name, layout in chosen.items()},
+            {name: losses[job_dir(folder, layout, synchronized)] for name, layout in chosen.items()},
             tolerance,
             config.model.precision,
         )
@@ -152,10 +121,9 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
             raise InputError(f"{fields[name].flag} is {flags[name]!r}; {instead}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"--steps is {steps!r}; allowed: a whole number of at least 1")
-    given = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
-    }
-    values = {**(SETTINGS if preset is None else preset_values(preset)), **given}
+    values = {**(SETTINGS if preset is None else preset_values(preset)), **flags}
+    for name, value in values.items():
+        values[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
     values = {"validate_every_steps": 0} | values | {"train_steps": steps, "evaluate_test": False}
     values.setdefault("eval_batch_size", Config.from_flat(values).data.train_batch_size)
@@ -190,89 +158,3 @@ def _default_folder(config: Config) -> Path:
     whole = config.replace({"sync_batch_norm": False})  # one folder, whichever variants are asked for
     name = f"replicas-{model_name(config.model)}-{config.data.dataset}-{whole.fingerprint()}"
     return home.home() / "comparisons" / name
-
-
-def _job_dir(folder: Path, layout: Layout, synchronized: bool) -> Path:
-    """Return the run directory of a training; a single replica has one for both variants."""
-    words = [f"{layout.processes}-processes"] if layout.processes > 1 else []
-    if layout.devices > 1 or layout.kind == "GPU" or not words:
-        words.append(f"{layout.devices}-{'gpus' if layout.kind == 'GPU' else 'devices'}")
-    if layout.num_replicas > 1:
-        words.append("synchronized" if synchronized else "own-statistics")
-    return folder / "-".join(words)
-
-
-def _plan(
-    config: Config,
-    layouts: Mapping[str, Layout],
-    variants: Sequence[bool],
-    folder: Path,
-    manifest: Manifest,
-) -> list[_Training]:
-    """Return all trainings in order. Raises InputError if the folder holds runs with other settings."""
-    trainings: dict[Path, _Training] = {}
-    for synchronized in variants:
-        for name, layout in layouts.items():
-            job_dir = _job_dir(folder, layout, synchronized)
-            own = layout.config(config.replace({"sync_batch_norm": synchronized}), job_dir)
-            run = RunDirectory(job_dir)
-            differences = recorded_config(run).differences(own) if run.exists() else []
-            if differences:
-                raise InputError(
-                    f"--output {folder} holds runs with other settings: {'; '.join(differences)}; "
-                    "name another directory"
-                )
-            _, _, found = place_run(own, manifest)
-            trainings.setdefault(job_dir, _Training(name, layout, own, found))
-    return list(trainings.values())
-
-
-def _run(
-    trainings: Sequence[_Training], signals: Sequence[int], announce: Callable[[str], None]
-) -> dict[Path, NDArray[np.float64]]:
-    """Run each training that isn't finished. Returns the losses by run directory."""
-    losses = {}
-    for number, training in enumerate(trainings, 1):
-        place = f"training {number} of {len(trainings)}: {training.title}"
-        started = time.monotonic()
-        if training.found == "finished":
-            announce(f"{place}: already finished")
-        else:
-            announce(place)
-            _train(training, signals)
-        found = losses[training.run.path] = _read_losses(training)
-        seconds = "" if training.found == "finished" else f" ({time.monotonic() - started:.0f} s)"
-        announce(f"  loss {found[0]:.4f} at step 1, {found[-1]:.4f} at step {len(found)}{seconds}")
-    return losses
-
-
-def _train(training: _Training, signals: Sequence[int]) -> None:
-    """Train to the end in a child process, which never outlives this one."""
-    path = training.run.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    log = path.with_suffix(".txt")
-    with open(log, "wb") as output:
-        command, environment = training.layout.command(training.config), training.layout.environment()
-        ended = run_to_end(command, signals, environment=environment, output=output)
-    if signals:
-        raise KeyboardInterrupt(signals[0])
-    if ended.code == 0:
-        return
-    lines = log.read_text(errors="replace").strip().splitlines()
-    if ended.code == 2 and lines:
-        raise InputError(re.split(r"error: ", lines[-1], maxsplit=1)[-1])
-    raise RuntimeError(
-        "\n".join([f"the training in {path} failed ({ended}); the end of {log}:", *lines[-15:]])
-    )
-
-
-def _read_losses(training: _Training) -> NDArray[np.float64]:
-    reader = MetricsReader(training.run.metrics_path)
-    reader.poll()
-    rows, steps = reader.split("train"), training.config.run.train_steps
-    if [row["step"] for row in rows] != list(range(1, steps + 1)):
-        raise RuntimeError(
-            f"the run in {training.run.path} has {len(rows)} training rows; expected: one a step from 1 to "
-            f"{steps}"
-        )
-    return np.array([row["loss"] for row in rows], np.float64)

@@ -51,8 +51,8 @@ class Layout:
         most = max(MOST_PROCESSES, os.cpu_count() or 1)
         if self.processes > most:
             raise InputError(
-                f"--layouts names {self.processes} processes; allowed here: at most {most}; more replicas fit "
-                f"into one process: {self.num_replicas} logical devices"
+                f"--layouts names {self.processes} processes; allowed here: at most {most}; more replicas "
+                f"fit into one process: {self.num_replicas} logical devices"
             )
         gpus = len(visible_gpus())
         if self.kind == "GPU" and self.num_replicas > gpus:

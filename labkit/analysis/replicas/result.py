@@ -79,8 +79,8 @@ class LayoutLosses:
         within = f"{self.tolerance:g} nats"
         if not differing:
             return (
-                f"All layouts agree with {self.reference} within {within}. The rest is rounding: replicas sum "
-                f"gradients in another order, and {digits}."
+                f"All layouts agree with {self.reference} within {within}. The rest is rounding: replicas "
+                f"sum gradients in another order, and {digits}."
             )
         names = ", ".join(differing)
         found = (
@@ -157,10 +157,10 @@ class ReplicaComparison:
         )
 
     def __str__(self) -> str:
-        blocks = [
-            f"{part.title}\n{text_table(part.rows())}\n{textwrap.fill(part.verdict, 100, break_on_hyphens=False)}"
-            for part in self.parts
-        ]
+        def wrapped(text: str) -> str:
+            return textwrap.fill(text, 100, break_on_hyphens=False)
+
+        blocks = [f"{part.title}\n{text_table(part.rows())}\n{wrapped(part.verdict)}" for part in self.parts]
         return "\n\n".join([self.title, *blocks])
 
     def __repr__(self) -> str:
@@ -185,13 +185,8 @@ class ReplicaComparison:
 
     def as_json(self) -> str:
         """Return everything as JSON."""
-        return (
-            json.dumps(
-                {"config": self.config.to_json(), "comparisons": [_as_json(part) for part in self.parts]},
-                indent=1,
-            )
-            + "\n"
-        )
+        comparisons = [_as_json(part) for part in self.parts]
+        return json.dumps({"config": self.config.to_json(), "comparisons": comparisons}, indent=1) + "\n"
 
 
 def _as_json(part: LayoutLosses) -> dict[str, Any]:
