@@ -22,7 +22,8 @@ def declare_replicas(parser: Parser) -> Run:
         "Without other flags, ResNet-8 is trained on the generated data set shapes, with batches of 128\n"
         "at a constant learning rate of 2e-4, with and without synchronized batch normalization;\n"
         "--sync-batch-norm and --no-sync-batch-norm train one of the two. The other flags are those of\n"
-        "labkit train that don't choose steps, a directory, devices or a cluster: see labkit train --help-all."
+        "labkit train that don't choose steps, a directory, devices or a cluster:\n"
+        "see labkit train --help-all."
     )
     parser.add_argument(
         "--layouts",

@@ -123,7 +123,8 @@ def test_the_overview_loads_no_command(arguments):
     program = (
         "import sys\nfrom labkit.commands.main import main\n"
         f"main({arguments!r})\n"
-        "loaded = {'labkit.config', 'labkit.commands.train', 'labkit.commands.terminal.arguments', 'numpy', 'rich'}\n"
+        "loaded = {'labkit.config', 'labkit.commands.train', 'labkit.commands.terminal.arguments'}\n"
+        "loaded |= {'numpy', 'rich'}\n"
         "assert not loaded & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
