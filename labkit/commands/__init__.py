@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "tensorboard": Command("dashboard", "Start TensorBoard on runs."),
     "models": Command("models", "List the networks, or show one stage by stage."),
     "compare": Command("compare", "Train several models with one budget and compare them."),
+    "replicas": Command("replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
     "profile": Command("profile", "Show where the time of a training step goes."),
     "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     "cluster local": Command("cluster", "Train with several processes on this machine."),

@@ -16,6 +16,7 @@ NAMES = [
     "EarlyStopping",
     "InputError",
     "Run",
+    "compare_replicas",
     "evaluate",
     "load_run",
     "prepare_data",
@@ -69,6 +70,7 @@ def test_import_loads_neither_tensorflow_nor_numpy_and_takes_under_a_tenth_of_a_
         (lambda: labkit.load_run("nothing"), "no run at 'nothing'"),
         (lambda: labkit.Run("nothing"), "nothing is not a run directory"),
         (lambda: labkit.runs("nothing"), "'nothing' is not a directory"),
+        (lambda: labkit.compare_replicas(["3 replica"]), "--train-batch-size is 128 with 3 replicas"),
         (lambda: labkit.prepare_data("cifar"), "data set 'cifar' is unknown"),
         (
             lambda: labkit.prepare_data("shapes", train_examples=10),

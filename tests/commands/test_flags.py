@@ -111,7 +111,7 @@ def test_a_flag_is_not_broken_at_its_dashes(capsys, monkeypatch):
     assert not [word for word in words if word.startswith("--") and word.endswith("-")]
 
 
-@pytest.mark.parametrize("command", ["profile", "compare"])
+@pytest.mark.parametrize("command", ["profile", "compare", "replicas"])
 def test_commands_that_take_flags_of_train_refer_to_its_help(command, capsys):
     shown = help_of(capsys, command, "--help")
     assert "labkit train --help-all" in shown
