@@ -45,6 +45,8 @@ def _tensorboard(options: argparse.Namespace) -> int:
             print(f"note: {note}")
         if folder.debugged and len(folder.runs) > 1:
             print(f"note: the Debugger V2 page shows the run {folder.debugged}, whose dump is the newest")
+        if folder.debugged:
+            import_tensorflow()  # the page is inactive until its reader is imported
         address = start_server(folder.path, port)
         print(f"TensorBoard: {address} (Ctrl-C ends it)", flush=True)
         try:

@@ -39,8 +39,7 @@ class EventWriter:
 
     def configuration(self, config: Config) -> None:
         """Write the configuration for the HParams page, which shows the first one of a run."""
-        for summary in hparams.beginning(config):
-            self._write(summary)
+        self._write(hparams.beginning(config))
 
     def finished(self) -> None:
         """Tell the HParams page that the run has reached its last step."""

@@ -1,7 +1,8 @@
 """A run's configuration and end, as TensorBoard's HParams page reads them.
 
 The page reads the metadata of summaries with certain tags, and of each tag only the first one of a run.
-``tensorboard.plugins.hparams.summary`` makes the same summaries, but with TensorFlow.
+``tensorboard.plugins.hparams.summary`` makes the same summaries, but with TensorFlow. No experiment is
+declared: without one, TensorBoard itself finds the columns, and shows those first in which the runs differ.
 """
 
 import time
@@ -9,50 +10,38 @@ from typing import Any
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import metadata
-from tensorboard.plugins.hparams.api_pb2 import (
-    DATA_TYPE_BOOL,
-    DATA_TYPE_FLOAT64,
-    DATA_TYPE_STRING,
-    STATUS_SUCCESS,
-    Experiment,
-    HParamInfo,
-    MetricInfo,
-    MetricName,
-)
+from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
 from labkit.config import Config, fields_by_name
 
-__all__ = ["METRICS", "beginning", "success"]
-
-METRICS = ("validation/accuracy", "test/accuracy", "train/loss")  # columns of the table
-
-_TYPES = {bool: DATA_TYPE_BOOL, int: DATA_TYPE_FLOAT64, float: DATA_TYPE_FLOAT64, str: DATA_TYPE_STRING}
+__all__ = ["beginning", "hyperparameters", "success"]
 
 
-def beginning(config: Config) -> list[Summary]:
-    """Return the summaries that a run begins with: the table's columns, and the run's values.
+def hyperparameters(config: Config) -> dict[str, bool | float | str]:
+    """Return the values that decide what is trained, by the names of their fields.
 
-    The values are those of all fields that decide what is trained. Fields without a value are left out.
+    These are the common ones and those that aren't the default. A field whose value is None is left out.
     """
-    identity = [info for info in fields_by_name().values() if info.identity]
-    columns = Experiment(
-        hparam_infos=[HParamInfo(name=info.name, type=_TYPES[info.type]) for info in identity],
-        metric_infos=[MetricInfo(name=MetricName(tag=tag)) for tag in METRICS],
-    )
+    found: dict[str, Any] = {}
+    for info in fields_by_name().values():
+        value = getattr(getattr(config, info.owner), info.name)
+        if info.identity and value is not None and (info.common or value != info.default):
+            found[info.name] = value
+    return found
+
+
+def beginning(config: Config) -> Summary:
+    """Return the summary that a run begins with: its hyperparameters."""
     start = SessionStartInfo(start_time_secs=time.time())
-    for info in identity:
-        value: Any = getattr(getattr(config, info.owner), info.name)
+    for name, value in hyperparameters(config).items():
         if isinstance(value, bool):
-            start.hparams[info.name].bool_value = value
-        elif isinstance(value, int | float):
-            start.hparams[info.name].number_value = value
-        elif value is not None:
-            start.hparams[info.name].string_value = str(value)
-    return [
-        _summary(metadata.EXPERIMENT_TAG, HParamsPluginData(experiment=columns)),
-        _summary(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start)),
-    ]
+            start.hparams[name].bool_value = value
+        elif isinstance(value, str):
+            start.hparams[name].string_value = value
+        else:
+            start.hparams[name].number_value = value
+    return _summary(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start))
 
 
 def success() -> Summary:
@@ -65,7 +54,5 @@ def success() -> Summary:
 
 
 def _summary(tag: str, data: HParamsPluginData) -> Summary:
-    value = Summary.Value(
-        tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR
-    )
-    return Summary(value=[value])
+    described = metadata.create_summary_metadata(data)
+    return Summary(value=[Summary.Value(tag=tag, metadata=described, tensor=metadata.NULL_TENSOR)])
