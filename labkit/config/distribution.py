@@ -59,6 +59,13 @@ class DistributionConfig(FieldOwner):
     log_device_placement: bool = option(
         False, "Logs the device of each operation.", identity=False, group="logging"
     )
+    debugger_dump: bool = option(
+        False,
+        "Writes the health of every operation's results for TensorBoard's Debugger V2. Steps take about five "
+        "times as long.",
+        identity=False,
+        group="logging",
+    )
     worker_hosts: str | None = option(
         None,
         "host:port of each worker, separated by commas, for a cluster without TF_CONFIG.",
@@ -131,6 +138,10 @@ class DistributionConfig(FieldOwner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.xla and self.debugger_dump:
+            raise InputError(
+                "--debugger-dump can't see into steps that --xla compiles; leave one of them out"
+            )
         if self.num_gpus == 0 and self.variable_strategy == "GPU":
             raise InputError(
                 "--variable-strategy is 'GPU' with --num-gpus 0; allowed: 'CPU', or one GPU or more"

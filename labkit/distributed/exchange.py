@@ -46,15 +46,16 @@ def update_moving_averages(strategy: Any, model: keras.Model, statistics: BatchS
     averages = moving_averages(model, statistics)
     decays = [model.get_layer(name).decay for name in statistics for _ in ("mean", "variance")]
     values = [value for pair in statistics.values() for value in pair]
-    means = strategy.extended.batch_reduce_to(
-        tf.distribute.ReduceOp.MEAN, list(zip(values, averages, strict=True))
-    )
 
     def move(average, mean, decay: float):
         return average.assign_sub((1.0 - decay) * (average - mean))
 
-    for average, mean, decay in zip(averages, means, decays, strict=True):
-        strategy.extended.update(average, move, args=(mean, decay), group=False)
+    with tf.name_scope("moving_averages"):
+        means = strategy.extended.batch_reduce_to(
+            tf.distribute.ReduceOp.MEAN, list(zip(values, averages, strict=True))
+        )
+        for average, mean, decay in zip(averages, means, decays, strict=True):
+            strategy.extended.update(average, move, args=(mean, decay), group=False)
 
 
 def all_reduce_bytes(model: keras.Model, frozen: Frozen, num_replicas: int) -> float:

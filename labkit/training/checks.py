@@ -113,6 +113,10 @@ def check_together(
         asynchronous: whether there are parameter servers.
         num_local_replicas: of each process; None: those that ``--num-gpus`` names, or one.
     """
+    if config.distribution.debugger_dump:
+        raise InputError(
+            "--debugger-dump is for a single process, and this one is a task of a cluster; leave it out"
+        )
     _check_cluster_options(config, workers=num_workers, asynchronous=asynchronous)
     local = max(1, config.distribution.num_gpus or 1) if num_local_replicas is None else num_local_replicas
     if asynchronous:

@@ -4,7 +4,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, discard
+from labkit.tensorboard.debugger import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
 from labkit.training.environment import describe_environment
@@ -71,7 +72,9 @@ def train(plan: RunPlan) -> TrainResult:
     with _held(plan.run), stop_on_signals() as stop:
         if plan.overwrite:
             discard(plan.run)
-        return train_session(session, transfer, stop)
+        dumped = debugger_dump(plan.run) if plan.config.distribution.debugger_dump else nullcontext()
+        with dumped:
+            return train_session(session, transfer, stop)
 
 
 @contextmanager

@@ -47,29 +47,31 @@ def make_train_step(
     ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
-    Layers in ``frozen`` are not updated. Images are resized to ``image_size``. ``xla`` compiles loss and
-    gradients.
+    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``xla`` compiles the gradients.
     """
     network = model if image_size is None else with_image_size(model, image_size)
     indices = trained_indices(model, frozen)
     weights = [model.trainable_variables[index].value for index in indices]
-    held_norms = frozen_norms(model, frozen)
 
     @tf.function(jit_compile=True, autograph=False) if xla else lambda function: function
     def loss_and_gradients(images, labels):
         # The tape then doesn't record operations that depend only on frozen weights.
         tape = tf.GradientTape(watch_accessed_variables=False)
-        with tape, recorded_batch_statistics(held_norms) as recorded:
+        with tape, recorded_batch_statistics(frozen_norms(model, frozen)) as recorded:
             tape.watch(weights)
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
-            losses = loss.per_example(labels, logits, label_smoothing)
-            # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas the
-            # mean over the global batch, however it is split.
-            mean_loss = tf.reduce_sum(losses) / global_batch_size
-        hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
-        metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
+            with tf.name_scope("loss"):
+                # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas
+                # the mean over the global batch, however it is split.
+                mean_loss = (
+                    tf.reduce_sum(loss.per_example(labels, logits, label_smoothing)) / global_batch_size
+                )
+        with tf.name_scope("metrics"):
+            hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
+            metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
-        return metrics, tape.gradient(mean_loss, weights), statistics
+        with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
+            return metrics, tape.gradient(mean_loss, weights), statistics
 
     def reduce_and_update(strategy, gradients, statistics, learning_rate):
         optimizer.apply(strategy, reduce(strategy, gradients, weights), learning_rate, indices)
