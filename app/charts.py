@@ -249,7 +249,7 @@ def staleness_figure(counts: Mapping[str, Mapping[int, int]], *, title: str) -> 
             hovertemplate="%{y:.1%} (%{customdata:,} updates)",
         )
     figure.update_layout(
-        _base_layout(title, 300),
+        base_layout(title, 300),
         barmode="group",
         margin={"l": 8, "r": 8, "t": 56, "b": 8},
         hovermode="x unified",

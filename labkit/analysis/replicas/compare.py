@@ -137,7 +137,7 @@ def _with_data_set(config: Config, signals: Sequence[int]) -> tuple[Config, Mani
         prepare_data_set(config, signals)
         manifest, _ = prepared_data_set(config, may_prepare=False)
     assert manifest is not None, "prepare raises where it can't make the data set"
-    check_fits(config.data, manifest)
+    check_fits(config, manifest)
     found = {
         "dataset": manifest.dataset,
         "data_dir": str(manifest.directory.parent),
