@@ -187,8 +187,9 @@ def _spread(layers: Layers, quantity: str) -> list[str]:
     indices, values, _ = layers.of(quantity)
     names = [layers.names[index] for index in indices]
     names = [name for name, value in zip(names, values[-1], strict=True) if value != 0] or names
-    places = np.unique(np.linspace(0, len(names) - 1, LINES).astype(int)) if names else []
-    return [names[place] for place in places]
+    if not names:
+        return []
+    return [names[place] for place in np.unique(np.linspace(0, len(names) - 1, LINES).astype(int))]
 
 
 def _table(layers: Layers, row: int) -> None:
