@@ -35,8 +35,8 @@ KNOWN = {
     "f1_macro": Look("Mean F1 of the labels", percent=True),
     "seconds_per_step": Look("Seconds per step", logarithmic=True),
     "replica_examples_per_second": Look("Examples per second of one replica"),
-    "input_wait_fraction": Look("Share of time waiting for input", percent=True),
-    "communication_fraction": Look("Share of time in communication", percent=True),
+    "input_wait_fraction": Look("Input wait", percent=True),
+    "communication_fraction": Look("Communication", percent=True),
     "examples": Look("Examples of an evaluation"),
     "seconds": Look("Seconds of an evaluation"),
 }

@@ -19,7 +19,10 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.layers import layers_path
+from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import CLASSES, write_predictions
+from tests.app.test_layers import layer_row
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 60  # seconds; the longest that anything may take on a busy machine
@@ -231,6 +234,9 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
         page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
         assert page.locator(".lk-card").count() == min(count, 18)
         assert "true=" in page.url
+        MetricsWriter(layers_path(run.metrics_path)).append([layer_row(50), layer_row(100)])
+        page.get_by_role("link", name="Layers").click()
+        page.locator(".js-plotly-plot .heatmaplayer image").first.wait_for()
         for name in ("Compare", "Configuration", "Live"):
             page.get_by_role("link", name=name).click()
             page.locator(".stMain").get_by_text(run.name).first.wait_for()

@@ -1,0 +1,195 @@
+"""The page that looks inside the network."""
+
+import math
+
+import numpy as np
+import pytest
+
+from app.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_figure, profile_figure
+from app.layers import LayerStore
+from labkit.run_directory.layers import QUANTITIES as NAMES
+from labkit.run_directory.layers import layers_path
+from labkit.run_directory.metrics import MetricsWriter
+from tests.app.conftest import train_row
+from tests.app.test_pages import checked, figures, open_page, words
+
+LAYERS = ["stem_conv1", "stem_norm1", "stem_relu1", "stage1_block1_conv1", "logits"]
+
+
+def layer_row(step: int, layers: list[str] = LAYERS, **values) -> dict[str, object]:
+    """Return a line as a run with --inspect-every-steps writes it."""
+    weights = ["relu" not in name for name in layers]
+    row = {
+        "step": step,
+        "wall_time": 1_700_000_000.0 + step,
+        "layers": layers,
+        "activation_mean": [0.1 * number for number in range(len(layers))],
+        "activation_std": [1.0 + step / 1000] * len(layers),
+        "zero_fraction": [0.0 if weight else 0.5 for weight in weights],
+        "gradient_norm": [0.1 if weight else None for weight in weights],
+        "update_ratio": [0.002 if weight else None for weight in weights],
+    }
+    return {**row, **values}
+
+
+def append(run, *rows) -> None:
+    writer = MetricsWriter(layers_path(run.metrics_path))
+    writer.append(list(rows))
+    writer.close()
+
+
+def titles(at) -> list[str]:
+    return [figure["layout"]["title"]["text"] for figure in figures(at)]
+
+
+def trace(figure, name: str):
+    return next(trace for trace in figure.data if trace.name == name)
+
+
+def layers_of(run, *rows) -> Layers:
+    append(run, *rows)
+    return LayerStore(run.metrics_path).poll(())
+
+
+# ---- the page ------------------------------------------------------------------------------------------
+
+
+def test_without_a_file_the_page_says_how_to_record_one(make_run):
+    at = open_page("layers", make_run())
+    assert "labkit train --inspect-every-steps 50" in words(at)
+    assert not figures(at)
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_every_quantity_is_drawn_by_layer_step_and_depth(make_run, quantity):
+    run = make_run()
+    append(run, layer_row(50), layer_row(100))
+    at = open_page("layers", run)
+    at.get("button_group")[0].set_value(quantity)
+    title = QUANTITIES[quantity].title
+    assert titles(checked(at.run())) == [
+        f"{title} by layer and step",
+        f"{title} by step",
+        f"{title} by depth",
+    ]
+    heat, lines, profile = figures(at)
+    drawn = [
+        name for name in LAYERS if quantity not in ("gradient_norm", "update_ratio") or "relu" not in name
+    ]
+    assert heat["layout"]["yaxis"]["ticktext"] == drawn
+    logarithmic = quantity in ("gradient_norm", "update_ratio")
+    assert {figure["layout"]["yaxis"].get("type") for figure in (lines, profile)} == {
+        "log" if logarithmic else "linear"
+    }
+    named = [trace["name"] for trace in (*lines["data"], *profile["data"])]
+    assert named.count("1e-3, a usual ratio") == (2 if quantity == "update_ratio" else 0)
+
+
+def test_new_lines_appear_at_the_next_refresh(make_run):
+    run = make_run(state="running")
+    append(run, layer_row(50))
+    at = open_page("layers", run)
+    assert "step 50: 1.05" in figures(at)[0]["data"][0]["text"][0][-1]
+    append(run, layer_row(100))
+    assert "step 100: 1.1" in figures(checked(at.run()))[0]["data"][0]["text"][0][-1]
+
+
+def test_the_profile_and_the_table_are_of_the_chosen_step(make_run):
+    run = make_run()
+    append(run, *(layer_row(step) for step in (50, 100, 150)))
+    at = open_page("layers", run)
+    assert "step 150" in [trace["name"] for trace in figures(at)[2]["data"]]
+    at.selectbox(key="at").set_value("100")
+    checked(at.run())
+    assert "step 100" in [trace["name"] for trace in figures(at)[2]["data"]]
+    row = at.dataframe[0].value.to_dict("records")[2]
+    assert row["Layer"] == "stem_relu1"
+    assert row["Activation standard deviation"] == "1.1"
+    assert row["Gradient norm"] == "–"
+
+
+def test_the_chosen_layers_are_drawn_over_the_steps(make_run):
+    run = make_run()
+    append(run, layer_row(50), layer_row(100))
+    at = open_page("layers", run)
+    (widget,) = at.multiselect
+    widget.set_value(["logits"])
+    assert [trace["name"] for trace in figures(checked(at.run()))[1]["data"]] == ["logits"]
+
+
+def test_layers_with_zeros_are_the_first_choice_for_their_share(make_run):
+    run = make_run()
+    append(run, layer_row(50))
+    at = open_page("layers", run)
+    at.get("button_group")[0].set_value("zero_fraction")
+    assert checked(at.run()).multiselect[0].value == ["stem_relu1"]
+
+
+def test_damaged_lines_are_counted_and_an_unreadable_file_is_named(make_run):
+    run = make_run()
+    append(run, layer_row(50))
+    path = layers_path(run.metrics_path)
+    with open(path, "a") as file:
+        file.write('oops\n{"step": 3}\n{"step": 100, "lay')
+    at = open_page("layers", run)
+    assert "2 damaged lines." in words(at)
+    assert len(figures(at)) == 3
+    path.unlink()
+    path.mkdir()
+    assert f"`{path}` can't be read" in words(checked(at.run()))
+
+
+def test_lines_of_steps_that_are_made_again_are_not_drawn(make_run):
+    run = make_run()
+    append(run, layer_row(50), layer_row(100))
+    writer = MetricsWriter(run.metrics_path)
+    writer.mark_resume_point(60)
+    writer.append([train_row(61)])
+    writer.close()
+    assert len(figures(open_page("layers", run))[0]["data"][0]["text"][0]) == 1
+
+
+# ---- reading and drawing -------------------------------------------------------------------------------
+
+
+def test_unchanged_files_are_not_drawn_anew(make_run):
+    run = make_run()
+    append(run, layer_row(50))
+    store = LayerStore(run.metrics_path)
+    first = store.poll(())
+    assert store.poll(()) is first
+    append(run, layer_row(100))
+    assert store.poll(()).version > first.version
+    assert len(first.step) == 1, "an earlier snapshot doesn't change"
+
+
+def test_a_line_with_other_layers_is_matched_by_name(make_run):
+    before = layer_row(50, ["logits", "gone"], gradient_norm=[0.7, 0.1])
+    layers = layers_of(make_run(), before, layer_row(100))
+    assert layers.names == tuple(LAYERS)
+    number, place = NAMES.index("gradient_norm"), LAYERS.index("logits")
+    assert layers.values[:, number, place].tolist() == [0.7, 0.1]
+    assert layers.present[0].sum() == len(NAMES)
+
+
+def test_values_that_are_not_finite_are_red_cells_and_marks(make_run):
+    rows = [layer_row(50), layer_row(100, gradient_norm=[math.nan, math.inf, None, 0.0, 0.2])]
+    layers = layers_of(make_run(), *rows)
+    heat = heat_figure(layers, "gradient_norm")
+    np.testing.assert_array_equal(np.isnan(heat.data[1].z), [[True, False]] * 2 + [[True, True]] * 2)
+    assert heat.data[0].text[0][1] == "stem_conv1<br>step 100: nan"
+    lines = lines_figure(layers, "gradient_norm", LAYERS)
+    assert list(trace(lines, "stem_conv1: NaN × 1").x) == [100]
+    assert list(trace(lines, "stage1_block1_conv1: ≤ 0 × 1").x) == [100]
+    profile = profile_figure(layers, "gradient_norm", 1)
+    assert list(trace(profile, "step 100: +Infinity × 1").x) == ["stem_norm1"]
+    assert "stem_relu1" not in profile.layout.xaxis.categoryarray
+
+
+def test_a_long_run_is_drawn_with_few_columns_that_keep_its_nan_and_its_last_step(make_run):
+    rows = [layer_row(step) for step in range(1, 3001)]
+    rows[1234]["activation_std"] = [math.nan, *[1.0] * 4]
+    heat = heat_figure(layers_of(make_run(), *rows), "activation_std")
+    assert len(heat.data[0].x) == MAX_COLUMNS
+    assert heat.data[0].x[-1] == 3000
+    assert np.isfinite(heat.data[1].z).sum() == 1
