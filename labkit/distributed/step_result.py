@@ -1,6 +1,7 @@
 """What an engine reports of one training step."""
 
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["StepResult"]
 
@@ -13,6 +14,7 @@ class StepResult:
     of a metrics row: ``loss``, ``accuracy``, and what the loss adds. ``seconds`` of wall time that the step
     accounts for, of which ``waited`` for the input. ``worker`` made it: ``worker_seconds`` from its batch to
     its end, of which ``exchanged`` between devices or processes (NaN where that isn't measured).
+    ``observation``: of an inspected step, a ``labkit.inspection.observation.Observation``; None of others.
     """
 
     step: int
@@ -23,3 +25,4 @@ class StepResult:
     exchanged: float
     worker: str
     worker_seconds: float
+    observation: Any | None = None

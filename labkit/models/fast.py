@@ -48,4 +48,5 @@ def fast_net(
         with layers.name_scope(f"stage{stage}"):
             x = norm_activate(layers.max_pool(layers.conv(x, filters, 3, dirac=dirac), 2))
             x = norm_activate(layers.conv(x, filters, 3, dirac=dirac))
-    return layers.logits(layers.global_max(x), num_classes, use_bias=False, scale=LOGIT_SCALE)
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_max(x), num_classes, use_bias=False, scale=LOGIT_SCALE)

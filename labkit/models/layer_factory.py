@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+from keras.src.ops.numpy import Pad  # the operation of ``keras.ops.pad``, which takes no name
 
 from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
 from labkit.models.whitening import Whitening
@@ -17,8 +18,9 @@ class LayerFactory:
     """Make and apply layers with a common layout, precision, normalization and seed.
 
     Most methods apply a new layer to a Keras tensor. Every layer with random initial weights gets its own
-    seed, derived from ``seed`` and the order of construction. Layers with weights get a name that says where
-    in the network they are, such as ``stage2_block1_conv2`` (see ``name_scope``).
+    seed, derived from ``seed`` and the order of construction. Every layer gets a name that says where in the
+    network it is, such as ``stage2_block1_conv2`` (see ``name_scope``). Keras's own names count the layers of
+    the whole process, so they would differ between two runs.
 
     Args:
         data_format: ``channels_last`` or ``channels_first``.
@@ -53,7 +55,7 @@ class LayerFactory:
 
     @contextlib.contextmanager
     def name_scope(self, scope: str) -> Iterator[None]:
-        """Name the layers with weights made within the block ``<scope>_conv1``, ``<scope>_norm1`` and so on.
+        """Name the layers made within the block ``<scope>_conv1``, ``<scope>_norm1`` and so on.
 
         ``scope`` must begin with the stage, for example ``stage2`` or ``stage2_block1``: freezing finds the
         layers of a stage by it (``labkit.models.stages``).
@@ -64,11 +66,9 @@ class LayerFactory:
         finally:
             self._scope = outer
 
-    def _name(self, kind: str) -> str | None:
-        """Return the next name for a layer of this kind; None, for Keras's default, outside of scopes."""
-        if self._scope is None:
-            return None
-        stem = f"{self._scope}_{kind}"
+    def _name(self, kind: str) -> str:
+        """Return the next name for a layer of this kind: ``<scope>_<kind>1``, or ``<kind>1`` without a scope."""
+        stem = kind if self._scope is None else f"{self._scope}_{kind}"
         self._names[stem] += 1
         return f"{stem}{self._names[stem]}"
 
@@ -169,26 +169,32 @@ class LayerFactory:
 
     def relu(self, x):
         """Rectified linear unit."""
-        return keras.layers.ReLU(dtype=self.dtype)(x)
+        return keras.layers.ReLU(dtype=self.dtype, name=self._name("relu"))(x)
 
     def sigmoid(self, x):
         """Logistic function."""
-        return keras.layers.Activation("sigmoid", dtype=self.dtype)(x)
+        return keras.layers.Activation("sigmoid", dtype=self.dtype, name=self._name("sigmoid"))(x)
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
         """Local response normalization; see ``LocalResponseNormalization``."""
         layer = LocalResponseNormalization(
-            depth_radius, bias, alpha, beta, data_format=self.data_format, dtype=self.dtype
+            depth_radius,
+            bias,
+            alpha,
+            beta,
+            data_format=self.data_format,
+            dtype=self.dtype,
+            name=self._name("local_response_norm"),
         )
         return layer(x)
 
     def gelu(self, x):
         """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
-        return keras.layers.Activation("gelu", dtype=self.dtype)(x)
+        return keras.layers.Activation("gelu", dtype=self.dtype, name=self._name("gelu"))(x)
 
     def silu(self, x):
         """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
-        return keras.layers.Activation("silu", dtype=self.dtype)(x)
+        return keras.layers.Activation("silu", dtype=self.dtype, name=self._name("silu"))(x)
 
     def norm_relu(self, x):
         """Batch normalization, then rectified linear unit."""
@@ -196,12 +202,16 @@ class LayerFactory:
 
     def add(self, x, y):
         """Sum of two tensors of the same shape."""
-        return keras.layers.Add(dtype=self.dtype)([x, y])
+        return keras.layers.Add(dtype=self.dtype, name=self._name("add"))([x, y])
 
     def average_pool(self, x, size: int):
         """Average over ``size`` x ``size`` windows that don't overlap; those at the border may be smaller."""
         layer = keras.layers.AveragePooling2D(
-            size, padding="same", data_format=self.data_format, dtype=self.dtype
+            size,
+            padding="same",
+            data_format=self.data_format,
+            dtype=self.dtype,
+            name=self._name("average_pool"),
         )
         return layer(x)
 
@@ -215,13 +225,21 @@ class LayerFactory:
             padding: ``valid`` drops pixels at the border that don't fill a window; ``same`` pools them too.
         """
         layer = keras.layers.MaxPooling2D(
-            size, stride, padding, data_format=self.data_format, dtype=self.dtype
+            size,
+            stride,
+            padding,
+            data_format=self.data_format,
+            dtype=self.dtype,
+            name=self._name("max_pool"),
         )
         return layer(x)
 
     def global_max(self, x):
         """Maximum over height and width: [batch, channels]."""
-        return keras.layers.GlobalMaxPooling2D(data_format=self.data_format, dtype=self.dtype)(x)
+        layer = keras.layers.GlobalMaxPooling2D(
+            data_format=self.data_format, dtype=self.dtype, name=self._name("global_max")
+        )
+        return layer(x)
 
     def pad_channels(self, x, channels: int):
         """Add zero channels on both sides, up to ``channels`` in total."""
@@ -230,22 +248,30 @@ class LayerFactory:
         padding = [[0, 0], [0, 0], [0, 0], channel_padding]
         if self.data_format == "channels_first":
             padding = [[0, 0], channel_padding, [0, 0], [0, 0]]
-        return keras.ops.pad(x, padding)
+        return Pad(padding, name=self._name("pad"))(x)
 
-    def global_average(self, x):
-        """Average over height and width: [batch, channels]."""
-        return keras.layers.GlobalAveragePooling2D(data_format=self.data_format, dtype=self.dtype)(x)
+    def global_average(self, x, *, data_format: str | None = None):
+        """Average over height and width: [batch, channels]; ``data_format``: None is the factory's."""
+        layer = keras.layers.GlobalAveragePooling2D(
+            data_format=data_format or self.data_format,
+            dtype=self.dtype,
+            name=self._name("global_average"),
+        )
+        return layer(x)
 
     def flatten(self, x):
         """Flatten to [batch, height * width * channels], with the same order of features in both layouts."""
-        return keras.layers.Flatten(data_format=self.data_format, dtype=self.dtype)(x)
+        layer = keras.layers.Flatten(
+            data_format=self.data_format, dtype=self.dtype, name=self._name("flatten")
+        )
+        return layer(x)
 
     def scale_channels(self, x, factors):
         """Multiply each channel of ``x`` by its factor; ``factors``: [batch, channels]."""
         channels = self.channels(x)
         shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
-        factors = keras.layers.Reshape(shape, dtype=self.dtype)(factors)
-        return keras.layers.Multiply(dtype=self.dtype)([x, factors])
+        factors = keras.layers.Reshape(shape, dtype=self.dtype, name=self._name("reshape"))(factors)
+        return keras.layers.Multiply(dtype=self.dtype, name=self._name("multiply"))([x, factors])
 
     def logits(
         self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
@@ -269,4 +295,6 @@ class LayerFactory:
         layer = keras.layers.Dense(
             num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
         )
-        return layer(x) if scale == 1.0 else keras.layers.Rescaling(scale, dtype=dtype)(layer(x))
+        if scale == 1.0:
+            return layer(x)
+        return keras.layers.Rescaling(scale, dtype=dtype, name="scaled_logits")(layer(x))

@@ -54,13 +54,14 @@ def resnet(
                 residual, shortcut = residual_block(layers, x, width, stride, bottleneck)
                 if recalibrate is not None:
                     residual = recalibrate(layers, residual)
-            x = layers.add(residual, shortcut)
-            if version == 1:
-                x = layers.relu(x)
+                x = layers.add(residual, shortcut)
+                if version == 1:
+                    x = layers.relu(x)
     if version == 2:
         with layers.name_scope(f"stage{len(STAGE_WIDTHS)}"):
             x = layers.norm_relu(x)
-    return layers.logits(layers.global_average(x), num_classes)
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_average(x), num_classes)
 
 
 def _block_v1(layers: LayerFactory, x, width: int, stride: int, bottleneck: bool):

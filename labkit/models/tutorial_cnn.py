@@ -33,13 +33,14 @@ def tutorial_cnn(layers: LayerFactory, images, *, num_classes: int) -> keras.Ker
     """
     with layers.name_scope("stage1"):
         x = layers.relu(layers.biased_conv(images, **CONVOLUTION, bias=0.0))
-    x = layers.local_response_norm(layers.max_pool(x, **POOL), **NORMALIZATION)
+        x = layers.local_response_norm(layers.max_pool(x, **POOL), **NORMALIZATION)
     with layers.name_scope("stage2"):
         x = layers.relu(layers.biased_conv(x, **CONVOLUTION, bias=0.1))
-    # Here normalization comes before pooling.
-    x = layers.max_pool(layers.local_response_norm(x, **NORMALIZATION), **POOL)
-    x = layers.flatten(x)
+        # Here normalization comes before pooling.
+        x = layers.max_pool(layers.local_response_norm(x, **NORMALIZATION), **POOL)
     with layers.name_scope("stage3"):
+        x = layers.flatten(x)
         x = layers.relu(layers.dense(x, 384, **DENSE))
         x = layers.relu(layers.dense(x, 192, **DENSE))
-    return layers.logits(x, num_classes, **LOGITS)
+    with layers.name_scope("head"):
+        return layers.logits(x, num_classes, **LOGITS)

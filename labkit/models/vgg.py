@@ -39,5 +39,6 @@ def vgg(layers: LayerFactory, images, *, num_layers: int, num_classes: int) -> k
         with layers.name_scope(f"stage{stage}"):
             for _ in range(convolutions):
                 x = layers.norm_relu(layers.conv(x, width, 3))
-        x = layers.max_pool(x, 2, padding="same")
-    return layers.logits(layers.global_average(x), num_classes)
+            x = layers.max_pool(x, 2, padding="same")
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_average(x), num_classes)

@@ -38,7 +38,8 @@ def wide_resnet(
                 x = _block(layers, x, round(width * width_factor), stride)
     with layers.name_scope(f"stage{len(STAGE_WIDTHS)}"):
         x = layers.norm_relu(x)
-    return layers.logits(layers.global_average(x), num_classes)
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_average(x), num_classes)
 
 
 def _block(layers: LayerFactory, x, width: int, stride: int):

@@ -246,6 +246,7 @@ class TrainLoop:
             "wall_time": time.time(),
         }
         self.pace.add(seconds, result.waited)
+        self.calls.training.observation = result.observation
         row |= self.calls.after_step(row)
         self.telemetry.train_row(row, self.pace)
         if self.workers and self.membership:

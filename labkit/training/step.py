@@ -13,9 +13,10 @@ from labkit.distributed.exchange import sum_over_replicas, update_moving_average
 from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.step_result import StepResult
+from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.folding import folded_normalization
 from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk, with_image_size
+from labkit.models.resizing import shrunk
 from labkit.models.test_time_augmentation import averaged_over_views
 from labkit.optim.sgd import SGD
 from labkit.training.losses import SOFTMAX, Loss
@@ -40,6 +41,7 @@ def make_train_step(
     image_size: int | None = None,
     xla: bool = False,
     reduce: Callable[..., list[Any]] = sum_over_replicas,
+    observer: Unobserved = UNOBSERVED,
 ) -> Callable[..., tf.Tensor]:
     """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled by ``tf.function``.
 
@@ -47,18 +49,17 @@ def make_train_step(
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
     Layers in ``frozen`` are not updated. Images are resized to ``image_size``. ``xla`` compiles loss and
-    gradients.
+    gradients. ``observer`` may look at what is computed, but not change it.
     """
-    network = model if image_size is None else with_image_size(model, image_size)
+    network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
     weights = [model.trainable_variables[index].value for index in indices]
-    held_norms = frozen_norms(model, frozen)
 
     @tf.function(jit_compile=True, autograph=False) if xla else lambda function: function
     def loss_and_gradients(images, labels):
         # The tape then doesn't record operations that depend only on frozen weights.
         tape = tf.GradientTape(watch_accessed_variables=False)
-        with tape, recorded_batch_statistics(held_norms) as recorded:
+        with tape, recorded_batch_statistics(frozen_norms(model, frozen)) as recorded:
             tape.watch(weights)
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
             losses = loss.per_example(labels, logits, label_smoothing)
@@ -70,14 +71,16 @@ def make_train_step(
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
         return metrics, tape.gradient(mean_loss, weights), statistics
 
-    def reduce_and_update(strategy, gradients, statistics, learning_rate):
-        optimizer.apply(strategy, reduce(strategy, gradients, weights), learning_rate, indices)
-        update_moving_averages(strategy, model, statistics)
+    def reduce_and_update(strategy, gradients, statistics, activations, learning_rate):
+        gradients = reduce(strategy, gradients, weights)
+        with observer.update(strategy, activations, gradients, indices):
+            optimizer.apply(strategy, gradients, learning_rate, indices)
+            update_moving_averages(strategy, model, statistics)
 
     def replica_step(images, labels, learning_rate, stop):
         metrics, gradients, statistics = loss_and_gradients(images, labels)
-        replicas = tf.distribute.get_replica_context()
-        replicas.merge_call(reduce_and_update, args=(gradients, statistics, learning_rate))
+        arguments = (gradients, statistics, observer.activations(), learning_rate)
+        tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 
     def train_step(images, labels, learning_rate, stop):
@@ -148,9 +151,10 @@ class SynchronousEngine:
             tf.constant(learning_rate, tf.float32),
             tf.constant(float(self._stopping()), tf.float32),
         )
-        metrics, exchanged = train_step(*arguments)
+        metrics, exchanged, *observed = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0
+        observation = self._session.observation(self._step, *observed) if observed else None
         self._step += 1
         seconds = time.perf_counter() - started
         return StepResult(
@@ -162,6 +166,7 @@ class SynchronousEngine:
             exchanged=float(exchanged),
             worker=self._name,
             worker_seconds=seconds - waited,
+            observation=observation,
         )
 
     def is_idle(self) -> bool:
