@@ -67,9 +67,7 @@ def _write_histograms(training: Training, observation: "Observation", step: int)
         for name, counts in getattr(observation, f"{kind}_counts").items():
             buckets = evenly_spaced(counts)
             if buckets is not None:
-                summary.value.add(
-                    tag=f"{kind}s/{name}", metadata=metadata, tensor=make_tensor_proto(buckets)
-                )
+                summary.value.add(tag=f"{kind}s/{name}", metadata=metadata, tensor=make_tensor_proto(buckets))
     # One call for all: a call of tf.summary.write takes as long as this one.
     with events_writer(training.run).as_default(step=step):
         tf.summary.experimental.write_raw_pb(summary.SerializeToString())

@@ -87,8 +87,8 @@ class RunConfig(FieldOwner):
     )
     inspect_every_steps: int = option(
         0,
-        "Steps between two inspected steps, which record activations, gradients and updates of each layer, also "
-        "as histograms for TensorBoard. 0 inspects none.",
+        "Steps between two inspected steps, which record activations, gradients and updates of each layer, "
+        "also as histograms for TensorBoard. 0 inspects none.",
         minimum=0,
         identity=False,
         group="logging",

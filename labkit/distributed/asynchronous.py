@@ -18,8 +18,9 @@ from labkit.distributed.exchange import (
 from labkit.distributed.packing import read_packed, send_packed
 from labkit.distributed.step_result import StepResult
 from labkit.distributed.tf_compat import remote_step_error, wait_for_remote_value, worker_of
+from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk, with_image_size
+from labkit.models.resizing import shrunk
 from labkit.plurals import counted
 from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
@@ -57,7 +58,8 @@ def make_asynchronous_step(
     standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
-) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    observer: Unobserved = UNOBSERVED,
+) -> Callable[..., tuple[Any, ...]]:
     """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled and run on one worker.
 
     The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
@@ -65,26 +67,28 @@ def make_asynchronous_step(
     stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
 
     ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [2]: the seconds from
-    the batch to the last update, and the part of them spent exchanging tensors with the servers.
+    the batch to the last update, and the part of them spent exchanging tensors with the servers. Then come
+    the tensors of ``observer``. Where other workers update a weight at the same time, the change of the
+    weight that it sees may contain theirs.
     """
-    network = model if image_size is None else with_image_size(model, image_size)
+    network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
     trained = [model.trainable_variables[index] for index in indices]
     held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
     held_norms = frozen_norms(model, frozen)
 
-    def send_and_update(strategy, gradients, statistics, learning_rate):
+    def send_and_update(strategy, gradients, statistics, activations, learning_rate):
         variables = [variable.value for variable in trained]
         averages = moving_averages(model, statistics)
         values = [*gradients, *(value for pair in statistics.values() for value in pair)]
         sent = [strategy.experimental_local_results(value)[0] for value in values]
         received = send_packed(sent, [*variables, *averages])
         gradients, moments = received[: len(variables)], iter(received[len(variables) :])
-        updates = optimizer.apply(
-            strategy, sum_over_replicas(strategy, gradients, variables), learning_rate, indices
-        )
-        pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
-        update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
+        gradients = sum_over_replicas(strategy, gradients, variables)
+        with observer.update(strategy, activations, gradients, indices):
+            updates = optimizer.apply(strategy, gradients, learning_rate, indices)
+            pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
+            update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
         return time_after(updates)
 
     def replica_step(images, labels, learning_rate, stop):
@@ -100,25 +104,22 @@ def make_asynchronous_step(
             tape.watch(weights)
             shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
             logits = network(shown, training=True)
-            losses = loss.per_example(labels, logits, label_smoothing)
-            mean_loss = tf.reduce_sum(losses) / global_batch_size
-        gradients = tape.gradient(mean_loss, weights)
+            metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
+        gradients = tape.gradient(metrics[0], weights)
         computed_at = time_after(gradients)
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
-        hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
-        metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
         updated_at = tf.distribute.get_replica_context().merge_call(
-            send_and_update, args=(gradients, statistics, learning_rate)
+            send_and_update, args=(gradients, statistics, observer.activations(), learning_rate)
         )
         exchanged = (read_at - started_at) + (updated_at - computed_at)
         seconds = tf.stack([updated_at - started_at, exchanged])
-        return tf.stack([*metrics, tf.cast(stop, mean_loss.dtype)]), seconds
+        return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)]), seconds
 
     def train_step(images, labels, learning_rate, stop):
         metrics, seconds = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
         step.assign_add(1)
         metrics = strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
-        return metrics, strategy.experimental_local_results(seconds)[0]
+        return metrics, strategy.experimental_local_results(seconds)[0], *observer.tensors
 
     return train_step
 
@@ -202,7 +203,7 @@ class AsynchronousEngine:
         while True:
             item = self._next_ready()
             try:
-                metrics, seconds = item.result.fetch()
+                metrics, seconds, *observed = item.result.fetch()
             except WORKER_GONE:
                 if remote_step_error(item.result) is not None:  # the step failed, not the copying
                     raise
@@ -211,7 +212,7 @@ class AsynchronousEngine:
                 # update.
                 self._schedule(item.step_index, item.batch, item.learning_rate, item.waited)
             else:
-                return self._collected(item, metrics, seconds)
+                return self._collected(item, metrics, seconds, *observed)
 
     def _give_out(self) -> None:
         started = time.perf_counter()
@@ -241,7 +242,7 @@ class AsynchronousEngine:
                     raise WorkerStuck(f"{', '.join(stuck)} has sent no heartbeat, and its step has not ended")
                 waiting_since = time.monotonic()
 
-    def _collected(self, item: _UnderWay, metrics: Any, seconds: Any) -> StepResult:
+    def _collected(self, item: _UnderWay, metrics: Any, seconds: Any, *observed: Any) -> StepResult:
         *values, _ = metrics.tolist()
         worked, exchanged = seconds.tolist()
         now = time.perf_counter()
@@ -249,9 +250,10 @@ class AsynchronousEngine:
         since = (now - self._end_times[0]) / self._workers
         self._end_times = [*self._end_times[1:], now]
         self._step += 1
+        observation = self._session.observation(item.step_index, *observed) if observed else None
         return StepResult(
             self._step, self._session.loss.named(values), item.learning_rate, max(since, 1e-9),
-            min(item.waited, since), exchanged, worker_of(item.result), worked,
+            min(item.waited, since), exchanged, worker_of(item.result), worked, observation,
         )  # fmt: skip
 
     def settle(self) -> int:

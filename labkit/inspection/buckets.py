@@ -6,7 +6,6 @@ outermost buckets. NaN and Infinity count in none.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -31,23 +30,25 @@ def sample_stride(count: int) -> int:
     return math.ceil(count / SAMPLE_SIZE) | 1
 
 
-def bucket_counts(rows: Sequence[tf.Tensor]) -> tf.Tensor:
+def bucket_counts(values: tf.Tensor, rows: NDArray[np.int32]) -> tf.Tensor:
     """Return how many values of each row are in each bucket, float64 [rows, NUM_BUCKETS].
 
     Args:
-        rows: float tensors of any shapes. All are counted in one operation.
+        values: float tensor. All rows are counted in one operation.
+        rows: the row of each value; its shape is that of ``values`` or broadcasts to it. Every row has a
+            value.
     """
-    flat = [tf.cast(tf.reshape(row, [-1]), tf.float32) for row in rows]
-    values = tf.concat(flat, axis=0)
-    lengths = tf.stack([tf.size(row) for row in flat])
+    values = tf.cast(values, tf.float32)
     exponents = tf.math.log(tf.maximum(tf.abs(values), 2.0 ** (_SMALLEST - 1))) / math.log(2.0)
     sides = tf.clip_by_value(tf.floor((exponents - _SMALLEST) * _PER_OCTAVE) + 1.0, 0.0, float(_SIDE))
+    # NaN and Infinity go to one more bucket, which is dropped.
     buckets = tf.where(tf.math.is_finite(values), _SIDE + tf.sign(values) * sides, float(NUM_BUCKETS))
-    indices = tf.cast(buckets, tf.int32) + tf.repeat(tf.range(len(flat)) * (NUM_BUCKETS + 1), lengths)
+    indices = tf.cast(buckets, tf.int32) + rows * (NUM_BUCKETS + 1)
+    num_rows = int(rows.max()) + 1
+    size = num_rows * (NUM_BUCKETS + 1)
     with tf.device("CPU:0"):  # on GPUs, TensorFlow refuses to count with --deterministic
-        size = len(flat) * (NUM_BUCKETS + 1)
-        counts = tf.math.bincount(indices, minlength=size, maxlength=size)
-    return tf.cast(tf.reshape(counts, [len(flat), NUM_BUCKETS + 1])[:, :NUM_BUCKETS], tf.float64)
+        counts = tf.math.bincount(tf.reshape(indices, [-1]), minlength=size, maxlength=size)
+    return tf.cast(tf.reshape(counts, [num_rows, NUM_BUCKETS + 1])[:, :NUM_BUCKETS], tf.float64)
 
 
 def evenly_spaced(counts: NDArray[np.float64]) -> NDArray[np.float64] | None:

@@ -68,8 +68,9 @@ def read_observation(model: keras.Model, frozen: Frozen, tensors: Mapping[str, A
         count, total, squares, zeros = values["activations"][:, :4].T
         mean = total / count
         std = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
-        norms = {name: np.sqrt(found[0]) for name, found in _summed(places, values["gradients"][:, :1])}
-        ratios = {name: np.sqrt(found[1] / found[0]) for name, found in _summed(places, values["updates"])}
+        norms = _norms(places, values["gradients"][:, 0])
+        before, changes = (_norms(places, squares) for squares in values["updates"].T)
+        ratios = {name: float(np.divide(changes[name], before[name])) for name in before}
     return Observation(
         layers=layers,
         activation_mean=mean.tolist(),
@@ -83,12 +84,10 @@ def read_observation(model: keras.Model, frozen: Frozen, tensors: Mapping[str, A
     )
 
 
-def _summed(places: Sequence[str], rows: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
-    """Return the sum of the rows of each place."""
-    return [
-        (name, sum(row for place, row in zip(places, rows, strict=True) if place == name))
-        for name in dict.fromkeys(places)
-    ]
+def _norms(places: Sequence[str], squares: NDArray[np.float64]) -> dict[str, float]:
+    """Return the norm of each layer's weights together, from the sums of squares of the weights."""
+    of_weights = np.array(places)
+    return {name: float(np.sqrt(squares[of_weights == name].sum())) for name in dict.fromkeys(places)}
 
 
 def _by_path(weights: Sequence[keras.Variable], counts: NDArray[np.float64]) -> Counts:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from labkit.inspection.buckets import bucket_counts, sample_stride
 from labkit.models.layer_outputs import with_layer_outputs
 from labkit.models.resizing import with_image_size
 
-__all__ = ["UNOBSERVED", "StepObserver", "Unobserved", "observed_layers"]
+__all__ = ["UNOBSERVED", "StepObserver", "Unobserved", "local_values", "observed_layers"]
 
 # Their outputs have the values of their inputs.
 _MOVES_VALUES = (
@@ -26,13 +28,14 @@ _MOVES_VALUES = (
 
 
 def observed_layers(model: keras.Model) -> list[str]:
-    """Return the names of the layers that are observed, in the order of the forward pass; the last are logits."""
+    """Return the names of the observed layers in the order of the forward pass; the last gives the logits."""
     return [layer.name for layer in model.operations if not isinstance(layer, _MOVES_VALUES)]
 
 
-def local_values(strategy: Any, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+def local_values(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
     """Return the value of each variable on this process's first replica, in cross-replica context."""
-    return [tf.identity(strategy.experimental_local_results(variable)[0]) for variable in variables]
+    strategy = tf.distribute.get_strategy()
+    return [tf.convert_to_tensor(strategy.experimental_local_results(variable)[0]) for variable in variables]
 
 
 class Unobserved:
@@ -75,20 +78,20 @@ class StepObserver(Unobserved):
     - ``activations`` [layers, 4 + buckets]: of each of ``observed_layers``, the number of outputs, their sum,
       the sum of their squares, how many are zero, and the bucket counts of a sample;
     - ``gradients`` [trained weights, 1 + buckets]: the sum of the squares, and bucket counts;
-    - ``updates`` [trained weights, 2]: the sum of the squares of the weight before the step, and of the change;
+    - ``updates`` [trained weights, 2]: the sum of squares of the weight before the step, and of its change;
     - ``weights`` [all weights, buckets]: bucket counts after the step.
 
     Args:
         model: the network, without its change for other image sizes.
         global_batch_size: decides how many values of an example are sampled.
-        read: (strategy, variables) to their values.
+        read: variables to their values on this process's first replica.
     """
 
     def __init__(
         self,
         model: keras.Model,
         global_batch_size: int,
-        read: Callable[[Any, Sequence[tf.Variable]], list[tf.Tensor]] = local_values,
+        read: Callable[[Sequence[tf.Variable]], list[tf.Tensor]] = local_values,
     ) -> None:
         self._model, self._global_batch_size, self._read = model, global_batch_size, read
         self._layers = observed_layers(model)
@@ -107,50 +110,62 @@ class StepObserver(Unobserved):
     def activations(self) -> tf.Tensor:
         outputs = [_at_least_float32(self._replica.outputs[name]) for name in self._layers]
         del self._replica.outputs
-        counts = bucket_counts([self._sampled(values) for values in outputs])
-        return tf.concat([tf.stack([_sums(values) for values in outputs]), counts], axis=1)
-
-    def _sampled(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the same values of every example, so that the sample doesn't depend on the replicas."""
-        features = math.prod(outputs.shape[1:])
-        stride = sample_stride(features * self._global_batch_size)
-        return tf.reshape(outputs, [-1, features])[:, ::stride]
+        features = [math.prod(values.shape[1:]) for values in outputs]
+        # The same values of every example, so that the sample doesn't depend on the number of replicas.
+        strides = [sample_stride(number * self._global_batch_size) for number in features]
+        samples = [
+            tf.reshape(values, [-1, number])[:, ::stride]
+            for values, number, stride in zip(outputs, features, strides, strict=True)
+        ]
+        zero = tf.zeros([], outputs[0].dtype)
+        zeros = [tf.cast(tf.equal(values, zero), zero.dtype) for values in outputs]
+        count = tf.cast(tf.shape(outputs[0])[0], tf.float64) * np.array(features, np.float64)
+        total = tf.cast(tf.stack([tf.reduce_sum(values) for values in outputs]), tf.float64)
+        sums = tf.stack([count, total, _sums_of_squares(outputs), _sums_of_squares(zeros)], axis=1)
+        counts = bucket_counts(tf.concat(samples, axis=1), _rows([sample.shape[1] for sample in samples]))
+        return tf.concat([sums, counts], axis=1)
 
     @contextlib.contextmanager
     def update(
         self, strategy: Any, activations: Any, gradients: Sequence[Any], indices: Sequence[int]
     ) -> Iterator[None]:
-        trained = [self._model.trainable_variables[index].value for index in indices]
-        before = self._read(strategy, trained)
+        trained = [self._model.trainable_variables[index] for index in indices]
+        before = self._read([weight.value for weight in trained])
         yield
-        changes = [new - old for new, old in zip(self._read(strategy, trained), before, strict=True)]
-        weights = self._read(strategy, [weight.value for weight in self._model.weights])
+        weights = self._read([weight.value for weight in self._model.weights])
+        after = {id(weight): value for weight, value in zip(self._model.weights, weights, strict=True)}
+        changes = [after[id(weight)] - old for weight, old in zip(trained, before, strict=True)]
         gradients = [strategy.experimental_local_results(gradient)[0] for gradient in gradients]
-        norms = tf.stack([_sum_of_squares(gradient) for gradient in gradients])
-        squares = [(_sum_of_squares(old), _sum_of_squares(new)) for old, new in zip(before, changes, strict=True)]
         tensors = {
             "activations": strategy.reduce(tf.distribute.ReduceOp.SUM, activations, axis=None),
-            "gradients": tf.concat([norms[:, None], bucket_counts(_each_sampled(gradients))], axis=1),
-            "updates": tf.stack(squares),
-            "weights": bucket_counts(_each_sampled(weights)),
+            "gradients": tf.concat([_sums_of_squares(gradients)[:, None], _sample_counts(gradients)], axis=1),
+            "updates": tf.stack([_sums_of_squares(before), _sums_of_squares(changes)], axis=1),
+            "weights": _sample_counts(weights),
         }
         self.tensors = (tensors,)
+
+
+# These make few operations for each tensor: a network has hundreds, and tracing takes a millisecond for each.
 
 
 def _at_least_float32(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(values, tf.float32) if values.dtype.size < 4 else values
 
 
-def _sum_of_squares(values: tf.Tensor) -> tf.Tensor:
-    return 2.0 * tf.cast(tf.nn.l2_loss(_at_least_float32(values)), tf.float64)
+def _sums_of_squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the sum of the squares of each tensor, float64."""
+    return 2.0 * tf.cast(tf.stack([tf.nn.l2_loss(tensor) for tensor in tensors]), tf.float64)
 
 
-def _sums(values: tf.Tensor) -> tf.Tensor:
-    """Return the count, the sum, the sum of the squares and the number of zeros, float64 [4]."""
-    zeros = tf.reduce_sum(tf.cast(tf.equal(values, 0.0), values.dtype))
-    figures = [tf.size(values), tf.reduce_sum(values), _sum_of_squares(values), zeros]
-    return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
+def _sample_counts(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the bucket counts of a sample of each tensor."""
+    flat = [tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1]) for tensor in tensors]
+    strides = [sample_stride(values.shape[0]) for values in flat]
+    samples = [
+        values if stride == 1 else values[::stride] for values, stride in zip(flat, strides, strict=True)
+    ]
+    return bucket_counts(tf.concat(samples, axis=0), _rows([sample.shape[0] for sample in samples]))
 
 
-def _each_sampled(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    return [tf.reshape(tensor, [-1])[:: sample_stride(math.prod(tensor.shape))] for tensor in tensors]
+def _rows(lengths: Sequence[int]) -> NDArray[np.int32]:
+    return np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)

@@ -67,7 +67,7 @@ class LayerFactory:
             self._scope = outer
 
     def _name(self, kind: str) -> str:
-        """Return the next name for a layer of this kind: ``<scope>_<kind>1``, or ``<kind>1`` without a scope."""
+        """Return the next name for a layer of this kind: ``<scope>_<kind>1``, without scope ``<kind>1``."""
         stem = kind if self._scope is None else f"{self._scope}_{kind}"
         self._names[stem] += 1
         return f"{stem}{self._names[stem]}"

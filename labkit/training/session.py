@@ -20,11 +20,12 @@ from labkit.data.pipeline import Distortion, eval_dataset, train_dataset
 from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.devices import Devices, choose_data_format, make_strategy
 from labkit.distributed.exchange import ExchangeTimer
+from labkit.distributed.packing import read_packed
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
 from labkit.errors import InputError
 from labkit.inspection.observation import Observation, read_observation
-from labkit.inspection.observer import UNOBSERVED, StepObserver
+from labkit.inspection.observer import UNOBSERVED, StepObserver, Unobserved, local_values
 from labkit.models.registry import build_model
 from labkit.models.resizing import check_image_sizes
 from labkit.models.stages import HEAD
@@ -179,9 +180,9 @@ class Session:
     """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps.
 
     ``freezing`` decides which layers a step trains. ``train_step_for`` takes a set of frozen layers, an image
-    size, and whether the step is inspected, and returns the compiled step for them (cached). ``predict_step`` runs under
-    ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation, and is None
-    if that is off.
+    size, and whether the step is inspected, and returns the compiled step for them (cached). ``predict_step``
+    runs under ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation,
+    and is None if that is off.
     """
 
     plan: RunPlan
@@ -380,12 +381,16 @@ def _compiled_step(
         "loss": LOSSES[config.optimizer.loss],
         "label_smoothing": config.optimizer.label_smoothing,
     }
+    observer: Unobserved = UNOBSERVED
+    if inspected:
+        read = read_packed if devices.asynchronous_workers else local_values
+        observer = StepObserver(model, config.data.train_batch_size, read)
+    common["observer"] = observer
     if devices.asynchronous_workers:
         common["standardize"] = functools.partial(standardize, manifest=plan.manifest)
         asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
         return tf.function(asynchronous, reduce_retracing=True)
-    observer = StepObserver(model, config.data.train_batch_size) if inspected else UNOBSERVED
-    common |= {"xla": config.distribution.xla and not inspected, "observer": observer}
+    common["xla"] = config.distribution.xla and not inspected
     if devices.num_replicas == 1 or config.run.deterministic:
         train_step = make_train_step(strategy, model, optimizer, step, **common)
         seconds = 0.0 if devices.num_replicas == 1 else math.nan

@@ -48,8 +48,8 @@ def make_train_step(
     ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
-    Layers in ``frozen`` are not updated. Images are resized to ``image_size``. ``xla`` compiles loss and
-    gradients. ``observer`` may look at what is computed, but not change it.
+    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``xla`` compiles the gradients;
+    ``observer`` sees what is computed.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
@@ -62,14 +62,9 @@ def make_train_step(
         with tape, recorded_batch_statistics(frozen_norms(model, frozen)) as recorded:
             tape.watch(weights)
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
-            losses = loss.per_example(labels, logits, label_smoothing)
-            # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas the
-            # mean over the global batch, however it is split.
-            mean_loss = tf.reduce_sum(losses) / global_batch_size
-        hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
-        metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
+            metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
-        return metrics, tape.gradient(mean_loss, weights), statistics
+        return metrics, tape.gradient(metrics[0], weights), statistics
 
     def reduce_and_update(strategy, gradients, statistics, activations, learning_rate):
         gradients = reduce(strategy, gradients, weights)
