@@ -1,5 +1,6 @@
 """Real clusters on this machine, each to its end: what they write, where they listen, what they count."""
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,13 @@ from tests.properties.harness import SMALL
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 STEPS = 40
-FIELDS = SMALL | {"train_steps": STEPS, "validate_every_steps": 20, "deterministic": False, "num_gpus": 0}
+FIELDS = SMALL | {
+    "train_steps": STEPS,
+    "validate_every_steps": 20,
+    "deterministic": False,
+    "num_gpus": 0,
+    "inspect_every_steps": 20,
+}
 TIME_LIMIT = 200
 
 
@@ -85,6 +92,17 @@ def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
     assert [row["examples"] for row in reader.split("validation")] == [1000, 1000]
     assert [row["examples"] for row in reader.split("test")] == [2000]
     assert (ended.run.predictions_path / "test.npz").is_file()
+
+
+def test_a_cluster_inspects_as_many_steps_as_were_asked_for(ended):
+    rows = [json.loads(line) for line in ended.run.layers_path.read_text().splitlines()]
+    if "synchronous workers, each" in ended.output:
+        assert [row["step"] for row in rows] == [20, 40]
+    else:  # steps are numbered in the order in which they end
+        assert len(rows) == 2 and rows[0]["step"] <= 20 < rows[1]["step"] <= 40
+    for row in rows:
+        norms = dict(zip(row["layers"], row["gradient_norm"], strict=True))
+        assert norms["stem_conv1"] > 0 and norms["stem_relu1"] is None
 
 
 def test_a_cluster_listens_on_loopback_alone(ended):

@@ -1,4 +1,4 @@
-"""A run with ``--inspect-every-steps``: the same training, a line for each inspected step, TensorBoard's view."""
+"""A run with ``--inspect-every-steps``: the same training, a line for each inspected step, histograms."""
 
 import shutil
 from pathlib import Path

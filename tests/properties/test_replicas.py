@@ -26,12 +26,6 @@ FIELDS = {
     "keep_checkpoints": 5,
     "inspect_every_steps": STEPS,
 }
-
-
-def rows_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 LAYOUTS = [(1, "CPU"), (2, "CPU"), (4, "CPU")]
 MIRRORED_ON_GPUS = pytest.param(2, "GPU", marks=pytest.mark.thorough)
 
@@ -69,8 +63,10 @@ def test_replicas_give_the_curve_of_one(runs, replicas, variable_strategy):
 
 @pytest.mark.parametrize(("replicas", "variable_strategy"), [*LAYOUTS[1:], MIRRORED_ON_GPUS])
 def test_inspected_replicas_show_the_layers_of_one(runs, replicas, variable_strategy):
-    [one] = rows_of(runs(1, "CPU") / "layers.jsonl")
-    [several] = rows_of(runs(replicas, variable_strategy) / "layers.jsonl")
+    one, several = (
+        json.loads((runs(*layout) / "layers.jsonl").read_text())  # a single line
+        for layout in ((1, "CPU"), (replicas, variable_strategy))
+    )
     assert several["layers"] == one["layers"]
     for figure, allowed in {
         "activation_mean": 1e-3, "activation_std": 1e-3, "zero_fraction": 1e-3, "gradient_norm": 1e-2,
