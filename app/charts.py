@@ -1,10 +1,11 @@
 """Make Plotly figures from data. Nothing here draws on a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from app.curves import Curve, Floats
 from app.lines import Line, drawn_points
@@ -13,10 +14,13 @@ from labkit.run_directory.metrics import ResumePoint
 
 __all__ = [
     "COLORS",
+    "LEGEND_BELOW",
     "PALETTE",
     "X_AXES",
+    "base_layout",
     "curve_figure",
     "shares_figure",
+    "staleness_figure",
 ]
 
 # Blue and orange come first: most charts have two lines, and colour-blind readers can tell these two apart.
@@ -26,6 +30,14 @@ COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "no
 X_AXES = {"step": "Step", "epoch": "Epoch", "time": "Minutes"}
 
 LEGEND = {"orientation": "h", "x": 1, "xanchor": "right", "y": 0.98, "yref": "container", "yanchor": "top"}
+LEGEND_BELOW = {
+    "orientation": "h",
+    "x": 0,
+    "xanchor": "left",
+    "y": 0,
+    "yref": "container",
+    "yanchor": "bottom",
+}
 
 MAX_MARKS = 400  # of values that aren't finite, of a line
 MAX_MARKERS = 100  # of a line; more would overlap
@@ -44,8 +56,9 @@ def curve_figure(
 ) -> go.Figure:
     """Draw ``lines`` over ``x_axis``.
 
-    Values that aren't finite are marked in red at the edge of the chart. The user's zoom is kept when new
-    data arrive, because ``uirevision`` depends only on the axes.
+    Values that aren't finite are marked in red at the edge of the chart, and in grey values that a
+    logarithmic axis has no place for. The user's zoom is kept when new data arrive, because ``uirevision``
+    depends only on the axes.
 
     Args:
         lines: those without points are left out.
@@ -61,11 +74,11 @@ def curve_figure(
     origin = min((float(np.nanmin(line.curve.wall_time)) for line in lines), default=0.0)
     for line in lines:
         _add_line(figure, line, _x(line.curve, x_axis, origin), percent)
-    _add_marks(figure, lines, x_axis, origin)
+    _add_marks(figure, lines, x_axis, origin, log_y)
     if lines:
         _add_resume_points(figure, resume_points, lines[0].curve, x_axis, origin)
     figure.update_layout(
-        _base_layout(title, height),
+        base_layout(title, height),
         colorway=list(PALETTE),
         margin={"l": 8, "r": 8, "t": 56, "b": 8},
         hovermode="x unified",
@@ -83,7 +96,7 @@ def curve_figure(
     return figure
 
 
-def _base_layout(title: str, height: int) -> dict[str, Any]:
+def base_layout(title: str, height: int) -> dict[str, Any]:
     font = {"size": 15, "weight": 600}
     return {
         "title": {"text": title, "font": font, "x": 0, "xanchor": "left", "y": 0.97, "yanchor": "top"},
@@ -130,14 +143,18 @@ def _add_line(figure: go.Figure, line: Line, x: Floats, percent: bool) -> None:
     )
 
 
-def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: float) -> None:
-    kinds = (
-        ("NaN", np.isnan, "x", 0.04),
-        ("+Infinity", np.isposinf, "triangle-up", 0.97),
-        ("−Infinity", np.isneginf, "triangle-down", 0.04),
-    )
+def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: float, log_y: bool) -> None:
+    """Mark at the edge of the chart what its axis has no place for."""
+    red, grey = COLORS["not finite"], PALETTE[7]
+    kinds: list[tuple[str, Callable[[Floats], NDArray[np.bool_]], str, float, str]] = [
+        ("NaN", np.isnan, "x", 0.04, red),
+        ("+Infinity", np.isposinf, "triangle-up", 0.97, red),
+        ("−Infinity", np.isneginf, "triangle-down", 0.04, red),
+    ]
+    if log_y:
+        kinds.append(("≤ 0", lambda y: np.isfinite(y) & (y <= 0), "triangle-down-open", 0.04, grey))
     for line in lines:
-        for kind, test, symbol, height in kinds:
+        for kind, test, symbol, height, color in kinds:
             indices = np.flatnonzero(test(line.curve.y))
             if not len(indices):
                 continue
@@ -147,7 +164,7 @@ def _add_marks(figure: go.Figure, lines: Sequence[Line], x_axis: str, origin: fl
                 y=np.full(len(some), height),
                 yaxis="y2",
                 mode="markers",
-                marker={"symbol": symbol, "size": 9, "color": COLORS["not finite"]},
+                marker={"symbol": symbol, "size": 9, "color": color},
                 name=f"{line.name}: {kind} × {len(indices):,}",
                 hovertemplate=f"{kind}",
             )
@@ -192,7 +209,7 @@ def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Fi
             hovertemplate="%{x:.1%}",
         )
     figure.update_layout(
-        _base_layout(title, max(300, 120 + 28 * len(names))),
+        base_layout(title, max(300, 120 + 28 * len(names))),
         barmode="stack",
         bargap=0.4,
         margin={"l": 8, "r": 16, "t": 56, "b": 8},
@@ -208,5 +225,42 @@ def shares_figure(shares: Mapping[str, Sequence[float]], *, title: str) -> go.Fi
         uirevision="shares",
         xaxis={"range": [0, 1], "tickformat": ".0%", "automargin": True, "showgrid": False},
         yaxis={"autorange": "reversed", "automargin": True, "showgrid": False, "ticklabelstandoff": 6},
+    )
+    return figure
+
+
+def staleness_figure(counts: Mapping[str, Mapping[int, int]], *, title: str) -> go.Figure:
+    """Draw, for each worker, the share of its updates at each staleness.
+
+    Args:
+        counts: updates at each staleness, by the worker's name.
+        title: of the chart.
+    """
+    figure = go.Figure()
+    for number, (name, of_worker) in enumerate(counts.items()):
+        values = sorted(of_worker)
+        total = sum(of_worker.values())
+        figure.add_bar(
+            x=values,
+            y=[of_worker[value] / total for value in values],
+            customdata=[of_worker[value] for value in values],
+            name=name,
+            marker={"color": PALETTE[number % len(PALETTE)]},
+            hovertemplate="%{y:.1%} (%{customdata:,} updates)",
+        )
+    figure.update_layout(
+        base_layout(title, 300),
+        barmode="group",
+        margin={"l": 8, "r": 8, "t": 56, "b": 8},
+        hovermode="x unified",
+        legend=LEGEND,
+        uirevision="staleness",
+        xaxis={
+            "title": {"text": "Updates by other workers since the weights were read", "standoff": 6},
+            "automargin": True,
+            "showgrid": False,
+            "tickformat": "d",
+        },
+        yaxis={"automargin": True, "tickformat": ".0%"},
     )
     return figure

@@ -1,13 +1,15 @@
 """The comparison page: curves of several runs in one chart, and the differences of their configurations."""
 
+import html
 from typing import Any
 
 import streamlit as st
 
 from app import frames, state
-from app.charts import PALETTE, curve_figure
+from app.charts import LEGEND_BELOW, PALETTE, curve_figure
 from app.configuration import flatten
-from app.controls import controls
+from app.curves import SPLITS, Snapshot
+from app.figures import controls, look_of
 from app.lines import metric_line
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -65,32 +67,50 @@ def page() -> None:
 
 
 def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
-    x_axis, smoothing, window, log_y = controls()
     snapshots = []
     for run in runs:
         try:
             snapshots.append((run, state.curves(run)))
         except OSError as error:
             st.error(f"`{run.metrics_path}` can't be read: {error.strerror}")
+    more = _more_metrics([snapshot for _, snapshot in snapshots])
+    x_axis, smoothing, window, log_y = controls()
     names = unique_names([run for run, _ in snapshots])
     end = max((snapshot.last_step() for _, snapshot in snapshots), default=0)
-    columns = st.columns(2 if len(shown) > 1 else 1)
-    for number_shown, title in enumerate(name for name in VALUES if name in shown):
-        split, value = VALUES[title]
+    charts = {title: VALUES[title] for title in VALUES if title in shown} | more
+    columns = st.columns(2 if len(charts) > 1 else 1)
+    for number_shown, (title, (split, value)) in enumerate(charts.items()):
         lines = [
             metric_line(snapshot, split, value, name, PALETTE[number], smoothing, window, end)
             for number, (name, (_, snapshot)) in enumerate(zip(names, snapshots, strict=True))
         ]
+        look = look_of(value)
         figure = curve_figure(
             lines,
-            title=title,
+            title=html.escape(title),
             x_axis=x_axis,
-            log_y=log_y and value in ("loss", "learning_rate"),
-            percent=value == "accuracy",
+            log_y=log_y and look.logarithmic,
+            percent=look.percent,
             height=380,
         )
+        figure.update_layout(legend=LEGEND_BELOW)  # names of runs may be long
         with columns[number_shown % len(columns)].container(border=True):
             frames.draw(figure, key=f"compare-{split}-{value}", label=title)
+
+
+def _more_metrics(snapshots: list[Snapshot]) -> dict[str, tuple[str, str]]:
+    """Draw the selection of all other metrics. Returns split and metric of the chosen ones by their title."""
+    options = {
+        f"{look_of(value).title} ({split})": (split, value)
+        for split in SPLITS
+        for snapshot in snapshots
+        for value in snapshot.metrics([split])
+        if (split, value) not in VALUES.values()
+    }
+    chosen = st.multiselect(
+        "More curves", list(options), key="more", bind="query-params", placeholder="Choose metrics to draw"
+    )
+    return {title: options[title] for title in chosen}
 
 
 def unique_names(runs: list[RunDirectory]) -> list[str]:

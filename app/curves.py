@@ -1,7 +1,9 @@
 """The metrics of one run as NumPy columns that grow with the run's files."""
 
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ __all__ = ["SPLITS", "Curve", "CurveStore", "Snapshot"]
 
 SPLITS = ("train", "validation", "test")
 AXES = ("step", "epoch", "wall_time")
-VALUES = ("loss", "accuracy", "top5_accuracy", "learning_rate", "examples_per_second", "input_wait_fraction")
-COLUMNS = (*AXES, *VALUES)
+MAX_COLUMNS = 100  # of a split: a program that adds a new name at every step must not fill the memory
 
 BLOCK_BYTES = 1 << 22  # parsed at a time: some 14,000 rows, which take about 12 MB as dicts
+
+NUMBERS = frozenset({int, float})  # the types of JSON's numbers; bool is none of them
 
 Floats = NDArray[np.float64]
 
@@ -54,13 +57,23 @@ class Snapshot:
     def curve(self, split: str, value: str) -> Curve:
         """Return the metric ``value`` of ``split``. Rows that don't have it are left out."""
         table = self.tables.get(split)
-        if table is None:
+        if table is None or value not in table.columns:
             return Curve(*(np.empty(0) for _ in range(4)))
         present = table.present[value]
         columns = [table.columns[name] for name in (*AXES, value)]
         if not present.all():
             columns = [column[present] for column in columns]
         return Curve(*columns)
+
+    def metrics(self, splits: Sequence[str] = SPLITS) -> list[str]:
+        """Return the names of all metrics that a row of one of ``splits`` has, as first recorded."""
+        tables = [self.tables[split] for split in splits if split in self.tables]
+        names = (name for table in tables for name, present in table.present.items() if present.any())
+        return [name for name in dict.fromkeys(names) if name not in AXES]
+
+    def leaves_out_metrics(self) -> bool:
+        """Return whether a split has more metrics than the ``MAX_COLUMNS`` columns that are kept."""
+        return any(len(table.columns) >= MAX_COLUMNS for table in self.tables.values())
 
     def last_step(self) -> int:
         """Return the last recorded training step; 0 before the first."""
@@ -70,18 +83,25 @@ class Snapshot:
 
 @dataclass
 class _Table:
-    """The rows of one split. The buffers grow by doubling. Rows of a view are never overwritten."""
+    """The rows of one split: a column for each name that a row has a number for.
 
-    columns: dict[str, Floats] = field(default_factory=lambda: {name: np.empty(0) for name in COLUMNS})
+    The buffers grow by doubling. Rows of a view are never overwritten.
+    """
+
+    columns: dict[str, Floats] = field(default_factory=lambda: {name: np.empty(0) for name in AXES})
     present: dict[str, NDArray[np.bool_]] = field(
-        default_factory=lambda: {name: np.empty(0, bool) for name in COLUMNS}
+        default_factory=lambda: {name: np.empty(0, bool) for name in AXES}
     )
     size: int = 0
 
     def extend(self, rows: list[dict[str, Any]]) -> None:
         end = self.size + len(rows)
-        for name in COLUMNS:
-            values, present = _column(rows, name)
+        new = _columns(rows, self.columns)
+        for name, (values, present) in new.items():
+            if name not in self.columns:
+                if len(self.columns) >= MAX_COLUMNS or not present.any():
+                    continue
+                self.columns[name], self.present[name] = _absent(self.size)
             self.columns[name] = _append(self.columns[name], self.size, values)
             self.present[name] = _append(self.present[name], self.size, present)
         self.size = end
@@ -118,19 +138,35 @@ def _append(buffer: NDArray[Any], size: int, values: NDArray[Any]) -> NDArray[An
     return buffer
 
 
+def _absent(count: int) -> tuple[Floats, NDArray[np.bool_]]:
+    return np.full(count, np.nan), np.zeros(count, bool)
+
+
+def _columns(rows: list[dict[str, Any]], known: Iterable[str]) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
+    """Return the values of each name in ``known`` or in ``rows``, and where they are numbers, [rows] each."""
+    names = dict.fromkeys(known)
+    if new := set().union(*rows).difference(names, ("split",)):
+        names |= dict.fromkeys(name for row in rows for name in row if name in new)
+    return {name: _column(rows, name) for name in names}
+
+
 def _column(rows: list[dict[str, Any]], name: str) -> tuple[Floats, NDArray[np.bool_]]:
     try:
-        return np.array([row[name] for row in rows], np.float64), np.ones(len(rows), bool)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        pass  # some row lacks the value, or holds something else there
-    numbers = [_number(row.get(name)) for row in rows]
-    values = np.array([np.nan if number is None else number for number in numbers], np.float64)
-    return values, np.array([number is not None for number in numbers], bool)
+        values = list(map(itemgetter(name), rows))
+        if NUMBERS.issuperset(map(type, values)):  # NumPy would also take "1.5", None and True
+            return np.array(values, np.float64), np.ones(len(rows), bool)
+    except (KeyError, OverflowError):
+        pass  # some row lacks the value, or holds an integer beyond float64
+    column, present = _absent(len(rows))
+    for index, row in enumerate(rows):
+        if name in row and (number := _number(row[name])) is not None:
+            column[index], present[index] = number, True
+    return column, present
 
 
 def _number(value: Any) -> float | None:
     try:
-        return float(value) if isinstance(value, int | float) else None
+        return float(value) if type(value) in NUMBERS else None
     except OverflowError:
         return None
 
@@ -192,8 +228,12 @@ class CurveStore:
                 table.drop_after(resume_point.step)
             self._version += 1
         self._resume_points_seen = len(self._reader.resume_points)
-        for split, table in self._tables.items():
-            part = [row for row in rows if row.get("split") == split and _number(row.get("step")) is not None]
+        parts: dict[Any, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+        for row in rows:
+            split = row.get("split")
+            if type(split) is str and split in parts and _number(row.get("step")) is not None:
+                parts[split].append(row)
+        for split, part in parts.items():
             if part:
-                table.extend(part)
+                self._tables[split].extend(part)
                 self._version += 1

@@ -5,14 +5,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import plotly.graph_objects as go
 import streamlit as st
 
 from app import frames, state, workers
-from app.charts import COLORS, curve_figure
-from app.controls import controls
-from app.curves import Snapshot
-from app.lines import metric_line
+from app.curves import MAX_COLUMNS, Snapshot
+from app.figures import KNOWN, STANDARD, Options, controls, look_of, metric_figure
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
@@ -33,13 +30,7 @@ STATES = {
     "no status": ("no status yet", "gray", ":material/help:", True),
 }
 
-# Title, metric, whether it is shown in percent, whether the logarithmic scale applies.
-CHARTS = (
-    ("Loss", "loss", False, True),
-    ("Accuracy", "accuracy", True, False),
-    ("Learning rate", "learning_rate", False, True),
-    ("Examples per second", "examples_per_second", False, False),
-)
+MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 
 
 def page() -> None:
@@ -195,49 +186,54 @@ def _environment(run: RunDirectory) -> None:
 
 
 def _figures(run: RunDirectory, metrics: Snapshot) -> None:
-    x_axis, smoothing, window, log_y = controls()
+    options = controls()
     if not metrics.tables:
         st.info("There are no metrics yet. The first point appears within a second of the first step.")
         return
     if metrics.damaged_lines:
         st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
+    if metrics.leaves_out_metrics():
+        st.warning(f"The run has very many metrics. The first {MAX_COLUMNS} of a split can be drawn.")
+    _charts(run, metrics, STANDARD, options)
+    workers.show_rates(run, options.x_axis, options.smoothing, options.window, metrics.last_step())
+    more = [name for name in metrics.metrics() if name not in STANDARD]
+    if more:
+        _charts(run, metrics, _choose(run, more), options)
+
+
+def _choose(run: RunDirectory, names: list[str]) -> list[str]:
+    """Draw the selection of further metrics. Those that a callback adds are selected when they appear."""
+    key = f"more-{run.path}"
+    seen: set[str] = st.session_state.setdefault(f"{key}-seen", set())
+    if key not in st.session_state:  # another page or run was shown meanwhile, and the selection is lost
+        seen.clear()
+    added = [name for name in names if name not in KNOWN and name not in seen]
+    if added:
+        selected = st.session_state.get(key, [])
+        room = max(0, MAX_ADDED - len(selected))
+        st.session_state[key] = [*selected, *added[:room]]
+        seen.update(added)
+    return st.multiselect(
+        "More metrics",
+        names,
+        key=key,
+        format_func=lambda name: look_of(name).title,
+        placeholder="Choose metrics to draw",
+        help=f"Metrics that a callback adds are drawn by themselves, up to {MAX_ADDED}.",
+    )
+
+
+def _charts(run: RunDirectory, metrics: Snapshot, names: Sequence[str], options: Options) -> None:
     # Figures are made again only when the metrics or the options have changed.
-    wanted = (run.path, metrics.version, x_axis, smoothing, window, log_y)
+    wanted = (run.path, metrics.version, options)
     if st.session_state.get("live_figures_of") != wanted:
-        st.session_state["live_figures"] = make_figures(metrics, x_axis, smoothing, window, log_y)
+        st.session_state["live_figures"] = {}
         st.session_state["live_figures_of"] = wanted
-    charts = list(zip(CHARTS, st.session_state["live_figures"], strict=True))
-    for row in (charts[:2], charts[2:]):
-        for column, ((title, value, _, _), figure) in zip(st.columns(2), row, strict=True):
+    figures = st.session_state["live_figures"]
+    for start in range(0, len(names), 2):
+        for column, name in zip(st.columns(2), names[start : start + 2], strict=False):
+            if name not in figures:
+                figures[name] = metric_figure(metrics, name, options)
             with column.container(border=True):
-                frames.draw(figure, key=f"live-{value}-{run.path}", label=f"{title} of {run.name}")
-    workers.show_rates(run, x_axis, smoothing, window, metrics.last_step())
-
-
-def make_figures(
-    metrics: Snapshot, x_axis: str, smoothing: float, window: int | None, log_y: bool
-) -> Sequence[go.Figure]:
-    """Return the figures of ``CHARTS`` in order."""
-    figures = []
-    end = metrics.last_step()
-    for title, value, percent, logarithmic in CHARTS:
-        lines = [
-            metric_line(metrics, split, value, split, COLORS[split], smoothing, window, end)
-            for split in ("train", "validation", "test")
-        ]
-        resume_points = [
-            resume_point
-            for resume_point in metrics.resume_points
-            if window is None or resume_point.step > end - window
-        ]
-        figures.append(
-            curve_figure(
-                lines,
-                title=title,
-                x_axis=x_axis,
-                log_y=log_y and logarithmic,
-                percent=percent,
-                resume_points=resume_points,
-            )
-        )
-    return figures
+                label = f"{look_of(name).title} of {run.name}"
+                frames.draw(figures[name], key=f"live-{name}-{run.path}", label=label)

@@ -10,7 +10,7 @@ CHECKOUT = str(Path(__file__).resolve().parents[1])
 if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
-from app import compare, configuration, live, predictions, state  # noqa: E402
+from app import compare, configuration, layers, live, predictions, state  # noqa: E402
 
 
 def main() -> None:
@@ -20,6 +20,7 @@ def main() -> None:
     page = st.navigation(
         [
             st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="", default=True),
+            st.Page(layers.page, title="Layers", icon=":material/layers:", url_path="layers"),
             st.Page(
                 predictions.page, title="Predictions", icon=":material/grid_view:", url_path="predictions"
             ),

@@ -21,9 +21,11 @@ import tensorflow as tf
 from benchmarks.common import at_least, make_parser, prepared_data, work_folder
 from benchmarks.processes import Training, train_flags
 from benchmarks.report import Figure, Goal, Report
+from labkit.config import Config
 from labkit.data.manifest import Manifest
-from labkit.run_directory import RunDirectory
-from labkit.training.telemetry import EventWriter, Pace, Telemetry
+from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.tensorboard.events import EventWriter
+from labkit.training.telemetry import Pace, Telemetry
 
 QUESTION = "Do metrics, events and status together cost at most 1 % of a training step?"
 GOAL = Goal("at most", 1.0)
@@ -73,6 +75,7 @@ def seconds_of_telemetry(rows: list[Row], count: int, folder: Path) -> float:
     """Return the seconds that one row costs through ``Telemetry.train_row``, with a status for each row."""
     run = RunDirectory(folder)
     run.create()
+    write_json_atomic(run.config_path, Config().to_json())
     telemetry = Telemetry(run, total_steps=count, first_step=0, resumed=False)
     pace = Pace(128)
 

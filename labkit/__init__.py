@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
+    from labkit.analysis.replicas import compare_replicas
     from labkit.api.run import Run, load_run, runs
     from labkit.api.training import evaluate, prepare_data, train
     from labkit.callbacks.callback import Callback
@@ -25,6 +26,7 @@ __all__ = [
     "EarlyStopping",
     "InputError",
     "Run",
+    "compare_replicas",
     "evaluate",
     "load_run",
     "prepare_data",
@@ -38,6 +40,7 @@ _MODULES = {
     "Config": "labkit.config",
     "InputError": "labkit.errors",
     "Run": "labkit.api.run",
+    "compare_replicas": "labkit.analysis.replicas",
     "evaluate": "labkit.api.training",
     "load_run": "labkit.api.run",
     "prepare_data": "labkit.api.training",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labkit.analysis.predictions import Predictions
+    from labkit.tensorboard.view import TensorBoard
 
 __all__ = ["Run", "load_run", "runs"]
 
@@ -130,6 +131,25 @@ class Run:
                 f"run {self.name} has no predictions of the split {split!r}; make them with: "
                 f"labkit evaluate {self.path} --split {split}"
             ) from None
+
+    def tensorboard(self, *others: "Run | str | os.PathLike[str]") -> "TensorBoard":
+        """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process.
+
+        In a notebook, the returned object shows TensorBoard's page below the cell, with a link. A second call
+        for the same runs returns the same object. Behind a proxy, set ``TENSORBOARD_PROXY_URL``, with
+        ``%PORT%`` for the port.
+
+        Args:
+            others: runs to show beside this one: objects, paths, or names that ``labkit runs`` lists.
+
+        Returns an object with ``address``, ``runs``, ``running`` and ``close()``.
+
+        Raises InputError where there is no such run, and RuntimeError if TensorBoard doesn't start.
+        """
+        from labkit.tensorboard.view import show
+
+        runs = [run if isinstance(run, Run) else load_run(run) for run in (self, *others)]
+        return show([RunDirectory(run.path) for run in runs])
 
     def __repr__(self) -> str:
         status = self.status

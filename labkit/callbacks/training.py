@@ -75,9 +75,7 @@ class Training:
 
     def weights(self) -> "dict[str, NDArray[np.float32]]":
         """Return a copy of each weight by its path, such as ``stage1_block1_conv1/kernel``."""
-        import numpy as np
-
-        return {weight.path: np.array(weight.value) for weight in self.session.model.weights}
+        return {weight.path: weight.value.numpy() for weight in self.session.model.weights}
 
     def logits(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
         """Return the logits [n, num_classes] of the current weights.

@@ -56,4 +56,5 @@ def check_replicas(config: Config, tasks: int, gpus_per_task: int, ps: int) -> N
             "more from the launcher (slurm: --gpus-per-task, kubernetes: --gpus)"
         )
     local = max(1, gpus_per_task if devices is None else devices)
-    check_together(config, num_workers=tasks, asynchronous=ps > 0, num_local_replicas=local)
+    workers = tasks - ps - 1 if ps else tasks
+    check_together(config, num_workers=workers, asynchronous=ps > 0, num_local_replicas=local)

@@ -16,7 +16,7 @@ from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
 
-__all__ = ["Launch", "plan_launch"]
+__all__ = ["Launch", "plan_launch", "visible_gpus"]
 
 
 class Launch:
@@ -128,10 +128,8 @@ def gpu_environment(task: ClusterTask, num_gpus: int | None) -> dict[str, str]:
 
     Empty without an NVIDIA driver. If there are too few GPUs, the tasks refuse to start.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
-    gpus = [str(index) for index in range(len(found))] if named is None else named.split(",")
-    if not any(gpus):
+    gpus = visible_gpus()
+    if not gpus:
         return {}
     asynchronous = task.asynchronous_by_default
     if asynchronous and task.job_name != "worker":
@@ -142,6 +140,14 @@ def gpu_environment(task: ClusterTask, num_gpus: int | None) -> dict[str, str]:
         each = min(each, 1)
     number = task.task_index if asynchronous else task.worker_number
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[number * each : (number + 1) * each])}
+
+
+def visible_gpus() -> list[str]:
+    """Return this machine's NVIDIA GPUs as ``CUDA_VISIBLE_DEVICES`` names them; empty without a driver."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
+    gpus = [str(index) for index in range(len(found))] if named is None else named.split(",")
+    return gpus if any(gpus) and gpus[0] != "-1" else []
 
 
 def _discard_alone(run: RunDirectory) -> None:

@@ -1,4 +1,4 @@
-"""``labkit dashboard`` and ``labkit tensorboard``: this process becomes the server, on loopback alone."""
+"""``labkit dashboard``: this process becomes the server, on loopback alone."""
 
 import argparse
 import os
@@ -7,14 +7,11 @@ import sys
 from pathlib import Path
 
 import labkit
-from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, whole_number
 from labkit.errors import InputError, require_extra
-from labkit.run_directory import RunDirectory
-from labkit.run_directory.find import find_run
 
-__all__ = ["declare_dashboard", "declare_tensorboard"]
+__all__ = ["add_port", "declare_dashboard", "free_port"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -28,24 +25,13 @@ def declare_dashboard(parser: Parser) -> Run:
         metavar="DIR",
         help="Shows the runs of this folder beside those in <home>/runs.",
     )
-    _add_port(parser)
+    add_port(parser)
     parser.add_argument("--no-browser", action="store_true", help="Opens no browser.")
     return _dashboard
 
 
-def declare_tensorboard(parser: Parser) -> Run:
-    """Declare the flags of ``labkit tensorboard``."""
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        nargs="*",
-        help="Directories of runs, or their names. Default: all in <home>/runs.",
-    )
-    _add_port(parser)
-    return _tensorboard
-
-
-def _add_port(parser: Parser) -> None:
+def add_port(parser: Parser) -> None:
+    """Declare ``--port``, which ``free_port`` checks."""
     parser.add_argument("--port", type=whole_number(), metavar="N", help="Port to use. Default: a free one.")
 
 
@@ -64,25 +50,14 @@ def _dashboard(options: argparse.Namespace) -> int:
         if not folder.is_dir():
             raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
         environment["LABKIT_RUNS"] = str(folder)
-    port = _free_port(options.port)
+    port = free_port(options.port)
     print(f"dashboard: http://{LOOPBACK}:{port} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]
     flags.append(f"--server.headless={str(options.no_browser).lower()}")
     return _become(["streamlit", "run", str(script), *flags], environment)
 
 
-def _tensorboard(options: argparse.Namespace) -> int:
-    """Become TensorBoard's server. Raises InputError for runs that aren't there."""
-    runs = [RunDirectory(find_run(name)) for name in options.run]
-    port = _free_port(options.port)
-    logs = ["--logdir", str(home.runs_home())]
-    if runs:
-        logs = ["--logdir_spec", ",".join(f"{run.name}:{run.events_path}" for run in runs)]
-    print(f"TensorBoard: http://{LOOPBACK}:{port} (takes some seconds to start; Ctrl-C ends it)")
-    return _become(["tensorboard.main", *logs, "--host", LOOPBACK, "--port", str(port)], dict(os.environ))
-
-
-def _free_port(wanted: int | None) -> int:
+def free_port(wanted: int | None) -> int:
     """Return ``wanted``, or a port that nobody listens on. Raises InputError where it can't be had."""
     if wanted is not None and not 1 <= wanted <= 65535:
         raise InputError(f"--port is {wanted}; allowed: a whole number from 1 to 65535")

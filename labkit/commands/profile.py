@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     _print_times(profile)
     _print_metrics(profile)
     if options.output:
-        print(f"trace: {options.output}; see it with: tensorboard --logdir {options.output} (plugin: xprof)")
+        print(f"trace: {options.output}; see it with: xprof --logdir {options.output} (docs/tensorboard.md)")
     return 0
 
 

@@ -1,11 +1,14 @@
 """On which devices a run is trained."""
 
+import re
 from dataclasses import dataclass
 
 from labkit.config.fields import FieldOwner, option
 from labkit.errors import InputError
 
 __all__ = ["DistributionConfig"]
+
+MAX_SLOWNESS = 100  # more would look like a lost worker
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,13 @@ class DistributionConfig(FieldOwner):
     log_device_placement: bool = option(
         False, "Logs the device of each operation.", identity=False, group="logging"
     )
+    debugger_dump: bool = option(
+        False,
+        "Writes the health of every operation's results for TensorBoard's Debugger V2. Steps take about five "
+        "times as long.",
+        identity=False,
+        group="logging",
+    )
     worker_hosts: str | None = option(
         None,
         "host:port of each worker, separated by commas, for a cluster without TF_CONFIG.",
@@ -96,6 +106,21 @@ class DistributionConfig(FieldOwner):
         identity=False,
         group="cluster",
     )
+    max_staleness: int | None = option(
+        None,
+        "Updates by other workers that may come between an asynchronous worker's read of the weights and its "
+        "update. Workers wait where more would come.",
+        unset="unlimited",
+        minimum=0,
+        identity=False,
+        group="cluster",
+    )
+    slow_worker: str | None = option(
+        None,
+        "Slows one worker down, for lessons and tests. 1:3 makes worker 1 take three times as long.",
+        identity=False,
+        group="cluster",
+    )
     rendezvous_seconds: float = option(
         120.0,
         "Seconds that the tasks wait for each other at the start.",
@@ -113,7 +138,29 @@ class DistributionConfig(FieldOwner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.xla and self.debugger_dump:
+            raise InputError(
+                "--debugger-dump can't see into steps that --xla compiles; leave one of them out"
+            )
         if self.num_gpus == 0 and self.variable_strategy == "GPU":
             raise InputError(
                 "--variable-strategy is 'GPU' with --num-gpus 0; allowed: 'CPU', or one GPU or more"
             )
+        factor = 1.0 if self.slow is None else self.slow[1]
+        if not 1 <= factor <= MAX_SLOWNESS:
+            raise InputError(
+                f"--slow-worker is {self.slow_worker!r}; allowed: the index of a worker, a colon, and a "
+                f"factor from 1 to {MAX_SLOWNESS}, such as 1:3 for worker 1 three times as slow"
+            )
+
+    @property
+    def slow(self) -> tuple[int, float] | None:
+        """The parts of ``slow_worker``: index and factor (0 if it can't be read); None if it is unset."""
+        if self.slow_worker is None:
+            return None
+        found = re.fullmatch(r"(\d{1,6}):(\d{1,6}(?:\.\d{1,6})?)", self.slow_worker, re.ASCII)
+        return (int(found[1]), float(found[2])) if found else (0, 0.0)
+
+    def slowness_of(self, worker: str) -> float:
+        """Return how many times as slow ``slow_worker`` makes a task, such as ``worker:1``."""
+        return self.slow[1] if self.slow is not None and worker == f"worker:{self.slow[0]}" else 1.0

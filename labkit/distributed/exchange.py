@@ -1,14 +1,18 @@
 """What replicas exchange after each backward pass: gradients, and statistics of batch normalization."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from labkit.models.layers import BatchNormalization
+from labkit.transfer.freezing import Frozen, trained_indices
+
 __all__ = [
     "BatchStatistics",
     "ExchangeTimer",
+    "all_reduce_bytes",
     "moving_averages",
     "sum_over_replicas",
     "time_after",
@@ -26,9 +30,9 @@ def sum_over_replicas(strategy: Any, gradients: Sequence[Any], variables: Sequen
     )
 
 
-def moving_averages(model: keras.Model, statistics: BatchStatistics) -> list[tf.Variable]:
-    """Return the moving averages that ``statistics`` update: mean and variance, layer by layer."""
-    layers = [model.get_layer(name) for name in statistics]
+def moving_averages(model: keras.Model, names: Iterable[str]) -> list[tf.Variable]:
+    """Return the moving averages of the named normalization layers: mean and variance, layer by layer."""
+    layers = [model.get_layer(name) for name in names]
     return [average.value for layer in layers for average in (layer.moving_mean, layer.moving_variance)]
 
 
@@ -42,15 +46,31 @@ def update_moving_averages(strategy: Any, model: keras.Model, statistics: BatchS
     averages = moving_averages(model, statistics)
     decays = [model.get_layer(name).decay for name in statistics for _ in ("mean", "variance")]
     values = [value for pair in statistics.values() for value in pair]
-    means = strategy.extended.batch_reduce_to(
-        tf.distribute.ReduceOp.MEAN, list(zip(values, averages, strict=True))
-    )
 
     def move(average, mean, decay: float):
         return average.assign_sub((1.0 - decay) * (average - mean))
 
-    for average, mean, decay in zip(averages, means, decays, strict=True):
-        strategy.extended.update(average, move, args=(mean, decay), group=False)
+    with tf.name_scope("moving_averages"):
+        means = strategy.extended.batch_reduce_to(
+            tf.distribute.ReduceOp.MEAN, list(zip(values, averages, strict=True))
+        )
+        for average, mean, decay in zip(averages, means, decays, strict=True):
+            strategy.extended.update(average, move, args=(mean, decay), group=False)
+
+
+def all_reduce_bytes(model: keras.Model, frozen: Frozen, num_replicas: int) -> float:
+    """Return the bytes that each process sends, and as many that it receives, in a synchronous step.
+
+    A ring of R replicas carries 2 (R - 1) / R times the reduced bytes over each of its links (Patarasuk and
+    Yuan, "Bandwidth optimal all-reduce algorithms", 2009), and every process has one link to the next.
+    Reduced are the gradients of the trained weights and the batch statistics. The reductions within
+    synchronized batch normalization, and those of the metrics, are a few bytes and aren't counted.
+    """
+    weights = [model.trainable_variables[index].value for index in trained_indices(model, frozen)]
+    norms = {layer.name for layer in model.layers if isinstance(layer, BatchNormalization)} - frozen
+    values = [*weights, *moving_averages(model, norms)]
+    reduced = sum(value.shape.num_elements() * value.dtype.size for value in values)
+    return 2 * (num_replicas - 1) / num_replicas * reduced
 
 
 class ExchangeTimer:
@@ -75,5 +95,5 @@ class ExchangeTimer:
 
 def time_after(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return the time at which all ``tensors`` were there, float64 seconds."""
-    with tf.control_dependencies(list(tensors)):
+    with tf.control_dependencies(list(tensors)):  # which ignores what is neither tensor nor operation
         return tf.timestamp()

@@ -5,8 +5,8 @@ something else, so a task of a cluster calls ``check_versions`` before it joins.
 uses nothing of this module.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from labkit.errors import InputError
 __all__ = [
     "CHECKED_WITH",
     "check_versions",
+    "hold_attempts",
     "local_cpu_replicas",
     "remote_step_error",
     "wait_for_remote_value",
@@ -106,3 +107,26 @@ def worker_of(result: Any) -> str:
     """Return the worker that computed a ``RemoteValue``, such as ``worker:1``."""
     spec = tf.DeviceSpec.from_string(result._values[0].backing_device)
     return f"{spec.job}:{spec.task}"
+
+
+def hold_attempts(coordinator: Any, attempt: Callable[[], AbstractContextManager[None]]) -> None:
+    """Let a ``ClusterCoordinator`` run every attempt of its scheduled steps within ``attempt()``.
+
+    The context is entered in the thread that serves the worker, before the step starts on it, and left after
+    the step has ended or failed. A step whose worker is lost is attempted again. TensorFlow takes compiled
+    functions only, which leaves no place for a wait.
+    """
+    queue = coordinator._cluster.closure_queue
+    put = queue.put
+
+    def put_held(closure: Any, tag: Any = None) -> None:
+        execute_on = closure.execute_on
+
+        def held(worker: Any) -> None:
+            with attempt():
+                execute_on(worker)
+
+        closure.execute_on = held
+        put(closure, tag)
+
+    queue.put = put_held

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from labkit.errors import InputError
-from labkit.models.layer_factory import LayerFactory
+from labkit.models.layer_factory import LayerFactory, placed
 
 __all__ = ["bare_application", "keras_application", "stage_name"]
 
@@ -59,7 +59,7 @@ def keras_application(
     outputs = []
 
     def call(layer: keras.Layer, *tensors: keras.KerasTensor, mask: Any = None) -> keras.KerasTensor:
-        outputs.append(layer(*tensors))
+        outputs.append(placed(layer, layer.name.replace("_", "/", 1))(*tensors))
         return outputs[-1]
 
     # The clone itself is not used: as a model within a model it would hide its layers. The tensors made on

@@ -1,17 +1,42 @@
 """Make layers whose layout, precision, normalization and seed an architecture need not know."""
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.ops.numpy import Pad  # the operation of ``keras.ops.pad``, which takes no name
 
 from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
 from labkit.models.whitening import Whitening
 
-__all__ = ["LayerFactory"]
+__all__ = ["LayerFactory", "placed"]
+
+
+def placed(layer: Any, scope: str) -> Any:
+    """Return ``layer``, whose nodes from now on stand in a scope of the graph, for TensorBoard.
+
+    Weights and the layer itself keep their names.
+
+    Args:
+        layer: a layer, or another ``keras.Operation``, of a network.
+        scope: below the network's own, such as ``stage2/block1/conv2``.
+    """
+    call = layer.call
+
+    @functools.wraps(call)
+    def call_in_scope(*arguments: Any, **options: Any) -> Any:
+        network = tf.get_current_name_scope()
+        if isinstance(layer, keras.Layer):  # which Keras has given a scope of its own
+            network = network.rpartition("/")[0]
+        with tf.name_scope(f"{network}/{scope}/".removeprefix("/")):  # a final slash: not made unique
+            return call(*arguments, **options)
+
+    layer.call = call_in_scope
+    return layer
 
 
 class LayerFactory:
@@ -58,7 +83,8 @@ class LayerFactory:
         """Name the layers made within the block ``<scope>_conv1``, ``<scope>_norm1`` and so on.
 
         ``scope`` must begin with the stage, for example ``stage2`` or ``stage2_block1``: freezing finds the
-        layers of a stage by it (``labkit.models.stages``).
+        layers of a stage by it (``labkit.models.stages``). TensorBoard shows all layers made within the block
+        in one box of the graph, here ``stage2/block1``.
         """
         outer, self._scope = self._scope, scope
         try:
@@ -71,6 +97,17 @@ class LayerFactory:
         stem = kind if self._scope is None else f"{self._scope}_{kind}"
         self._names[stem] += 1
         return f"{stem}{self._names[stem]}"
+
+    def _apply(self, layer: keras.Operation, inputs: Any) -> Any:
+        """Return the outputs of a new layer, which is placed in the current scope."""
+        return self._place(layer)(inputs)
+
+    def _place(self, layer: Any) -> Any:
+        """Return ``layer``, placed in the current scope."""
+        if self._scope is None:
+            return layer
+        name = layer.name.removeprefix(f"{self._scope}_")
+        return placed(layer, f"{self._scope.replace('_', '/')}/{name}")
 
     def next_seed(self) -> int:
         """Return the seed of the next layer with random initial weights."""
@@ -98,7 +135,7 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("conv"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def biased_conv(self, x, filters: int, kernel_size: int, *, stddev: float, bias: float):
         """Convolution with initial bias ``bias`` and normal initial weights, truncated at 2 ``stddev``."""
@@ -112,7 +149,7 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("conv"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
         """Dense layer on [batch, features].
@@ -131,7 +168,7 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("dense"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def whitening(self, x):
         """Convolution with a trained bias and a frozen 2x2 kernel that whitens patches of the images."""
@@ -143,11 +180,11 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("whitening"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def norm(self, x, *, scale: bool = True):
         """Batch normalization; ``scale``: whether gamma is trained."""
-        return self.norm_layer(name=self._name("norm"), scale=scale)(x)
+        return self._apply(self.norm_layer(name=self._name("norm"), scale=scale), x)
 
     def norm_layer(
         self,
@@ -169,11 +206,14 @@ class LayerFactory:
 
     def relu(self, x):
         """Rectified linear unit."""
-        return keras.layers.ReLU(dtype=self.dtype, name=self._name("relu"))(x)
+        return self._apply(keras.layers.ReLU(dtype=self.dtype, name=self._name("relu")), x)
+
+    def _activation(self, name: str, x):
+        return self._apply(keras.layers.Activation(name, dtype=self.dtype, name=self._name(name)), x)
 
     def sigmoid(self, x):
         """Logistic function."""
-        return keras.layers.Activation("sigmoid", dtype=self.dtype, name=self._name("sigmoid"))(x)
+        return self._activation("sigmoid", x)
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
         """Local response normalization; see ``LocalResponseNormalization``."""
@@ -186,15 +226,15 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("local_response_norm"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def gelu(self, x):
         """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
-        return keras.layers.Activation("gelu", dtype=self.dtype, name=self._name("gelu"))(x)
+        return self._activation("gelu", x)
 
     def silu(self, x):
         """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
-        return keras.layers.Activation("silu", dtype=self.dtype, name=self._name("silu"))(x)
+        return self._activation("silu", x)
 
     def norm_relu(self, x):
         """Batch normalization, then rectified linear unit."""
@@ -202,7 +242,7 @@ class LayerFactory:
 
     def add(self, x, y):
         """Sum of two tensors of the same shape."""
-        return keras.layers.Add(dtype=self.dtype, name=self._name("add"))([x, y])
+        return self._apply(keras.layers.Add(dtype=self.dtype, name=self._name("add")), [x, y])
 
     def average_pool(self, x, size: int):
         """Average over ``size`` x ``size`` windows that don't overlap; those at the border may be smaller."""
@@ -213,7 +253,7 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("average_pool"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def max_pool(self, x, size: int, stride: int | None = None, *, padding: str = "valid"):
         """Maximum over ``size`` x ``size`` windows.
@@ -232,14 +272,14 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("max_pool"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def global_max(self, x):
         """Maximum over height and width: [batch, channels]."""
         layer = keras.layers.GlobalMaxPooling2D(
             data_format=self.data_format, dtype=self.dtype, name=self._name("global_max")
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def pad_channels(self, x, channels: int):
         """Add zero channels on both sides, up to ``channels`` in total."""
@@ -248,7 +288,7 @@ class LayerFactory:
         padding = [[0, 0], [0, 0], [0, 0], channel_padding]
         if self.data_format == "channels_first":
             padding = [[0, 0], channel_padding, [0, 0], [0, 0]]
-        return Pad(padding, name=self._name("pad"))(x)
+        return self._apply(Pad(padding, name=self._name("pad")), x)
 
     def global_average(self, x, *, data_format: str | None = None):
         """Average over height and width: [batch, channels]; ``data_format``: None is the factory's."""
@@ -257,21 +297,23 @@ class LayerFactory:
             dtype=self.dtype,
             name=self._name("global_average"),
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def flatten(self, x):
         """Flatten to [batch, height * width * channels], with the same order of features in both layouts."""
         layer = keras.layers.Flatten(
             data_format=self.data_format, dtype=self.dtype, name=self._name("flatten")
         )
-        return layer(x)
+        return self._apply(layer, x)
 
     def scale_channels(self, x, factors):
         """Multiply each channel of ``x`` by its factor; ``factors``: [batch, channels]."""
         channels = self.channels(x)
         shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
-        factors = keras.layers.Reshape(shape, dtype=self.dtype, name=self._name("reshape"))(factors)
-        return keras.layers.Multiply(dtype=self.dtype, name=self._name("multiply"))([x, factors])
+        factors = self._apply(
+            keras.layers.Reshape(shape, dtype=self.dtype, name=self._name("reshape")), factors
+        )
+        return self._apply(keras.layers.Multiply(dtype=self.dtype, name=self._name("multiply")), [x, factors])
 
     def logits(
         self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
@@ -295,6 +337,7 @@ class LayerFactory:
         layer = keras.layers.Dense(
             num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
         )
+        logits = self._apply(layer, x)
         if scale == 1.0:
-            return layer(x)
-        return keras.layers.Rescaling(scale, dtype=dtype, name="scaled_logits")(layer(x))
+            return logits
+        return self._apply(keras.layers.Rescaling(scale, dtype=dtype, name="scaled_logits"), logits)

@@ -94,8 +94,10 @@ def prepare(parameters: Parameters) -> Prepared:
     # In a notebook TensorFlow logs every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     devices = None if cluster is None else _devices_of_cluster(config, cluster)
+    # A cluster's own options have been checked with its devices.
+    alone = config if cluster is None else config.replace({"max_staleness": None, "slow_worker": None})
     plan = plan_run(
-        config,
+        alone,
         overwrite=parameters.overwrite,
         has_run=cluster is None,
         uses_devices=cluster is None,

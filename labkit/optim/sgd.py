@@ -43,6 +43,7 @@ class SGD(tf.Module):
         super().__init__(name="sgd")
         self._config = config
         self._variables = [variable.value for variable in model.trainable_variables]
+        self._paths = [variable.path for variable in model.trainable_variables]
         kernels = muon_kernels(model) if config.optimizer == "muon" else []
         by_muon = {id(kernel) for kernel in kernels}
         self._by_muon = [id(variable) in by_muon for variable in model.trainable_variables]
@@ -82,17 +83,18 @@ class SGD(tf.Module):
             indices: which of the model's trainable variables to update; None updates all. Other variables and
                 their velocities do not change.
         """
-        scale = self._clip_factor(strategy, gradients)
         indices = range(len(self._variables)) if indices is None else indices
-        return [
-            strategy.extended.update(
-                self._variables[index],
-                self._update,
-                args=(self.velocities[index], gradient, learning_rate, scale, index),
-                group=False,
-            )
-            for index, gradient in zip(indices, gradients, strict=True)
-        ]
+        with tf.name_scope("optimizer"):
+            scale = self._clip_factor(strategy, gradients)
+            return [
+                strategy.extended.update(
+                    self._variables[index],
+                    self._update,
+                    args=(self.velocities[index], gradient, learning_rate, scale, index),
+                    group=False,
+                )
+                for index, gradient in zip(indices, gradients, strict=True)
+            ]
 
     def _clip_factor(self, strategy, gradients) -> tf.Tensor | None:
         """Return the factor that clips the gradients' norm (Pascanu et al., 2013); None without clipping."""
@@ -104,6 +106,10 @@ class SGD(tf.Module):
         )
 
     def _update(self, variable, velocity, gradient, learning_rate, scale, index: int):
+        with tf.name_scope(self._paths[index]):
+            return self._step(variable, velocity, gradient, learning_rate, scale, index)
+
+    def _step(self, variable, velocity, gradient, learning_rate, scale, index: int):
         decay, factor = self._decay[index], self._factors[index]
         learning_rate = tf.cast(learning_rate, variable.dtype)
         if scale is not None:

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labkit.plots.style import GREY, OKABE_ITO, new_figure, styled
 
@@ -11,64 +10,85 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from labkit.analysis.replicas import ReplicaComparison
+    from labkit.analysis.replicas import LayoutLosses, ReplicaComparison
 
 __all__ = ["replica_curves"]
 
+MARKERS = "osD^vPX"  # so that layouts can be told apart where their curves coincide, and without colours
 
-def replica_curves(*comparisons: "ReplicaComparison", bound: float = 1e-5) -> "Figure":
+
+def replica_curves(comparison: "ReplicaComparison") -> "Figure":
     """Draw the losses of one training on several layouts, and below them their differences.
 
-    The differences have a logarithmic scale, on which a difference of 0 is drawn at the lower edge.
+    Synchronized batch normalization and each replica's own statistics have a column each. The differences
+    have a logarithmic scale, on which a difference of 0 is drawn at the lower edge. The tolerance is a dotted
+    line.
 
     Args:
-        comparisons: of ``labkit.analysis.replicas.compare_replicas``; each gets a column.
-        bound: a difference in nats, marked by a dotted line.
-
-    Raises ValueError if no comparison is given.
+        comparison: of ``labkit.compare_replicas``.
     """
-    if not comparisons:
-        raise ValueError("no comparison to draw; give at least one")
-    differences = [values for comparison in comparisons for values in comparison.differences.values()]
-    found = np.concatenate([[bound], *differences])
+    parts = comparison.parts
+    tolerance = parts[0].tolerance
+    differences = [values for part in parts for values in part.differences.values()]
+    found = np.concatenate([[tolerance], *differences])
     floor = 10 ** np.floor(np.log10(found[found > 0].min()) - 0.5)
     with styled():
         alt = (
             "Loss over steps on each layout of devices and processes, and the difference to the first layout"
         )
-        figure = new_figure(max(6.0, 5.2 * len(comparisons)), 5.4, alt)
-        axes = figure.subplots(2, len(comparisons), squeeze=False, sharex="col", sharey="row")
-        for (upper, lower), comparison in zip(axes.T, comparisons, strict=True):
-            _draw_losses(upper, comparison)
-            _draw_differences(lower, comparison, floor, bound)
-        axes[0, 0].set_ylabel("cross-entropy (nats)")
-        axes[1, 0].set_ylabel("difference (nats)")
+        figure = new_figure(max(6.0, 4.8 * len(parts)), 5.6, alt)
+        axes = figure.subplots(2, len(parts), squeeze=False, sharex=True, sharey="row")
+        for (upper, lower), part in zip(axes.T, parts, strict=True):
+            _draw_losses(upper, part)
+            _draw_differences(lower, part, floor)
+        axes[0, 0].set_ylabel("loss (nats)")
+        axes[1, 0].set_ylabel(f"difference to {parts[0].reference} (nats)")
         axes[1, 0].set_ylim(bottom=floor)
+        handles, names = axes[0, 0].get_legend_handles_labels()
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)))
+        for line in legend.get_lines():
+            line.set_linewidth(1.6)
+        figure.suptitle(comparison.title, x=0.01, ha="left", fontsize=9, color="#374151")
     return figure
 
 
-def _steps(losses: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.arange(1, len(losses) + 1)
+def _draw_losses(axis: "Axes", part: "LayoutLosses") -> None:
+    for number, (name, losses) in enumerate(part.losses.items()):
+        _draw(axis, number, name, losses, later=len(part.losses) - 1 - number)
+    axis.set_title(part.title)
 
 
-def _draw_losses(axis: "Axes", comparison: "ReplicaComparison") -> None:
-    for number, (name, losses) in enumerate(comparison.losses.items()):
-        # The curves nearly coincide. Earlier ones are drawn wider, so that none hides another.
-        width = 1.2 + 1.4 * (len(comparison.losses) - 1 - number)
-        color = OKABE_ITO[number % len(OKABE_ITO)]
-        axis.plot(_steps(losses), losses, color=color, linewidth=width, label=name)
-    axis.set_title(comparison.title.replace(", batch statistics", ",\nbatch statistics"))
-    axis.grid(axis="y")
-    axis.set_axisbelow(True)
-    axis.legend(loc="upper right", frameon=True, framealpha=0.85, edgecolor="none")
+def _draw_differences(axis: "Axes", part: "LayoutLosses", floor: float) -> None:
+    for number, (name, values) in enumerate(part.differences.items(), 1):
+        _draw(axis, number, name, np.maximum(values, floor), later=len(part.differences) - number)
+    axis.axhline(part.tolerance, color=GREY, linestyle=":", linewidth=1.2)
+    axis.annotate(
+        f"tolerance {part.tolerance:g}",
+        (1, part.tolerance),
+        xycoords=axis.get_yaxis_transform(),
+        ha="right",
+        va="bottom",
+        color=GREY,
+        fontsize=8,
+    )
+    axis.set(yscale="log", xlabel="step")
 
 
-def _draw_differences(axis: "Axes", comparison: "ReplicaComparison", floor: float, bound: float) -> None:
-    for number, (name, values) in enumerate(comparison.differences.items(), 1):
-        color = OKABE_ITO[number % len(OKABE_ITO)]
-        axis.plot(_steps(values), np.maximum(values, floor), ".-", color=color, linewidth=1, label=name)
-    axis.axhline(bound, color=GREY, linestyle=":", linewidth=1)
-    axis.annotate(f"{bound:g}", (1, bound), xycoords=axis.get_yaxis_transform(), ha="right", va="bottom")
-    axis.set(yscale="log", xlabel="step", title=f"|loss − loss of {comparison.reference}|")
+def _draw(axis: "Axes", number: int, name: str, values: np.ndarray, *, later: int) -> None:
+    """Draw one layout's curve, wider if more of them come ``later``: where they coincide, each is seen."""
+    steps = np.arange(1, len(values) + 1)
+    axis.plot(
+        steps,
+        values,
+        color=OKABE_ITO[number % len(OKABE_ITO)],
+        linewidth=1.0 + later,
+        marker=MARKERS[number % len(MARKERS)],
+        # At other steps on each curve, so that no marker hides another.
+        markevery=(number * 2, max(1, len(values) // 6)),
+        markersize=4.5,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        label=name,
+    )
     axis.grid(axis="y")
     axis.set_axisbelow(True)

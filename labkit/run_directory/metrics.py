@@ -24,6 +24,7 @@ __all__ = [
     "append_evaluation",
     "evaluations_path",
     "evaluations_that_count",
+    "is_superseded",
     "last_evaluations",
     "metrics_in_words",
     "selection_metric",
@@ -239,16 +240,22 @@ def evaluations_that_count(
     As in ``metrics.jsonl``, a resume point at step s makes earlier rows of later steps invalid. Here a row
     is earlier if its checkpoint was read (``wall_time``) before the time of the resume point.
     """
+    points = list(resume_points)
     kept: dict[tuple[str, float], dict[str, Any]] = {}
     for row in rows:
         wall_time = row.get("wall_time")
         read = wall_time if isinstance(wall_time, int | float) else math.inf
-        if not any(
-            _step_of(row) > resume_point.step and read < resume_point.wall_time
-            for resume_point in resume_points
-        ):
+        if not is_superseded(_step_of(row), read, points):
             kept.setdefault(_split_and_step(row), row)
     return list(kept.values())
+
+
+def is_superseded(step: float, wall_time: float, resume_points: Iterable[ResumePoint]) -> bool:
+    """Return whether the run was resumed from before ``step`` later than ``wall_time``.
+
+    A row of that step and time, in a file beside ``metrics.jsonl``, then no longer counts.
+    """
+    return any(step > point.step and wall_time < point.wall_time for point in resume_points)
 
 
 def with_evaluations(reader: MetricsReader) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ The dashboard and the notebook read these files. Standard library only.
 
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ class _Window:
     waited: float = 0.0
     exchanged: float = 0.0
     worked: float = 0.0
+    bytes_sent: float = 0.0
+    bytes_received: float = 0.0
+    staleness: Counter[int] = field(default_factory=Counter)
     last_step: int = 0
     is_fed: bool = False  # others hand out its batches
 
@@ -48,7 +52,16 @@ class WorkerMetrics:
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(
-        self, worker: str, step: int, *, waited: float | None, worked: float, exchanged: float
+        self,
+        worker: str,
+        step: int,
+        *,
+        waited: float | None,
+        worked: float,
+        exchanged: float,
+        bytes_sent: float = 0.0,
+        bytes_received: float = 0.0,
+        staleness: int | None = None,
     ) -> float | None:
         """Count a step of ``worker``.
 
@@ -60,6 +73,8 @@ class WorkerMetrics:
             worked: seconds of the step.
             exchanged: seconds of communication within the step. NaN if it isn't measured: it then counts
                 as computing.
+            bytes_sent, bytes_received: between the worker and other processes in the step.
+            staleness: of the update; None in synchronous training.
 
         Returns the worker's examples per second if a row was written, else None.
         """
@@ -75,6 +90,10 @@ class WorkerMetrics:
             window.waited += waited
         window.worked += worked
         window.exchanged += exchanged
+        window.bytes_sent += bytes_sent
+        window.bytes_received += bytes_received
+        if staleness is not None:
+            window.staleness[staleness] += 1
         window.last_step = step
         if time.perf_counter() - window.since < SECONDS_BETWEEN_ROWS:
             return None
@@ -100,8 +119,16 @@ class WorkerMetrics:
             "communication_fraction": communication,
             "input_wait_fraction": waiting,
             "other_fraction": rest - waiting,
+            # A synchronous worker waits within its step for the slowest one, an asynchronous one for nobody.
+            "own_seconds_per_step": (window.worked - (0.0 if window.is_fed else window.exchanged))
+            / window.steps,
+            "bytes_sent_per_step": window.bytes_sent / window.steps,
+            "bytes_received_per_step": window.bytes_received / window.steps,
             "wall_time": time.time(),
         }
+        if window.staleness:
+            counts = sorted(window.staleness.items())
+            row["staleness_counts"] = {str(staleness): count for staleness, count in counts}
         self._writer(worker).append([row])
         self._windows[worker] = _Window()
         return rate

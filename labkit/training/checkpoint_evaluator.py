@@ -9,11 +9,11 @@ from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, append_evaluation
+from labkit.tensorboard.events import EventWriter
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions
 from labkit.training.plan import RunPlan
 from labkit.training.session import make_session
-from labkit.training.telemetry import EventWriter
 
 __all__ = ["CheckpointEvaluator", "check_same_data", "evaluate_checkpoint"]
 

@@ -78,13 +78,14 @@ def check_layout(
 
 
 def refuse_cluster(config: Config) -> None:
-    """Raise InputError if the environment or the flags make this process a task of a cluster."""
+    """Raise InputError if this process is a task of a cluster, or ``config`` asks for what only one has."""
     task = find_task(config.distribution, os.environ)
     if task is not None:
         raise InputError(
             f"this process is {task.name} of a cluster, but trains alone here; unset TF_CONFIG and leave out "
             "--worker-hosts and --ps-hosts, or start each task with labkit train"
         )
+    _check_cluster_options(config, workers=0, asynchronous=False)
 
 
 def check_cluster(config: Config, task: ClusterTask) -> None:
@@ -97,7 +98,8 @@ def check_cluster(config: Config, task: ClusterTask) -> None:
             "code on it: see docs/clusters.md)"
         )
     asynchronous = task.asynchronous_by_default and not config.distribution.sync
-    check_together(config, num_workers=1 if asynchronous else task.num_workers, asynchronous=asynchronous)
+    num_workers = task.count("worker") if asynchronous else task.num_workers
+    check_together(config, num_workers=num_workers, asynchronous=asynchronous)
 
 
 def check_together(
@@ -107,15 +109,42 @@ def check_together(
 
     Args:
         config: of the training.
-        num_workers: processes that train synchronously; of no effect on asynchronous training.
+        num_workers: processes that train.
         asynchronous: whether there are parameter servers.
         num_local_replicas: of each process; None: those that ``--num-gpus`` names, or one.
     """
+    if config.distribution.debugger_dump:
+        raise InputError(
+            "--debugger-dump is for a single process, and this one is a task of a cluster; leave it out"
+        )
+    _check_cluster_options(config, workers=num_workers, asynchronous=asynchronous)
     local = max(1, config.distribution.num_gpus or 1) if num_local_replicas is None else num_local_replicas
     if asynchronous:
         _check_asynchronous(config)
         local = num_workers = 1
     check_layout(config, num_local_replicas=local, num_workers=num_workers, asynchronous=asynchronous)
+
+
+def _check_cluster_options(config: Config, *, workers: int, asynchronous: bool) -> None:
+    """Raise InputError for an option that needs another cluster. ``workers``: 0 without a cluster."""
+    distribution = config.distribution
+    if distribution.max_staleness is not None and not asynchronous:
+        raise InputError(
+            f"--max-staleness is {distribution.max_staleness}, but only updates through parameter servers "
+            "are stale; leave it out, or train with them: labkit cluster local --workers 2 --ps 1 -- train …"
+        )
+    if distribution.slow is None or distribution.slow[0] < workers:
+        return
+    if not workers:
+        raise InputError(
+            f"--slow-worker is {distribution.slow_worker!r}, but this is one process; leave it out, or train "
+            "with several: labkit cluster local --workers 2 -- train …"
+        )
+    names = "worker:0" if workers == 1 else f"worker:0 to worker:{workers - 1}"
+    raise InputError(
+        f"--slow-worker is {distribution.slow_worker!r}, but there is no worker:{distribution.slow[0]}; "
+        f"allowed: {names}"
+    )
 
 
 def _check_asynchronous(config: Config) -> None:

@@ -12,10 +12,10 @@ from labkit.callbacks.callback import Callback
 from labkit.callbacks.training import Training
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.training.telemetry import Pace
 
 if TYPE_CHECKING:
     from labkit.training.session import Session
+    from labkit.training.telemetry import Pace
 
 __all__ = ["Console", "Progress", "format_duration", "lines_at_start", "news_of_compiling", "step_line"]
 
@@ -108,7 +108,7 @@ class Console:
 class Progress(Callback):
     """Prints a line every ``every_steps`` steps and moves the progress bar."""
 
-    def __init__(self, console: Console, pace: Pace, every_steps: int) -> None:
+    def __init__(self, console: Console, pace: "Pace", every_steps: int) -> None:
         self._console, self._pace, self._every_steps = console, pace, every_steps
 
     def on_start(self, training: Training) -> None:

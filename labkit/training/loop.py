@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from labkit.callbacks.agreement import Agreement
 from labkit.callbacks.calls import Calls
 from labkit.callbacks.own import own_callbacks
-from labkit.callbacks.training import Requests, Training
+from labkit.callbacks.training import Training
 from labkit.config.triggers import Triggers
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
@@ -18,6 +19,7 @@ from labkit.distributed.step_result import StepResult
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
+from labkit.run_directory.stragglers import Stragglers
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, Progress, lines_at_start, news_of_compiling
@@ -48,6 +50,7 @@ class TrainLoop:
         self.session, self.run, self.store, self.console = session, run, store, console
         self.membership = membership
         self.writes = membership is None or membership.task.is_chief
+        self.stragglers = Stragglers(membership.folder) if membership and self.writes else None
         self.config, self.manifest, self.devices = session.config, session.manifest, session.devices
         self.total_steps = self.config.run.train_steps
         self.step = 0  # completed steps of the run
@@ -55,8 +58,6 @@ class TrainLoop:
         self.best_accuracy: float | None = None
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
-        self.wanted = Requests()  # by callbacks, agreed upon by all workers
-        self.callback_failed = False
         self.stopped_by = ""
         self.pace = Pace(self.config.data.train_batch_size)
         validates = bool(self.manifest.splits.get("validation"))
@@ -107,11 +108,10 @@ class TrainLoop:
             # From here on this thread may block in a collective, so another thread reports a loss.
             self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
         self.engine.agree(self.step, "the step of the newest checkpoint")
-        # Where no worker has callbacks, none waits for the others' after each step.
-        self.shares_requests = bool(self.engine.any_worker(int(self.calls.can_ask)))
+        self.agreement = Agreement(self.calls, self.engine.any_worker)
         self._announce(resumed)
         self.calls.on_start()
-        self._agree_on_requests()
+        self.agreement.update()
         failure = self._train_steps()
         if not failure and self.step < self.total_steps and not self.stopped_by:
             failure = self._save()
@@ -144,6 +144,7 @@ class TrainLoop:
                 stopping=self._is_asked_to_stop,
                 stuck=self.membership.silent_workers,
                 patience=2 * self.config.distribution.peer_timeout_seconds,
+                max_staleness=self.config.distribution.max_staleness,
             )
         return SynchronousEngine(
             session,
@@ -172,11 +173,11 @@ class TrainLoop:
         self.workers = self._worker_metrics()
         try:
             while self.step < self.total_steps and not self.stopped_by:
-                pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self._is_asked()
+                pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self.agreement.pending
                 if pausing and self.engine.is_idle():
                     if self.engine.stop_is_agreed():
                         return None
-                    failure = self._pause_for(self._serve_requests if self._is_asked() else self._save)
+                    failure = self._pause_for(self._serve_requests if self.agreement.pending else self._save)
                 else:
                     self._announce_compiling()
                     self.calls.before_step(self.step + 1)
@@ -184,15 +185,15 @@ class TrainLoop:
                     if not math.isfinite(row["loss"]):
                         lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
                         return self.calls.failure or lost
-                    self._agree_on_requests()
+                    self.agreement.update()
                     failure = self._after_step(row)
                 if failure:
                     return failure
         finally:
             if self.workers:
                 self.workers.close()
-        self._agree_on_requests()
-        return self._callbacks_failure() if self.callback_failed else None
+        self.agreement.update()
+        return self._callbacks_failure() if self.agreement.failed else None
 
     def _pause_for(self, work: Callable[[], str | None]) -> str | None:
         """Call ``work``, leaving it out of the workers' step times. Returns what ``work`` returns."""
@@ -245,6 +246,8 @@ class TrainLoop:
             "communication_fraction": result.exchanged / max(seconds, result.worker_seconds),
             "wall_time": time.time(),
         }
+        if result.staleness is not None:
+            row["staleness"] = float(result.staleness)
         self.pace.add(seconds, result.waited)
         self.calls.training.observation = result.observation
         row |= self.calls.after_step(row)
@@ -257,8 +260,14 @@ class TrainLoop:
                 waited=None if self.devices.asynchronous_workers else result.waited,
                 worked=result.worker_seconds,
                 exchanged=result.exchanged,
+                bytes_sent=result.bytes_sent,
+                bytes_received=result.bytes_received,
+                staleness=result.staleness,
             )
             self.membership.tell(result.step, rate_of_worker)
+            if rate_of_worker is not None and self.stragglers:  # about once a second
+                for line in self.stragglers.news():
+                    self.console.line(line)
         if not self.devices.asynchronous_workers:  # between two asynchronous steps, it is already counted
             self.pace.add_overhead(time.perf_counter() - started)
         return row
@@ -273,32 +282,11 @@ class TrainLoop:
 
     # ---- what callbacks ask for --------------------------------------------------------------------
 
-    def _agree_on_requests(self) -> None:
-        """Take the callbacks' requests and failures, so that all workers serve them after the same step."""
-        asked = self.calls.training.requests
-        self.calls.training.requests = Requests()
-        flags = [bool(asked.stop), asked.validation, asked.checkpoint, bool(self.calls.failure)]
-        if self.shares_requests:
-            together = self.engine.any_worker(sum(flag << bit for bit, flag in enumerate(flags)))
-            flags = [bool(together >> bit & 1) for bit in range(len(flags))]
-        stop, validation, checkpoint, failed = flags
-        wanted = self.wanted
-        if stop:
-            wanted.stop = wanted.stop or asked.stop or "a callback of the chief asked for it"
-        wanted.validation, wanted.checkpoint = (
-            wanted.validation or validation,
-            wanted.checkpoint or checkpoint,
-        )
-        self.callback_failed = self.callback_failed or failed
-
-    def _is_asked(self) -> bool:
-        return self.wanted != Requests() or self.callback_failed
-
     def _serve_requests(self) -> str | None:
         """Do what callbacks asked for, while no step is under way. Returns what went wrong, or None."""
-        if self.callback_failed:
+        if self.agreement.failed:
             return self._callbacks_failure()
-        wanted, self.wanted = self.wanted, Requests()
+        wanted = self.agreement.taken()
         self.stopped_by = wanted.stop
         validates = wanted.validation or (bool(wanted.stop) and self.triggers.validates)
         validates = validates and self.validated_step != self.step
@@ -306,8 +294,8 @@ class TrainLoop:
 
     def _callbacks_failure(self) -> str:
         """Save, so that no step is lost by the failure, and return it."""
-        not_saved = self._save()
-        return self.calls.failure or not_saved or "a callback of the chief failed"
+        self._save()
+        return self.agreement.failure
 
     # ---- validation, checkpoints, the end ----------------------------------------------------------
 
@@ -319,7 +307,7 @@ class TrainLoop:
         """Evaluate the validation split. Returns whether the result is the best so far."""
         evaluation, _ = self.evaluator.evaluate("validation", self.step, self.calls.after_validation)
         self.validated_step = self.step
-        self._agree_on_requests()
+        self.agreement.update()
         best, found = self.best_accuracy, selection_metric(evaluation.metrics)
         if best is not None and found <= best:
             return False

@@ -4,7 +4,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.pipeline import Distortion, eval_dataset, train_dataset
 from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.devices import Devices, choose_data_format, make_strategy
-from labkit.distributed.exchange import ExchangeTimer
+from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
 from labkit.distributed.packing import read_packed
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
@@ -35,6 +35,7 @@ from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, discard
+from labkit.tensorboard.debugger import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
 from labkit.training.environment import describe_environment
@@ -74,7 +75,9 @@ def train(plan: RunPlan) -> TrainResult:
     with _held(plan.run), stop_on_signals() as stop:
         if plan.overwrite:
             discard(plan.run)
-        return train_session(session, transfer, stop)
+        dumped = debugger_dump(plan.run) if plan.config.distribution.debugger_dump else nullcontext()
+        with dumped:
+            return train_session(session, transfer, stop)
 
 
 @contextmanager
@@ -245,6 +248,12 @@ class Session:
         """Return the image side, in pixels, in step ``step_index``; None means that images aren't resized."""
         return self.config.data.image_size_at(step_index, self.config.run.train_steps)
 
+    def all_reduce_bytes_at(self, step_index: int) -> float:
+        """Return the bytes that each worker of a synchronous cluster sends and receives in a step."""
+        if self.devices.num_workers == 1:
+            return 0.0
+        return all_reduce_bytes(self.model, self.freezing.at(step_index), self.devices.num_replicas)
+
     @property
     def train_step(self) -> Any:
         """The compiled first step, not inspected. It serves all others unless layers thaw or images grow."""
@@ -388,6 +397,7 @@ def _compiled_step(
     common["observer"] = observer
     if devices.asynchronous_workers:
         common["standardize"] = functools.partial(standardize, manifest=plan.manifest)
+        common["slow_worker"] = config.distribution.slow
         asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
         return tf.function(asynchronous, reduce_retracing=True)
     common["xla"] = config.distribution.xla and not inspected

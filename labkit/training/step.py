@@ -12,6 +12,7 @@ import tensorflow as tf
 from labkit.distributed.exchange import sum_over_replicas, update_moving_averages
 from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
+from labkit.distributed.slow_worker import SlowWorker
 from labkit.distributed.step_result import StepResult
 from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.folding import folded_normalization
@@ -64,7 +65,8 @@ def make_train_step(
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
             metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
-        return metrics, tape.gradient(metrics[0], weights), statistics
+        with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
+            return metrics, tape.gradient(metrics[0], weights), statistics
 
     def reduce_and_update(strategy, gradients, statistics, activations, learning_rate):
         gradients = reduce(strategy, gradients, weights)
@@ -132,6 +134,7 @@ class SynchronousEngine:
         self._step, self._stopping, self._name = step, stopping, name
         self._alone = session.devices.num_workers == 1
         self._all_stop = False
+        self._slow_worker = SlowWorker(session.config.distribution.slowness_of(name))
 
     def next_step(self, *, start_more: bool = True) -> StepResult:
         """Run one step. ``start_more`` is ignored: only the asynchronous engine uses it."""
@@ -149,6 +152,9 @@ class SynchronousEngine:
         metrics, exchanged, *observed = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0
+        exchanged = float(exchanged)
+        self._slow_worker.wait(train_step, time.perf_counter() - started - waited - exchanged)
+        exchanged_bytes = self._session.all_reduce_bytes_at(self._step)
         observation = self._session.observation(self._step, *observed) if observed else None
         self._step += 1
         seconds = time.perf_counter() - started
@@ -158,9 +164,11 @@ class SynchronousEngine:
             learning_rate=learning_rate,
             seconds=seconds,
             waited=waited,
-            exchanged=float(exchanged),
+            exchanged=exchanged,
             worker=self._name,
             worker_seconds=seconds - waited,
+            bytes_sent=exchanged_bytes,
+            bytes_received=exchanged_bytes,
             observation=observation,
         )
 

@@ -4,50 +4,18 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
+from labkit.config.recorded import recorded_config
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.tensorboard.events import EventWriter
 
-__all__ = ["EventWriter", "Pace", "SilentTelemetry", "Telemetry", "recorded_evaluations"]
+__all__ = ["Pace", "SilentTelemetry", "Telemetry", "recorded_evaluations"]
 
 SECONDS_BETWEEN_STATUSES = 0.5
 SECONDS_TO_START = 300.0  # a first step may compile for minutes
-
-
-class EventWriter:
-    """Writes scalars as TensorBoard events; TensorBoard's own thread writes the file.
-
-    Each metrics row becomes one event. This costs as much per row as ``tf.summary.scalar`` does per value
-    (``benchmarks/telemetry.py``).
-    """
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        self._writer = EventFileWriter(str(folder), flush_secs=5)
-        # Makes TensorBoard drop an earlier process's events from this step on.
-        start = SessionLog(status=SessionLog.START)
-        self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
-
-    def scalars(self, row: Mapping[str, Any]) -> None:
-        """Write every float of a metrics row as ``<split>/<name>``."""
-        values = [
-            Summary.Value(tag=f"{row['split']}/{name}", simple_value=value)
-            for name, value in row.items()
-            if isinstance(value, float) and name not in ("wall_time", "epoch")
-        ]
-        self._writer.add_event(
-            Event(wall_time=row["wall_time"], step=row["step"], summary=Summary(value=values))
-        )
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def recorded_evaluations(run: RunDirectory) -> set[tuple[str, int]]:
@@ -118,7 +86,7 @@ class Telemetry:
     """Writes metrics, events and status of one session into its run directory.
 
     Args:
-        run: the run directory; it must exist.
+        run: the run directory; it must exist and hold the configuration.
         total_steps: number of steps in the whole run.
         first_step: steps completed before this session.
         resumed: whether there was an earlier session. Its rows after ``first_step`` then no longer count.
@@ -131,6 +99,7 @@ class Telemetry:
             self._metrics.mark_resume_point(first_step)
         self._evaluated = recorded_evaluations(run)
         self._events = EventWriter(run.events_path, first_step + 1)
+        self._events.configuration(recorded_config(run))
         self._status_written = 0.0
         self._lock = threading.Lock()
         now = time.time()
@@ -185,6 +154,8 @@ class Telemetry:
         """Write a new state at once."""
         ended = {} if state in ("starting", "running") else {"eta_seconds": None}
         self._write(state=state, message=message, **ended)
+        if state == "finished":
+            self._events.finished()
 
     def _write(self, **changed: Any) -> None:
         with self._lock:  # threads that report a slow callback or a lost worker write, too

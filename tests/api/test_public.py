@@ -10,7 +10,19 @@ import pytest
 import labkit
 from labkit.config import Config
 
-NAMES = ["Config", "InputError", "Run", "evaluate", "load_run", "prepare_data", "runs", "train"]
+NAMES = [
+    "Callback",
+    "Config",
+    "EarlyStopping",
+    "InputError",
+    "Run",
+    "compare_replicas",
+    "evaluate",
+    "load_run",
+    "prepare_data",
+    "runs",
+    "train",
+]
 
 
 def test_the_public_names_are_these() -> None:
@@ -58,6 +70,7 @@ def test_import_loads_neither_tensorflow_nor_numpy_and_takes_under_a_tenth_of_a_
         (lambda: labkit.load_run("nothing"), "no run at 'nothing'"),
         (lambda: labkit.Run("nothing"), "nothing is not a run directory"),
         (lambda: labkit.runs("nothing"), "'nothing' is not a directory"),
+        (lambda: labkit.compare_replicas(["3 replica"]), "--train-batch-size is 128 with 3 replicas"),
         (lambda: labkit.prepare_data("cifar"), "data set 'cifar' is unknown"),
         (
             lambda: labkit.prepare_data("shapes", train_examples=10),

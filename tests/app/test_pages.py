@@ -23,7 +23,7 @@ from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
-PAGES = ("live", "predictions", "compare", "configuration")
+PAGES = ("live", "layers", "predictions", "compare", "configuration")
 
 
 def open_main(**url: str) -> AppTest:

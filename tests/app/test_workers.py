@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.workers import MAX_ROWS, ClusterStore
+from app.cluster_store import MAX_ROWS, ClusterStore
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
@@ -142,15 +142,57 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     assert points(raw["y"]) == [90, 95, 99]
 
 
+def test_staleness_is_drawn_for_each_worker_of_an_asynchronous_run(make_run):
+    run = make_run(state="running")
+    append(run, "worker:0", 100.0, 100.0, staleness_counts={"0": 1, "2": 3})
+    append(run, "worker:1", 30.0, staleness_counts={"7": 5})
+    staleness = worker_figures(open_page("live", run))[-1]
+    assert staleness["layout"]["title"]["text"] == "Staleness of the updates"
+    bars = {trace["name"]: trace for trace in staleness["data"]}
+    assert (bars["worker:0"]["x"], bars["worker:1"]["x"]) == ([0, 2], [7])
+    assert bars["worker:0"]["customdata"] == [2, 6]
+    assert bars["worker:0"]["y"] == [0.25, 0.75]
+
+
+def test_a_synchronous_run_has_no_histogram_of_staleness(make_run):
+    run = make_run(state="running")
+    append(run, "worker:0", 100.0)
+    assert len(worker_figures(open_page("live", run))) == 2
+
+
+def test_a_straggler_is_named_until_it_is_as_fast_as_the_others(make_run):
+    run = make_run(state="running")
+    for number, seconds in enumerate((0.1, 0.1, 0.35)):
+        put_heartbeat(run, f"worker:{number}")
+        append(run, f"worker:{number}", 1.0, 1.0, own_seconds_per_step=seconds, steps=3)
+    at = open_page("live", run)
+    assert [warning.value for warning in at.warning] == [
+        "Straggler: worker:2 takes 0.350 s a step, 3.5 times as long as the others (median 0.100 s)."
+    ]
+    append(run, "worker:2", *[1.0] * 5, step=12, own_seconds_per_step=0.11, steps=3)
+    assert not at.run().warning
+
+
+def test_the_bytes_of_each_worker_are_shown(make_run):
+    run = make_run(state="running")
+    put_heartbeat(run, "worker:0")
+    put_heartbeat(run, "ps:0")
+    append(run, "worker:0", 1.0, bytes_sent_per_step=303080.0, bytes_received_per_step=498024.0)
+    rows = table(open_page("live", run))
+    assert rows["worker:0"]["Sent per step"] == 303080
+    assert rows["worker:0"]["Received per step"] == 498024
+
+
 def test_damaged_files_of_a_cluster_break_no_page(make_run):
     run = make_run(state="running")
-    run.cluster_path.mkdir()
+    append(run, "worker:1", 1.0, staleness_counts={"1": None, "x": 1}, own_seconds_per_step="long")
+    run.cluster_path.joinpath("worker-1.jsonl").rename(run.cluster_path / "worker-2.jsonl")
     (run.cluster_path / "worker-0.json").write_text("{")
     (run.cluster_path / "worker-0.jsonl").write_text('nonsense\n{"worker": 3}\n[1]\n')
     (run.cluster_path / "strange.jsonl").write_text("{}\n")
     at = open_page("live", run)
     assert not at.dataframe
-    assert len(figures(at)) == 4
+    assert len(worker_figures(at)) == 2, "those of the rows that can be read"
 
 
 # ---- reading -------------------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ import tensorflow as tf
 
 from labkit.cluster.local import free_ports
 from labkit.config import Config, TransferConfig
-from labkit.distributed.asynchronous import make_asynchronous_step
+from labkit.distributed.asynchronous.staleness import StalenessLimit
+from labkit.distributed.asynchronous.step import StepReport, make_asynchronous_step
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.packing import read_packed
 from labkit.distributed.strategies import make_parameter_server_strategy, placed_variables
 from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_compat import hold_attempts, worker_of
 from labkit.inspection.observation import read_observation
 from labkit.inspection.observer import StepObserver
 from labkit.models.registry import build_model
@@ -120,9 +122,13 @@ for placement in ("round_robin", "greedy"):
     coordinator.join()
     assert int(step.numpy()) == STEPS + 1, step
     for result in results:
-        _, seconds = result.fetch()
-        worked, exchanged = seconds
-        assert 0 < exchanged < worked, seconds
+        _, report = result.fetch()
+        report = StepReport(*report)
+        assert 0 < report.exchanged < report.seconds, report
+        sizes = [weight.value.shape.num_elements() * 4 for weight in model.weights]
+        assert report.bytes_sent == sum(sizes), "gradients and batch statistics"
+        read = sum(weight.value.shape.num_elements() * 4 for weight in model.trainable_weights)
+        assert report.bytes_received == read + BATCH * (8 * 8 * 3 + 4), "weights and the batch"
     assert any(
         (weight.numpy() != old).any() for weight, old in zip(model.trainable_weights, before, strict=True)
     )
@@ -164,4 +170,31 @@ for ours, theirs in zip(values(model, optimizer), values(local_model, local_opti
 moved = {path.split("/")[0] for path, weight in zip(before, model.weights, strict=True)
          if (weight.numpy() != before[path]).any()}  # fmt: skip
 assert moved == {path.split("/")[0] for path in before} - frozen, moved
+
+
+def reports_of(train_step, steps: int) -> dict[str, list[StepReport]]:
+    """Return what each worker reports of its steps."""
+    results = [coordinator.schedule(train_step, args=(pixels, labels, *scalars)) for _ in range(steps)]
+    coordinator.join()
+    found: dict[str, list[StepReport]] = {"worker:0": [], "worker:1": []}
+    for result in results:
+        _, report = result.fetch()
+        found[worker_of(result)].append(StepReport(*report))
+    return found
+
+
+# A worker that is four times as slow has four times as stale gradients, unless others are held back.
+train_step = make_remote_step(model, optimizer, step, slow_worker=(1, 4.0))
+reports_of(train_step, 4)  # the first steps are slower
+reports = reports_of(train_step, 60)
+for field, least in (("seconds", 2.0), ("staleness", 2.0)):
+    fast, slow = (np.mean([getattr(each, field) for each in reports[name]]) for name in sorted(reports))
+    assert slow > least * fast, (field, fast, slow)
+every = [each.staleness for name in reports for each in reports[name]]
+# While a step of one worker waits, each of the others' updates in between is counted, once.
+assert max(every) >= 2, every
+assert sum(every) <= 2 * len(every), every
+hold_attempts(coordinator, StalenessLimit(1).attempt)
+held = reports_of(train_step, 30)
+assert max(each.staleness for name in held for each in held[name]) == 1, held
 print("all held", flush=True)

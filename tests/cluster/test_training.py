@@ -1,6 +1,7 @@
-"""Real clusters on this machine, each to its end: what they write, where they listen, what they count."""
+"""Real clusters on this machine, each to its end: what they write, listen on, count and call."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from labkit.config import Config
+from labkit.models.registry import build_model
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.run_directory.worker_metrics import read_worker_metrics
@@ -40,6 +42,10 @@ class Ended:
     code: int
     output: str
     listened: set[str] = field(default_factory=set)
+
+    @property
+    def asynchronous(self) -> bool:
+        return "synchronous workers, each" not in self.output
 
     @property
     def train_rows(self) -> list[dict]:
@@ -76,9 +82,11 @@ def run_cluster(job_dir: Path, *options: str, **fields: object) -> Ended:
 @pytest.fixture(scope="module", params=["in step", "asynchronous"])
 def ended(request, tmp_path_factory, shapes) -> Ended:
     job_dir = tmp_path_factory.mktemp("cluster") / "run"
+    fields = {"callbacks": Path(__file__).with_name("asking.py")}
     if request.param == "in step":
-        return run_cluster(job_dir, "--workers", "2")
-    return run_cluster(job_dir, "--workers", "2", "--ps", "2", variable_placement="greedy")
+        return run_cluster(job_dir, "--workers", "2", slow_worker="1:6", **fields)
+    fields |= {"variable_placement": "greedy", "max_staleness": 3}
+    return run_cluster(job_dir, "--workers", "2", "--ps", "2", slow_worker="1:6", **fields)
 
 
 def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
@@ -89,7 +97,12 @@ def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
     assert (status.state, status.step) == ("finished", STEPS)
     reader = MetricsReader(ended.run.metrics_path)
     reader.poll()
-    assert [row["examples"] for row in reader.split("validation")] == [1000, 1000]
+    validations = reader.split("validation")
+    assert [row["examples"] for row in validations] == [1000, 1000, 1000]
+    # Asked for after step 25; asynchronous steps that were under way ended before it.
+    assert [validations[0]["step"], validations[2]["step"]] == [20, 40]
+    latest = 25 + 4 * 2 if ended.asynchronous else 25
+    assert 25 <= validations[1]["step"] <= latest
     assert [row["examples"] for row in reader.split("test")] == [2000]
     assert (ended.run.predictions_path / "test.npz").is_file()
 
@@ -103,6 +116,16 @@ def test_a_cluster_inspects_as_many_steps_as_were_asked_for(ended):
     for row in rows:
         norms = dict(zip(row["layers"], row["gradient_norm"], strict=True))
         assert norms["stem_conv1"] > 0 and norms["stem_relu1"] is None
+
+
+def test_the_chief_alone_calls_the_callbacks_at_every_point(ended):
+    calls = json.loads(ended.run.path.with_name("run.calls.json").read_text())
+    steps = [call[1:] for call in calls if call[0] == "after"]
+    assert steps == [[row["step"], row["loss"]] for row in ended.train_rows]
+    assert [row["twice_the_loss"] for row in ended.train_rows] == [2 * loss for _, loss in steps]
+    assert [call for call in calls if call[0] in ("start", "end")] == [["start", 0], ["end", "finished"]]
+    assert [call[1] for call in calls if call[0] == "before"] == list(range(1, STEPS + 1))
+    assert ["checkpoint", STEPS] in calls
 
 
 def test_a_cluster_listens_on_loopback_alone(ended):
@@ -120,11 +143,43 @@ def test_each_worker_says_what_it_does_with_its_time(ended):
             assert row["examples_per_second"] > 0
     counted = sum(row["steps"] for rows in workers.values() for row in rows)
     # The first step of each worker compiles and isn't counted.
-    in_step = "synchronous workers, each" in ended.output
-    assert counted == (2 * (STEPS - 1) if in_step else STEPS - 2)
+    assert counted == (STEPS - 2 if ended.asynchronous else 2 * (STEPS - 1))
     for row in ended.train_rows:
         assert row["replica_examples_per_second"] == pytest.approx(row["examples_per_second"] / 2)
         assert 0 <= row["communication_fraction"] <= 1
+
+
+def test_no_update_is_staler_than_allowed(ended):
+    staleness = [row.get("staleness") for row in ended.train_rows]
+    if not ended.asynchronous:
+        assert set(staleness) == {None}
+        return
+    assert 0 < max(staleness) <= 3
+    rows = [row for rows in read_worker_metrics(ended.run.cluster_path).values() for row in rows]
+    # The first step of each worker isn't in its metrics.
+    assert sum(count for row in rows for count in row["staleness_counts"].values()) == STEPS - 2
+
+
+def test_bytes_are_those_of_weights_gradients_and_batches(ended):
+    model = build_model(
+        Config.from_flat({"num_layers": 8}).model, num_classes=10, image_shape=(32, 32, 3), seed=0
+    )
+    weights = 4 * sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    sent = 4 * sum(math.prod(weight.shape) for weight in model.weights)  # with batch statistics
+    received = sent if not ended.asynchronous else weights + 16 * (32 * 32 * 3 + 4)
+    for rows in read_worker_metrics(ended.run.cluster_path).values():
+        for row in rows:
+            # Of two workers in a ring, each sends 2 (2 - 1) / 2 of what is reduced.
+            assert (row["bytes_sent_per_step"], row["bytes_received_per_step"]) == (sent, received)
+
+
+def test_the_slow_worker_takes_longer_and_is_named(ended):
+    own = {}
+    for name, rows in read_worker_metrics(ended.run.cluster_path).items():
+        steps = sum(row["steps"] for row in rows)
+        own[name] = sum(row["own_seconds_per_step"] * row["steps"] for row in rows) / steps
+    assert own["worker:1"] > 2 * own["worker:0"], own
+    assert "] straggler: worker:1 takes " in ended.output
 
 
 def test_the_lines_of_all_tasks_are_gathered(ended):
@@ -136,7 +191,10 @@ def test_the_lines_of_all_tasks_are_gathered(ended):
 def test_a_cluster_that_is_done_says_so_at_once(ended):
     config = Config.from_json(ended.run.read_config())
     options = ["--workers", "2"] if config.distribution.sync else ["--workers", "2", "--ps", "2"]
-    placement = {"variable_placement": config.distribution.variable_placement}
+    placement = {
+        "variable_placement": config.distribution.variable_placement,
+        "callbacks": config.run.callbacks,
+    }
     before = ended.run.metrics_path.read_bytes()
     again = run_cluster(ended.run.path, *options, **placement)
     assert again.code == 0

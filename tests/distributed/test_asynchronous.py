@@ -26,7 +26,7 @@ class Result:
     def fetch(self):
         if self.raised:
             raise self.raised
-        return np.array([self.figures, 0.5, 1.0]), np.array([0.1, 0.05])
+        return np.array([self.figures, 0.5, 1.0]), np.array([0.1, 0.05, 3.0, 100.0, 200.0])
 
 
 @pytest.fixture
@@ -69,6 +69,9 @@ def test_figures_lost_with_their_worker_have_their_step_made_again(make_engine):
     assert sorted(result.metrics["loss"] for result in results) == [0, 1, 2, 3, 4, 5], "a batch was lost"
     assert sorted(scheduled) == [0, 1, 1, 2, 3, 4, 5]
     assert all(result.learning_rate == pytest.approx(0.1 * result.metrics["loss"]) for result in results)
+    assert {(result.staleness, result.bytes_sent, result.bytes_received) for result in results} == {
+        (3, 100.0, 200.0)
+    }
 
 
 def test_a_step_that_failed_by_itself_is_not_made_again(make_engine):

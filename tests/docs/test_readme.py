@@ -23,9 +23,14 @@ def assert_same_output(said: str, expected: str) -> None:
         assert numbers == pytest.approx([float(number) for number in _NUMBER.findall(right)], abs=0.15)
 
 
+EXAMPLES = [block for block in blocks("python", "text") if block.document == "README.md"]
+
+
 @pytest.mark.slow
-def test_the_first_lines_of_python_print_what_readme_says(tmp_path: Path) -> None:
-    code, expected = (block for block in blocks("python", "text") if block.document == "README.md")
+@pytest.mark.parametrize("number", range(len(EXAMPLES) // 2))
+def test_the_python_of_readme_prints_what_it_says(number: int, tmp_path: Path) -> None:
+    code, expected = EXAMPLES[2 * number : 2 * number + 2]
+    assert (code.language, expected.language) == ("python", "text")
     environment = {**os.environ, "LABKIT_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, "-c", code.text],

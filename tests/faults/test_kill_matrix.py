@@ -233,7 +233,9 @@ def test_asynchronous_all_start_again(launch, table, who, how, when):
 
 @pytest.mark.parametrize("how", [pytest.param(KILL, marks=core), FREEZE])
 def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table, how):
-    cluster = launch(ps=1, **TRAIN | {"train_steps": LONG, "checkpoint_every_steps": 100})
+    # A frozen worker would hold the others back, until its step can't end any more; a killed one must not.
+    limit = {"max_staleness": 2} if how == KILL else {}
+    cluster = launch(ps=1, **TRAIN | {"train_steps": LONG, "checkpoint_every_steps": 100} | limit)
     blow = strike(cluster, "worker:1", how, stepping)
     assert cluster.end() == 0, cluster.text()
     by, seconds = blow.noticed(cluster, by="cluster")
@@ -246,6 +248,8 @@ def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table,
     assert sum(row["steps"] for row in again) > 0, "the replaced worker took no part"
     others = [row["wall_time"] for row in worker_rows(cluster.run, "worker:0")]
     assert any(blow.wall_time < at < back for at in others), "training stood still meanwhile"
+    staleness = [row["staleness"] for row in cluster.metrics().split("train")]
+    assert max(staleness) <= limit.get("max_staleness", LONG), "held back too late"
     what = "the worker is replaced, training continues"
     since = again[0]["wall_time"] - blow.wall_time
     table.append(case("async", "worker:1", how, stepping, what, by, seconds, since))

@@ -6,7 +6,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from labkit.analysis.replicas import Layout, compare_replicas
+from labkit.analysis.replicas import Layout, LayoutLosses, compare_replicas
+from labkit.config import Config
 from labkit.run_directory import RunDirectory
 from tests.properties.harness import TIME_LIMIT, checkpoint_values, losses, metrics
 
@@ -26,7 +27,6 @@ VALUES = {
     "learning_rate": 2e-4,
     "learning_rate_schedule": "constant",
     "batch_norm_decay": 0.9,
-    "sync_batch_norm": True,
     "eval_batch_size": 500,
     "checkpoint_every_steps": SAVED,
     "keep_checkpoints": 3,
@@ -41,13 +41,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def comparison(folder):
-    return compare_replicas(VALUES, (ONE, DEVICES, PROCESSES, BOTH), steps=STEPS, folder=folder)
+def comparison(folder) -> LayoutLosses:
+    layouts = (ONE, DEVICES, PROCESSES, BOTH)
+    return compare_replicas(layouts, steps=STEPS, output=folder, sync_batch_norm=True, **VALUES).synchronized
 
 
 def run_of(folder, layout):
-    [path] = [path for path in folder.iterdir() if path.name == layout.replace(" × ", "-").replace(" ", "-")]
-    return path
+    names = {ONE: "1-devices", DEVICES: "2-devices", PROCESSES: "2-processes", BOTH: "2-processes-2-devices"}
+    return folder / (names[layout] + ("" if layout == ONE else "-synchronized"))
 
 
 def test_the_losses_are_equal_while_the_network_learns(comparison):
@@ -78,19 +79,30 @@ def test_weights_velocities_and_moving_averages_are_close(comparison, folder):
 
 
 @pytest.mark.thorough
-def test_in_float64_nothing_but_rounding_was_apart_at_a_rate_that_learns():
+def test_in_float64_nothing_but_rounding_was_apart_at_a_rate_that_learns(tmp_path):
     values = VALUES | {"precision": "float64", "learning_rate": 0.1, "train_batch_size": 64}
-    found = compare_replicas(values, (ONE, DEVICES, PROCESSES), steps=STEPS)
+    layouts = (ONE, DEVICES, PROCESSES)
+    found = compare_replicas(
+        layouts, steps=STEPS, output=tmp_path, sync_batch_norm=True, **values
+    ).synchronized
     assert 0 < found.largest < 1e-9
     curve = found.losses[ONE]
     assert curve[-10:].mean() < curve[:10].mean() - 0.15
 
 
-def test_without_synchronized_statistics_the_curves_part_at_once(comparison):
-    alone = compare_replicas(VALUES | {"sync_batch_norm": False}, (ONE, DEVICES), steps=5)
+def test_without_synchronized_statistics_the_curves_part_at_once(comparison, tmp_path):
+    alone = compare_replicas(
+        (ONE, DEVICES, PROCESSES), steps=5, output=tmp_path, sync_batch_norm=False, **VALUES
+    ).own
     # One replica has the statistics of the whole batch either way.
     np.testing.assert_array_equal(alone.losses[ONE], comparison.losses[ONE][:5])
+    job_dir = tmp_path / "synchronized"
+    config = Config.from_flat({**VALUES, "train_steps": 5, "validate_every_steps": 0, "evaluate_test": False})
+    config = config.replace({"num_gpus": 0, "sync_batch_norm": True, "job_dir": str(job_dir)})
+    subprocess.run(Layout().command(config), env=Layout().environment(), check=True, timeout=TIME_LIMIT)
+    np.testing.assert_array_equal(losses(job_dir), alone.losses[ONE])
     assert alone.differences[DEVICES].min() > 1e-4
+    assert np.abs(alone.losses[PROCESSES] - alone.losses[DEVICES]).max() < 1e-5
     assert alone.largest > 1e-3
 
 
@@ -106,7 +118,9 @@ def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, tmp_path, be
     (job_dir / "status.json").unlink()
     layout = Layout.parse(continued)
     values = VALUES | {"train_steps": STEPS, "validate_every_steps": 0, "evaluate_test": False}
-    subprocess.run(layout.command(values, job_dir), env=layout.environment(), check=True, timeout=TIME_LIMIT)
+    # As the run was begun: a single replica trains on with the flag, too.
+    config = layout.config(Config.from_flat(values), job_dir).replace({"sync_batch_norm": True})
+    subprocess.run(layout.command(config), env=layout.environment(), check=True, timeout=TIME_LIMIT)
     assert [resume_point.step for resume_point in metrics(job_dir).resume_points] == [SAVED]
     assert RunDirectory(job_dir).read_environment()["replicas"] == layout.num_replicas
     assert np.abs(np.subtract(losses(job_dir), comparison.losses[ONE])).max() < 1e-5

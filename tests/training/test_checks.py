@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.config import DataConfig
+from labkit.config import Config
 from labkit.errors import InputError
 from labkit.training.checks import check_fits
 
 MANIFEST = SimpleNamespace(
-    count=lambda split: 1000, image_shape=(32, 32, 3), dataset="shapes", directory="/data/shapes"
+    count=lambda split: 1000, image_shape=(32, 32, 3), dataset="shapes", directory="/data/shapes", splits={}
 )
 
 
@@ -22,14 +22,33 @@ MANIFEST = SimpleNamespace(
     ],
 )
 def test_the_most_is_accepted_and_one_more_refused(flag, most, fields):
-    check_fits(DataConfig(**fields(most)), MANIFEST)
+    check_fits(Config.from_flat(fields(most)), MANIFEST)
     with pytest.raises(InputError, match=f"^{flag} .*{most + 1}.*allowed.*at most {most}"):
-        check_fits(DataConfig(**fields(most + 1)), MANIFEST)
+        check_fits(Config.from_flat(fields(most + 1)), MANIFEST)
 
 
 def test_padding_has_as_many_pixels_as_there_are_to_mirror():
+    def padded(pixels: int, mode: str = "constant") -> Config:
+        return Config.from_flat({"crop_padding": pixels, "crop_padding_mode": mode})
+
     small = SimpleNamespace(**{**vars(MANIFEST), "image_shape": (8, 8, 3)})
-    check_fits(DataConfig(crop_padding=8), small)
-    check_fits(DataConfig(crop_padding=7, crop_padding_mode="reflect"), small)
+    check_fits(padded(8), small)
+    check_fits(padded(7, "reflect"), small)
     with pytest.raises(InputError, match="--crop-padding has 8 pixels; allowed .* at most 7"):
-        check_fits(DataConfig(crop_padding=8, crop_padding_mode="reflect"), small)
+        check_fits(padded(8, "reflect"), small)
+
+
+def test_early_stopping_needs_a_validation_split():
+    with pytest.raises(
+        InputError, match="--early-stopping-patience is 3, but shapes .* without a validation"
+    ):
+        check_fits(Config.from_flat({"early_stopping_patience": 3}), MANIFEST)
+    with pytest.raises(InputError, match="--early-stopping-patience is 3 with --validate-every-steps 0"):
+        Config.from_flat({"early_stopping_patience": 3, "validate_every_steps": 0})
+
+
+@pytest.mark.parametrize("steps", ["3", "0:2", "4:3", "1:11", "a:b", "1:2:3", "-1:2"])
+def test_profiled_steps_are_two_steps_of_the_run(steps):
+    assert Config.from_flat({"profile_steps": "3:10", "train_steps": 10}).run.profiled_steps == (3, 10)
+    with pytest.raises(InputError, match=f"--profile-steps is '{steps}'; allowed: FIRST:LAST"):
+        Config.from_flat({"profile_steps": steps, "train_steps": 10})

@@ -11,53 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.data import shapes
-from labkit.data.prepare import prepare
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import selection_metric
 from labkit.training.telemetry import SECONDS_TO_START
-from tests.properties.harness import assert_bit_equal, checkpoint_values, labkit, losses, metrics
-
-TRAIN, VALIDATION, TEST = 60, 10, 20
-STEPS, BATCH = 12, 8
-SAVED, VALIDATED = 4, 5  # each so many steps
-FIELDS = {
-    "dataset": "shapes",
-    "model": "tutorial_cnn",
-    "train_steps": STEPS,
-    "train_batch_size": BATCH,
-    "eval_batch_size": TEST,
-    "learning_rate": 0.01,
-    "checkpoint_every_steps": SAVED,
-    "keep_checkpoints": STEPS,
-    "validate_every_steps": VALIDATED,
-    "log_every_steps": 1,
-    "num_gpus": 0,
-    "deterministic": True,
-}
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory) -> Path:
-    """A folder with a few of the drawn images."""
-    few, folder = (
-        shapes.generate(train_count=TRAIN + VALIDATION, test_count=TEST),
-        tmp_path_factory.mktemp("few"),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shapes, "generate", lambda *given, **named: few)
-        prepare("shapes", folder, validation_size=VALIDATION)
-    return folder
-
-
-def train(job_dir: Path, data_dir: Path, **fields: object) -> int:
-    """Train in this process; return the exit code."""
-    values = FIELDS | {"job_dir": job_dir, "data_dir": data_dir} | fields
-    return labkit("train", *(f"--{name.replace('_', '-')}={value}" for name, value in values.items()))
-
-
-def saved_steps(job_dir: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in (job_dir / "checkpoints").iterdir())
+from tests.properties.harness import assert_bit_equal, checkpoint_values, losses, metrics
+from tests.training.small import BATCH, STEPS, TEST, TRAIN, VALIDATION, saved_steps, train
 
 
 @pytest.fixture(scope="module")

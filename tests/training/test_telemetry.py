@@ -6,7 +6,8 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from labkit.run_directory import RunDirectory
+from labkit.config import Config
+from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.console import format_duration, step_line
 from labkit.training.telemetry import Pace, Telemetry
@@ -38,6 +39,7 @@ def session(run: RunDirectory, steps, first_step: int = 0, resumed: bool = False
 def run(tmp_path) -> RunDirectory:
     run = RunDirectory(tmp_path / "run")
     run.create()
+    write_json_atomic(run.config_path, Config().to_json())
     return run
 
 

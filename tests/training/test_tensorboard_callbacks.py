@@ -1,50 +1,38 @@
-"""Histograms, graph and images for TensorBoard, read back from the event files."""
-
-from types import SimpleNamespace
+"""Graph and images for TensorBoard, read back from the event files."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from labkit.callbacks.callback import Callback
+from labkit.callbacks.own import own_callbacks
 from labkit.config import Config
-from labkit.run_directory import RunDirectory
-from labkit.training.extras import Extras
-from labkit.training.plan import RunPlan
-from labkit.training.session import make_session
-from labkit.training.step import SynchronousEngine
+from labkit.training.plan import plan_run
+from tests.training.small import FIELDS
 
-BATCH, CLASSES, SHAPE, STEPS = 4, 3, (16, 16, 3), 4
-MANIFEST = SimpleNamespace(num_classes=CLASSES, image_shape=SHAPE, count=lambda split: 100)
-
-
-def batches():
-    random = np.random.default_rng(0)
-    for _ in range(STEPS):
-        images = random.normal(size=(BATCH, *SHAPE)).astype(np.float32)
-        yield tf.constant(images), tf.constant(random.integers(CLASSES, size=BATCH), tf.int32)
+STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Make a few real steps of a small network. Returns the session and the events that were written."""
-    asked_for = {"write_graph": True, "write_images": True, "histograms_every_steps": 2}
-    config = Config.from_flat({"num_layers": 8, "train_batch_size": BATCH, "train_steps": STEPS, **asked_for})
-    session = make_session(RunPlan(config, MANIFEST, None, "new", "shapes", "").on_one_device(num_gpus=0))
-    run = RunDirectory(tmp_path_factory.mktemp("extras"))
-    extras = Extras(config, run, session)
-    engine = SynchronousEngine(
-        session,
-        batches(),
-        step=0,
-        stopping=lambda: False,
-        name="worker:0",
-        on_first_batch=extras.first_batch,
-    )
-    for step in range(1, STEPS + 1):
-        engine.next_step()
-        extras.after_step(step)
-    [path] = run.events_path.rglob("events.out.*")
-    return session, list(tf.compat.v1.train.summary_iterator(str(path)))
+def trained(data_dir, tmp_path_factory):
+    """Train a few steps of a small network. Returns the session and the events that were written."""
+    kept = []
+
+    class Keeps(Callback):
+        def on_end(self, training, state):
+            kept.append(training.session)
+
+    job_dir = tmp_path_factory.mktemp("tensorboard") / "run"
+    values = FIELDS | {"job_dir": str(job_dir), "data_dir": str(data_dir), "train_steps": STEPS}
+    asked_for = {
+        "write_graph": True,
+        "write_images": True,
+        "profile_steps": "2:3",
+    }
+    plan = plan_run(Config.from_flat(values | asked_for), callbacks=[Keeps()])
+    assert plan.train().state == "finished"
+    [path] = (job_dir / "events" / "extras").glob("events.out.*")
+    return kept[0], list(tf.compat.v1.train.summary_iterator(str(path))), job_dir
 
 
 def summaries(events, plugin: str) -> list[tuple[int, str, np.ndarray]]:
@@ -65,43 +53,30 @@ def operations(events) -> set[str]:
     return {node.op for node in nodes}
 
 
-def test_nothing_is_written_unless_it_is_asked_for(tmp_path):
-    extras = Extras(Config(), RunDirectory(tmp_path), session=None)
-    extras.after_step(1)
-    assert not extras.wants_batch
-    assert not list(tmp_path.iterdir())
+def test_nothing_is_written_unless_it_is_asked_for():
+    assert own_callbacks(Config().run) == []
 
 
 def test_the_graph_is_that_of_the_training_step_which_is_traced_once(trained):
-    session, events = trained
+    session, events, _ = trained
     # Gradients of the kernels, the update of the weights, and the counter of steps.
-    assert {"Conv2DBackpropFilter", "AssignSubVariableOp", "AssignAddVariableOp"} <= operations(events)
+    assert {"Conv2DBackpropFilter", "ResourceApplyMomentum", "AssignAddVariableOp"} <= operations(events)
     assert session.train_step.experimental_get_tracing_count() == 1
-    assert int(session.step) == STEPS
 
 
 def test_the_images_are_those_of_the_first_batch(trained):
-    _, events = trained
+    session, events, _ = trained
     [(step, tag, content)] = summaries(events, "images")
     assert (step, tag) == (0, "train/images")
+    images = session.batch(0)[0].numpy()
     width, height, *pictures = content
-    assert (int(width), int(height), len(pictures)) == (SHAPE[1], SHAPE[0], BATCH)
-    images, _ = next(batches())
+    assert (int(height), int(width)) == images.shape[1:3] and len(pictures) == min(16, len(images))
     low, high = np.min(images), np.max(images)
-    for picture, image in zip(pictures, images.numpy(), strict=True):
+    for picture, image in zip(pictures, images, strict=False):
         shown = tf.io.decode_png(picture).numpy() / 255
         np.testing.assert_allclose(shown, (image - low) / (high - low), atol=1 / 255)
 
 
-def test_every_weight_has_a_histogram_as_often_as_asked(trained):
-    session, events = trained
-    found = summaries(events, "histograms")
-    paths = [weight.path for weight in session.model.weights]
-    assert sorted((step, tag) for step, tag, _ in found) == sorted((s, p) for s in (2, 4) for p in paths)
-    by_tag = {tag: content for step, tag, content in found if step == STEPS}
-    for weight in session.model.weights:
-        left, right, count = by_tag[weight.path].T  # [buckets, 3]
-        values = np.asarray(weight.value)
-        assert count.sum() == values.size
-        assert left.min() == pytest.approx(values.min(), abs=1e-6)
-        assert right.max() == pytest.approx(values.max(), abs=1e-6)
+def test_the_profile_holds_the_steps_that_were_asked_for(trained):
+    [trace] = (trained[2] / "events" / "plugins" / "profile").rglob("*.xplane.pb")
+    assert trace.stat().st_size > 1000

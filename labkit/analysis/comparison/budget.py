@@ -29,6 +29,8 @@ CLUSTER_FIELDS = (
     "task_index",
     "bind",
     "variable_placement",
+    "max_staleness",
+    "slow_worker",
     "rendezvous_seconds",
     "peer_timeout_seconds",
 )

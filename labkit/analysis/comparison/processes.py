@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from labkit.cluster import subreaper
 from labkit.errors import InputError
@@ -38,8 +39,14 @@ class ProcessResult:
         return f"killed by {signal.Signals(-self.code).name if known else f'signal {-self.code}'}"
 
 
-def run_to_end(command: Sequence[str], signals: Sequence[int]) -> ProcessResult:
-    """Run a command until it ends. It inherits this process's output.
+def run_to_end(
+    command: Sequence[str],
+    signals: Sequence[int],
+    *,
+    environment: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+) -> ProcessResult:
+    """Run a command until it ends.
 
     The command runs in its own session under ``labkit.cluster.subreaper``. Ctrl-C therefore reaches it only
     through this process, and it ends when this process does, even if this process is killed.
@@ -48,13 +55,18 @@ def run_to_end(command: Sequence[str], signals: Sequence[int]) -> ProcessResult:
         command: program and arguments.
         signals: the signals that asked this process to stop, to which ``stop_signals`` adds new ones. The
             first new one asks the command to end (SIGTERM), the next one kills it.
+        environment: of the command; None: that of this process.
+        output: a file that takes what the command prints; None: where this process prints.
     """
     handled, inherited = 0, _inherited_peak()
     watched, control = os.pipe()
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", subreaper.__file__, str(watched), str(os.getpid()), *command],
+            env=environment,
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             pass_fds=(watched,),
             start_new_session=True,
         )

@@ -1,36 +1,28 @@
-"""Asynchronous training: steps on the workers of a parameter-server cluster, without synchronization."""
+"""The coordinator of asynchronous training: hands out steps and collects their results."""
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
-from labkit.distributed.exchange import (
-    moving_averages,
-    sum_over_replicas,
-    time_after,
-    update_moving_averages,
-)
-from labkit.distributed.packing import read_packed, send_packed
+from labkit.distributed.asynchronous.staleness import StalenessLimit
+from labkit.distributed.asynchronous.step import StepReport
 from labkit.distributed.step_result import StepResult
-from labkit.distributed.tf_compat import remote_step_error, wait_for_remote_value, worker_of
-from labkit.inspection.observer import UNOBSERVED, Unobserved
-from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk
+from labkit.distributed.tf_compat import (
+    hold_attempts,
+    remote_step_error,
+    wait_for_remote_value,
+    worker_of,
+)
 from labkit.plurals import counted
-from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
 if TYPE_CHECKING:
     from labkit.config.triggers import Triggers
-    from labkit.optim.sgd import SGD
-    from labkit.training.losses import Loss
     from labkit.training.session import Session
 
-__all__ = ["AsynchronousEngine", "WorkerStuck", "make_asynchronous_step"]
+__all__ = ["AsynchronousEngine", "WorkerStuck"]
 
 STEPS_UNDER_WAY = 4  # per worker: one running, the next queued, the rest in reserve for slow workers
 WORKER_GONE = (  # errors of copying a tensor from a lost worker, as in cluster_coordinator.py
@@ -44,84 +36,6 @@ LOOK_SECONDS = 0.005  # polling interval for completed steps; a step takes many 
 
 class WorkerStuck(RuntimeError):
     """A step has neither ended nor failed, and its worker sends no heartbeat."""
-
-
-def make_asynchronous_step(
-    strategy: tf.distribute.Strategy,
-    model: keras.Model,
-    optimizer: "SGD",
-    step: tf.Variable,
-    *,
-    global_batch_size: int,
-    loss: "Loss",
-    label_smoothing: float = 0.0,
-    standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
-    frozen: Frozen = frozenset(),
-    image_size: int | None = None,
-    observer: Unobserved = UNOBSERVED,
-) -> Callable[..., tuple[Any, ...]]:
-    """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled and run on one worker.
-
-    The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
-    its gradients and batch statistics to the servers that hold the variables. ``images`` are uint8 pixels as
-    stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
-
-    ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [2]: the seconds from
-    the batch to the last update, and the part of them spent exchanging tensors with the servers. Then come
-    the tensors of ``observer``. Where other workers update a weight at the same time, the change of the
-    weight that it sees may contain theirs.
-    """
-    network = observer.network(model, image_size)
-    indices = trained_indices(model, frozen)
-    trained = [model.trainable_variables[index] for index in indices]
-    held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
-    held_norms = frozen_norms(model, frozen)
-
-    def send_and_update(strategy, gradients, statistics, activations, learning_rate):
-        variables = [variable.value for variable in trained]
-        averages = moving_averages(model, statistics)
-        values = [*gradients, *(value for pair in statistics.values() for value in pair)]
-        sent = [strategy.experimental_local_results(value)[0] for value in values]
-        received = send_packed(sent, [*variables, *averages])
-        gradients, moments = received[: len(variables)], iter(received[len(variables) :])
-        gradients = sum_over_replicas(strategy, gradients, variables)
-        with observer.update(strategy, activations, gradients, indices):
-            updates = optimizer.apply(strategy, gradients, learning_rate, indices)
-            pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
-            update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
-        return time_after(updates)
-
-    def replica_step(images, labels, learning_rate, stop):
-        started_at = time_after([images, labels])
-        copies = read_packed([variable.value for variable in (*trained, *held)])
-        read_at = time_after(copies)
-        weights = copies[: len(trained)]
-        with contextlib.ExitStack() as scope:
-            replaced = list(zip((*trained, *held), copies, strict=True))
-            scope.enter_context(keras.StatelessScope(state_mapping=replaced))
-            tape = scope.enter_context(tf.GradientTape(watch_accessed_variables=False))
-            recorded = scope.enter_context(recorded_batch_statistics(held_norms))
-            tape.watch(weights)
-            shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
-            logits = network(shown, training=True)
-            metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
-        gradients = tape.gradient(metrics[0], weights)
-        computed_at = time_after(gradients)
-        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
-        updated_at = tf.distribute.get_replica_context().merge_call(
-            send_and_update, args=(gradients, statistics, observer.activations(), learning_rate)
-        )
-        exchanged = (read_at - started_at) + (updated_at - computed_at)
-        seconds = tf.stack([updated_at - started_at, exchanged])
-        return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)]), seconds
-
-    def train_step(images, labels, learning_rate, stop):
-        metrics, seconds = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
-        step.assign_add(1)
-        metrics = strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
-        return metrics, strategy.experimental_local_results(seconds)[0], *observer.tensors
-
-    return train_step
 
 
 @dataclass
@@ -139,7 +53,7 @@ class AsynchronousEngine:
     The coordinator numbers the steps. Step s always has the same batch and learning rate, and is scheduled
     again if its worker is lost before it reports. So a lost worker never costs a batch, and whenever no step
     is under way, all steps so far are complete. A variable on a parameter server counts the updates
-    (``assign_add``, which loses none); ``settle`` compares this count with the number of completed steps.
+    (atomically, so that none is lost); ``settle`` compares this count with the number of completed steps.
 
     Args:
         session: model and compiled step, under a ``ParameterServerStrategy``.
@@ -151,6 +65,7 @@ class AsynchronousEngine:
         stopping: returns whether this process was asked to stop.
         stuck: returns the names of workers whose heartbeats have stopped.
         patience: seconds without a completed step before ``stuck`` is called.
+        max_staleness: how many updates others may make while a step runs; None: any number.
     """
 
     def __init__(
@@ -163,9 +78,12 @@ class AsynchronousEngine:
         stopping: Callable[[], bool],
         stuck: Callable[[], list[str]],
         patience: float,
+        max_staleness: int | None = None,
     ) -> None:
         self._session, self._batches = session, batches
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(session.strategy)
+        if max_staleness is not None:
+            hold_attempts(self._coordinator, StalenessLimit(max_staleness).attempt)
         self._step = self._started_steps = step
         self._triggers = triggers
         self._stopping, self._stuck, self._patience = stopping, stuck, patience
@@ -203,7 +121,7 @@ class AsynchronousEngine:
         while True:
             item = self._next_ready()
             try:
-                metrics, seconds, *observed = item.result.fetch()
+                metrics, report, *observed = item.result.fetch()
             except WORKER_GONE:
                 if remote_step_error(item.result) is not None:  # the step failed, not the copying
                     raise
@@ -212,7 +130,7 @@ class AsynchronousEngine:
                 # update.
                 self._schedule(item.step_index, item.batch, item.learning_rate, item.waited)
             else:
-                return self._collected(item, metrics, seconds, *observed)
+                return self._collected(item, metrics, StepReport(*report.tolist()), *observed)
 
     def _give_out(self) -> None:
         started = time.perf_counter()
@@ -242,19 +160,27 @@ class AsynchronousEngine:
                     raise WorkerStuck(f"{', '.join(stuck)} has sent no heartbeat, and its step has not ended")
                 waiting_since = time.monotonic()
 
-    def _collected(self, item: _UnderWay, metrics: Any, seconds: Any, *observed: Any) -> StepResult:
+    def _collected(self, item: _UnderWay, metrics: Any, report: StepReport, *observed: Any) -> StepResult:
         *values, _ = metrics.tolist()
-        worked, exchanged = seconds.tolist()
         now = time.perf_counter()
         # Averaged over as many steps as there are workers, because their steps end in bursts.
         since = (now - self._end_times[0]) / self._workers
         self._end_times = [*self._end_times[1:], now]
         self._step += 1
-        observation = self._session.observation(item.step_index, *observed) if observed else None
         return StepResult(
-            self._step, self._session.loss.named(values), item.learning_rate, max(since, 1e-9),
-            min(item.waited, since), exchanged, worker_of(item.result), worked, observation,
-        )  # fmt: skip
+            step=self._step,
+            metrics=self._session.loss.named(values),
+            learning_rate=item.learning_rate,
+            seconds=max(since, 1e-9),
+            waited=min(item.waited, since),
+            exchanged=report.exchanged,
+            worker=worker_of(item.result),
+            worker_seconds=report.seconds,
+            bytes_sent=report.bytes_sent,
+            bytes_received=report.bytes_received,
+            staleness=int(report.staleness),
+            observation=self._session.observation(item.step_index, *observed) if observed else None,
+        )
 
     def settle(self) -> int:
         """Compare the servers' count of updates with the completed steps, while no step is under way.

@@ -1,0 +1,211 @@
+"""The page that looks inside the network: what each layer did, as ``layers.jsonl`` records it."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from app import frames, state
+from app.charts import PALETTE
+from app.curves import Floats
+from app.layer_charts import QUANTITIES, Layers, heat_figure, lines_figure, profile_figure, value_text
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.layers import QUANTITIES as NAMES
+from labkit.run_directory.layers import LayerReader, LayerRow, layer_rows_that_count, layers_path
+from labkit.run_directory.metrics import ResumePoint
+
+__all__ = ["LayerStore", "page"]
+
+REFRESH_SECONDS = 2.0
+MAX_ROWS = 10_000  # the last ones are kept; with 60 layers they take some 30 MB
+MAX_STEPS = 200  # offered for the profile
+LINES = 5  # layers that are chosen at first
+FIRST = "activation_std"  # the quantity that is shown first
+LATEST = "latest"
+BLOCK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of ``layers.jsonl``. ``values``: float64 [quantities, layers], ``present``: bool."""
+
+    step: int
+    wall_time: float
+    layers: tuple[str, ...]
+    values: Floats
+    present: NDArray[np.bool_]
+
+
+class LayerStore:
+    """Follows ``layers.jsonl`` of a run. Several sessions may poll at once."""
+
+    def __init__(self, metrics_path: Path) -> None:
+        self._reader = LayerReader(layers_path(metrics_path))
+        self._lock = threading.Lock()
+        self._rows: deque[_Row] = deque(maxlen=MAX_ROWS)
+        self._seen: tuple[object, ...] | None = None
+        self._layers = _stacked([], 0, 0)
+
+    def poll(self, resume_points: tuple[ResumePoint, ...]) -> Layers:
+        """Read what was appended and return the rows that count. Raises OSError for an unreadable file."""
+        with self._lock:
+            generation, changed = self._reader.generation, False
+            while True:
+                rows = self._reader.poll(BLOCK_BYTES)
+                if self._reader.generation != generation:
+                    generation, changed = self._reader.generation, True
+                    self._rows.clear()
+                self._rows.extend(map(_compact, rows))
+                changed |= bool(rows)
+                if self._reader.caught_up:
+                    break
+            seen = (resume_points, self._reader.damaged_lines)
+            if changed or seen != self._seen:
+                self._seen = seen
+                rows_that_count = layer_rows_that_count(self._rows, resume_points)
+                version = self._layers.version + 1
+                self._layers = _stacked(rows_that_count, self._reader.damaged_lines, version)
+            return self._layers
+
+
+def _compact(row: LayerRow) -> _Row:
+    columns = [row.values[name] for name in NAMES]
+    present = np.array([[value is not None for value in column] for column in columns])
+    return _Row(row.step, row.wall_time, row.layers, np.array(columns, np.float64), present)
+
+
+def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
+    """Return the rows as arrays over the layers of the last row."""
+    names = rows[-1].layers if rows else ()
+    values = np.full((len(rows), len(NAMES), len(names)), np.nan)
+    present = np.zeros(values.shape, bool)
+    for number, row in enumerate(rows):
+        if row.layers == names:
+            values[number], present[number] = row.values, row.present
+            continue
+        place = {name: index for index, name in enumerate(row.layers)}
+        shared = [index for index, name in enumerate(names) if name in place]
+        there = [place[names[index]] for index in shared]
+        values[number][:, shared], present[number][:, shared] = row.values[:, there], row.present[:, there]
+    step = np.array([row.step for row in rows], np.float64)
+    wall_time = np.array([row.wall_time for row in rows], np.float64)
+    return Layers(names, step, wall_time, values, present, damaged_lines, version)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _store(metrics_path: Path) -> LayerStore:
+    return LayerStore(metrics_path)
+
+
+def page() -> None:
+    """Draw the page of the selected run."""
+    run = state.selected_run()
+    frames.prepare()
+    st.subheader(f"Inside the network · {run.name}", anchor=False)
+
+    @st.fragment(run_every=REFRESH_SECONDS, key="inside")
+    def panel() -> None:
+        _panel(run)
+
+    panel()
+
+
+def _panel(run: RunDirectory) -> None:
+    path = run.metrics_path
+    try:
+        resume_points = state.curves(run).resume_points
+        path = layers_path(run.metrics_path)
+        layers = _store(run.metrics_path).poll(resume_points)
+    except OSError as error:
+        st.error(f"`{path}` can't be read: {error.strerror}")
+        return
+    if layers.damaged_lines:
+        st.warning(f"Left out of `layers.jsonl`: {counted(layers.damaged_lines, 'damaged line')}.")
+    if not len(layers.step):
+        st.info("This run has recorded no values of its layers. To record them every 50 steps:")
+        st.code("labkit train --inspect-every-steps 50", language="bash")
+        return
+    quantity, row, chosen = _options(run, layers)
+    if not layers.of(quantity)[0]:
+        st.info(f"No layer has a value of this quantity: {QUANTITIES[quantity].title.lower()}.")
+        return
+    # Figures are made again only when the values or the options have changed.
+    wanted = (run.path, layers.version, quantity, row, tuple(chosen))
+    if st.session_state.get("layer_figures_of") != wanted:
+        st.session_state["layer_figures"] = (
+            heat_figure(layers, quantity),
+            lines_figure(layers, quantity, chosen),
+            profile_figure(layers, quantity, row),
+        )
+        st.session_state["layer_figures_of"] = wanted
+    titles = ("by layer and step", "by step", "by depth")
+    for place, title, figure in zip(
+        (st.container(), *st.columns(2)), titles, st.session_state["layer_figures"], strict=True
+    ):
+        with place.container(border=True):
+            label = f"{QUANTITIES[quantity].title} {title} of {run.name}"
+            frames.draw(figure, key=f"layers-{title}-{run.path}", label=label)
+    _table(layers, row)
+
+
+def _options(run: RunDirectory, layers: Layers) -> tuple[str, int, list[str]]:
+    """Draw the options. Returns the quantity, the row for the profile, and the layers for the lines."""
+    picked = st.segmented_control(
+        "Quantity",
+        list(QUANTITIES),
+        default=FIRST,
+        format_func=lambda name: QUANTITIES[name].title,
+        key="quantity",
+        required=True,
+        bind="query-params",
+    )
+    quantity = picked or FIRST
+    offered = np.unique(np.linspace(0, len(layers.step) - 1, MAX_STEPS).astype(int))[::-1]
+    rows = {LATEST: len(layers.step) - 1, **{f"{layers.step[row]:.0f}": int(row) for row in offered}}
+    left, right = st.columns([4, 1])
+    # Layers without weights have no gradient, and only some layers have zeros: each group has its selection.
+    group = {"gradient_norm": "weights", "update_ratio": "weights", "zero_fraction": "zeros"}.get(quantity)
+    chosen = left.multiselect(
+        "Layers",
+        [layers.names[index] for index in layers.of(quantity)[0]],
+        default=_spread(layers, quantity),
+        key=f"layers-{group or 'activations'}-{run.path}",
+        max_selections=len(PALETTE),
+        help="Drawn over the steps.",
+    )
+    at = right.selectbox("Profile at step", list(rows), key="at", bind="query-params")
+    return quantity, rows[at], chosen
+
+
+def _spread(layers: Layers, quantity: str) -> list[str]:
+    """Return a few layers spread over the depth, of those whose last value isn't zero if there are any."""
+    indices, values, _ = layers.of(quantity)
+    names = [layers.names[index] for index in indices]
+    names = [name for name, value in zip(names, values[-1], strict=True) if value != 0] or names
+    if not names:
+        return []
+    chosen = np.unique(np.linspace(0, len(names) - 1, LINES).astype(int))
+    return [names[index] for index in chosen]
+
+
+def _table(layers: Layers, row: int) -> None:
+    with st.expander(f"Table: all values at step {layers.step[row]:,.0f}"):
+        st.dataframe(
+            [
+                {"Layer": name}
+                | {
+                    QUANTITIES[quantity].title: value_text(value, present)
+                    for quantity, value, present in zip(
+                        NAMES, layers.values[row, :, index], layers.present[row, :, index], strict=True
+                    )
+                }
+                for index, name in enumerate(layers.names)
+            ],
+            hide_index=True,
+            key="layers-table",
+        )

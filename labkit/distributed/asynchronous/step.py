@@ -1,0 +1,156 @@
+"""The asynchronous training step: what one worker does between reading the weights and changing them."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from labkit.distributed.exchange import (
+    moving_averages,
+    sum_over_replicas,
+    time_after,
+    update_moving_averages,
+)
+from labkit.distributed.packing import read_packed, send_packed
+from labkit.distributed.slow_worker import slowed_down
+from labkit.inspection.observer import UNOBSERVED, Unobserved
+from labkit.models.layers import recorded_batch_statistics
+from labkit.models.resizing import shrunk
+from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
+
+if TYPE_CHECKING:
+    from labkit.optim.sgd import SGD
+    from labkit.training.losses import Loss
+
+__all__ = ["StepReport", "make_asynchronous_step"]
+
+
+class StepReport(NamedTuple):
+    """What a worker reports of one step besides its metrics.
+
+    ``seconds`` from the batch to the last update, of which ``exchanged`` sending tensors to the servers and
+    receiving them. ``staleness``: updates by other steps between this step's read of the weights and its own
+    update. ``bytes_sent`` and ``bytes_received`` by the worker: gradients and batch statistics; weights and
+    the batch.
+    """
+
+    seconds: float
+    exchanged: float
+    staleness: float
+    bytes_sent: float
+    bytes_received: float
+
+
+def make_asynchronous_step(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    optimizer: "SGD",
+    step: tf.Variable,
+    *,
+    global_batch_size: int,
+    loss: "Loss",
+    label_smoothing: float = 0.0,
+    standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    frozen: Frozen = frozenset(),
+    image_size: int | None = None,
+    slow_worker: tuple[int, float] | None = None,
+    observer: Unobserved = UNOBSERVED,
+) -> Callable[..., tuple[Any, ...]]:
+    """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled and run on one worker.
+
+    The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
+    its gradients and batch statistics to the servers that hold the variables. ``images`` are uint8 pixels as
+    stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
+    ``slow_worker``: the index of a worker that waits after it has computed its gradients, and how many times
+    as long as the computing it takes in all.
+
+    ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [5], the fields of
+    ``StepReport``. Then come the tensors of ``observer``; where another worker updates a weight at the same
+    time, the change of the weight that it sees may contain the other update.
+    """
+    network = observer.network(model, image_size)
+    indices = trained_indices(model, frozen)
+    trained = [model.trainable_variables[index] for index in indices]
+    held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
+    held_norms = frozen_norms(model, frozen)
+
+    def send_and_update(strategy, gradients, statistics, activations, learning_rate):
+        variables = [variable.value for variable in trained]
+        averages = moving_averages(model, statistics)
+        values = [*gradients, *(value for pair in statistics.values() for value in pair)]
+        sent = [strategy.experimental_local_results(value)[0] for value in values]
+        received = send_packed(sent, [*variables, *averages])
+        gradients, moments = received[: len(variables)], iter(received[len(variables) :])
+        gradients = sum_over_replicas(strategy, gradients, variables)
+        with observer.update(strategy, activations, gradients, indices):
+            updates = optimizer.apply(strategy, gradients, learning_rate, indices)
+            pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
+            update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
+        # Grouped, so that each server reports the end of its updates once.
+        with tf.control_dependencies([tf.group(updates)]):
+            earlier_updates = _count_update(step)
+        return time_after([earlier_updates]), earlier_updates, _num_bytes(sent)
+
+    def replica_step(images, labels, learning_rate, stop):
+        started_at = time_after([images, labels])
+        updates_when_read = _updates_so_far(step)
+        # Before the first weight is read, so that an update in between counts as missed.
+        with tf.control_dependencies([updates_when_read]):
+            copies = read_packed([variable.value for variable in (*trained, *held)])
+        read_at = time_after(copies)
+        weights = copies[: len(trained)]
+        with contextlib.ExitStack() as scope:
+            replaced = list(zip((*trained, *held), copies, strict=True))
+            scope.enter_context(keras.StatelessScope(state_mapping=replaced))
+            tape = scope.enter_context(tf.GradientTape(watch_accessed_variables=False))
+            recorded = scope.enter_context(recorded_batch_statistics(held_norms))
+            tape.watch(weights)
+            shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
+            logits = network(shown, training=True)
+            metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
+        gradients = tape.gradient(metrics[0], weights)
+        if slow_worker is not None:
+            gradients = slowed_down(gradients, slow_worker, since=read_at)
+        computed_at = time_after(gradients)
+        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
+        updated_at, earlier_updates, bytes_sent = tf.distribute.get_replica_context().merge_call(
+            send_and_update, args=(gradients, statistics, observer.activations(), learning_rate)
+        )
+        report = StepReport(
+            seconds=updated_at - started_at,
+            exchanged=(read_at - started_at) + (updated_at - computed_at),
+            staleness=earlier_updates - updates_when_read,
+            bytes_sent=bytes_sent,
+            bytes_received=_num_bytes([*copies, images, labels]),
+        )
+        report = tf.stack([tf.cast(value, tf.float64) for value in report])
+        return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)]), report
+
+    def train_step(images, labels, learning_rate, stop):
+        metrics, report = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
+        metrics = strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
+        return metrics, strategy.experimental_local_results(report)[0], *observer.tensors
+
+    return train_step
+
+
+def _updates_so_far(step: tf.Variable) -> tf.Tensor:
+    """Return the value of ``step``, on its server."""
+    with tf.device(step.device):
+        return tf.raw_ops.ReadVariableOp(resource=step.handle, dtype=tf.int64)
+
+
+def _count_update(step: tf.Variable) -> tf.Tensor:
+    """Add one to ``step`` and return its value before, as one atomic operation on its server.
+
+    ``assign_add`` followed by a read would also count an update that ends between the two.
+    """
+    with tf.device(step.device):
+        return tf.raw_ops.ResourceCountUpTo(resource=step.handle, limit=tf.int64.max, T=tf.int64)
+
+
+def _num_bytes(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the bytes of all ``tensors``, int64 scalar."""
+    return tf.add_n([tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors])

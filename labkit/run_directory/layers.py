@@ -1,0 +1,120 @@
+"""Read ``layers.jsonl`` of a run directory: what each layer of the network did, every few steps.
+
+``docs/run-directory.md`` describes the lines. Standard library only.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from labkit.run_directory.metrics import MetricsReader, ResumePoint, is_superseded
+
+__all__ = ["QUANTITIES", "LayerReader", "LayerRow", "layer_rows_that_count", "layers_path"]
+
+QUANTITIES = ("activation_mean", "activation_std", "zero_fraction", "gradient_norm", "update_ratio")
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One line of ``layers.jsonl``.
+
+    ``layers``: the names in the order of the forward pass, each once. ``values``: of each of ``QUANTITIES``,
+    one value for each layer. None: the layer has no such value. NaN and infinities are kept. ``wall_time`` is
+    in seconds since the epoch; infinity if unknown.
+    """
+
+    step: int
+    wall_time: float
+    layers: tuple[str, ...]
+    values: dict[str, tuple[float | None, ...]]
+
+
+class LayerReader:
+    """Follows ``layers.jsonl``: each poll reads only what was appended, as ``MetricsReader`` does.
+
+    The caller stores what ``poll`` returns, and drops it when ``generation`` has grown: the file was then
+    replaced. Lines that aren't in the format are skipped and counted in ``damaged_lines``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._reader = MetricsReader(path, keep_rows=False)
+        self._damaged = 0
+
+    def poll(self, max_bytes: int | None = None) -> list[LayerRow]:
+        """Return the rows that were appended since the last call. A missing file has none.
+
+        Args:
+            max_bytes: the most to read in one call; ``caught_up`` then tells whether the end was reached.
+
+        Raises OSError if the file can't be read.
+        """
+        generation = self.generation
+        lines = self._reader.poll(max_bytes)
+        if self.generation != generation:
+            self._damaged = 0
+        rows = [row for row in map(_parse, lines) if row is not None]
+        self._damaged += len(lines) - len(rows)
+        return rows
+
+    @property
+    def generation(self) -> int:
+        return self._reader.generation
+
+    @property
+    def caught_up(self) -> bool:
+        return self._reader.caught_up
+
+    @property
+    def damaged_lines(self) -> int:
+        return self._reader.damaged_lines + self._damaged
+
+
+class _Timed(Protocol):
+    @property
+    def step(self) -> int: ...
+    @property
+    def wall_time(self) -> float: ...
+
+
+Row = TypeVar("Row", bound=_Timed)
+
+
+def layer_rows_that_count(rows: Iterable[Row], resume_points: Iterable[ResumePoint]) -> list[Row]:
+    """Return the rows that count in order of step: the last one written for each step.
+
+    Args:
+        rows: in the order written.
+        resume_points: of the run's ``metrics.jsonl``. Each makes earlier rows of later steps invalid.
+    """
+    points = list(resume_points)
+    kept = {row.step: row for row in rows if not is_superseded(row.step, row.wall_time, points)}
+    return [kept[step] for step in sorted(kept)]
+
+
+def layers_path(metrics_path: Path) -> Path:
+    """Return the path of ``layers.jsonl``, which lies beside ``metrics.jsonl``."""
+    return metrics_path.with_name("layers.jsonl")
+
+
+def _parse(line: dict[str, Any]) -> LayerRow | None:
+    step, names, wall_time = line.get("step"), line.get("layers"), line.get("wall_time")
+    if type(step) is not int or not isinstance(names, list) or not names:
+        return None
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        return None
+    try:
+        values = {name: _numbers(line.get(name, [None] * len(names))) for name in QUANTITIES}
+        time = float(wall_time) if type(wall_time) in (int, float) else math.inf  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        return None
+    if any(len(column) != len(names) for column in values.values()):
+        return None
+    return LayerRow(step, time, tuple(names), values)
+
+
+def _numbers(column: Any) -> tuple[float | None, ...]:
+    if not isinstance(column, list) or not {int, float, type(None)}.issuperset(map(type, column)):
+        raise TypeError("not a list of numbers and nulls")
+    return tuple(None if value is None else float(value) for value in column)

@@ -1,0 +1,1 @@
+"""TensorBoard: the event files that it reads, and the server that shows them."""

@@ -1,0 +1,110 @@
+"""A folder of links to the events of runs, which gives TensorBoard the runs' own names.
+
+TensorBoard names what it shows after the folders below its log folder. Its flag for names of one's own splits
+them at commas and colons, and has no fast loader.
+"""
+
+import struct
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from labkit.run_directory import ACTIVE_STATES, RunDirectory
+
+__all__ = ["LogFolder", "damage", "log_folder", "shown_names"]
+
+DEBUGGER_FOLDER = "debugger"  # below a run's events
+_DUMP_FILES = "tfdbg_events.*"
+
+
+def shown_names(runs: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
+    """Return the runs by the names that TensorBoard shows, each run once.
+
+    That is a run's own name; for runs of one name also the folders that tell them apart: ``a in first``.
+    """
+    paths = [run.path for run in {run.path.resolve(): run for run in runs}.values()]
+    names = {path: path.name for path in paths}
+    for parts in range(2, max((len(path.parts) for path in paths), default=0)):
+        counts = Counter(names.values())
+        for path in paths:
+            if counts[names[path]] > 1:
+                names[path] = " in ".join(reversed(path.parts[-parts:]))
+    return {name: RunDirectory(path) for path, name in names.items()}
+
+
+class LogFolder:
+    """Links to the events of runs.
+
+    Args:
+        path: an empty folder.
+        runs: returns the runs to show; called again by ``refresh``.
+    """
+
+    def __init__(self, path: Path, runs: Callable[[], Sequence[RunDirectory]]) -> None:
+        self.path, self._runs = path, runs
+        self.runs: dict[str, RunDirectory] = {}
+        self.debugged = ""  # the name of the run that the Debugger V2 page shows
+        self.refresh()
+        self._link_dump()
+
+    def refresh(self) -> None:
+        """Link the runs that are new, and unlink those that are gone."""
+        found = shown_names(self._runs())
+        for name in self.runs.keys() - found.keys():
+            (self.path / name).unlink(missing_ok=True)
+        for name in found.keys() - self.runs.keys():
+            (self.path / name).symlink_to(found[name].events_path)
+        self.runs = found
+
+    def _link_dump(self) -> None:
+        """Link the newest dump of Debugger V2, which TensorBoard reads from the log folder itself."""
+        dumps = {
+            name: list((run.events_path / DEBUGGER_FOLDER).glob(_DUMP_FILES))
+            for name, run in self.runs.items()
+        }
+        dumps = {name: files for name, files in dumps.items() if files}
+        if dumps:
+            self.debugged = max(dumps, key=lambda name: max(path.stat().st_mtime for path in dumps[name]))
+            for file in dumps[self.debugged]:
+                (self.path / file.name).symlink_to(file)
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each run without events, and for each damaged file."""
+        found = []
+        for name, run in self.runs.items():
+            files = sorted(run.events_path.rglob("*.tfevents.*"))
+            if not files:
+                found.append(f"run {name} has no events yet; TensorBoard shows them once they are written")
+            status = run.read_status()
+            if status is None or status.liveness() not in ACTIVE_STATES:  # the others write at this moment
+                found += filter(None, map(damage, files))
+        return found
+
+
+def damage(path: Path) -> str | None:
+    """Return a sentence if the file's records don't end where the file does, else None.
+
+    A record is its length (uint64), a checksum of that (uint32), as many bytes, and their checksum (uint32).
+    A wrong length makes a later record seem to reach beyond the end of the file. Checksums aren't compared.
+    """
+    size, start = path.stat().st_size, 0
+    with path.open("rb") as file:
+        while start < size:
+            file.seek(start)
+            head = file.read(8)
+            length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
+            if start + 16 + length > size:
+                return (
+                    f"{path} is damaged from byte {start:,} of {size:,} on; TensorBoard shows what is before"
+                )
+            start += 16 + length
+    return None
+
+
+@contextmanager
+def log_folder(runs: Callable[[], Sequence[RunDirectory]]) -> Iterator[LogFolder]:
+    """Make a temporary ``LogFolder``, which ends with the block; the runs are left alone."""
+    with tempfile.TemporaryDirectory(prefix="labkit-tensorboard-") as path:
+        yield LogFolder(Path(path), runs)

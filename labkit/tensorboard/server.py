@@ -1,0 +1,43 @@
+"""Run TensorBoard in this process, on loopback."""
+
+import contextlib
+import io
+import os
+import urllib.request
+from pathlib import Path
+
+from labkit.errors import InputError
+
+__all__ = ["LOOPBACK", "start_server"]
+
+LOOPBACK = "127.0.0.1"
+SECONDS_TO_ANSWER = 60
+
+
+def start_server(folder: Path, port: int) -> str:
+    """Serve ``folder`` until this process ends. Returns the address, once it answers.
+
+    Args:
+        folder: a log folder.
+        port: 0 takes a free one.
+
+    Raises InputError if the port is taken.
+    """
+    # TensorBoard's fast loader is a process of its own, which ends with this one. It would print each damaged
+    # record in the form of its log.
+    os.environ.setdefault("RUST_LOG", "off")
+    from tensorboard import default, program
+
+    board = program.TensorBoard(default.get_plugins())
+    board.configure(argv=["tensorboard", "--logdir", str(folder), "--host", LOOPBACK, "--port", str(port)])
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # a note on the loader, at each start
+            address = board.launch()
+    except program.TensorBoardPortInUseError:
+        raise InputError(f"--port is {port}, which can't be used: it is taken; name another") from None
+    try:
+        with urllib.request.urlopen(f"{address}data/runs", timeout=SECONDS_TO_ANSWER) as answer:
+            answer.read()
+    except OSError as error:
+        raise InputError(f"TensorBoard doesn't answer at {address}: {error}; try again") from None
+    return address

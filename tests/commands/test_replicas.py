@@ -1,0 +1,160 @@
+"""``labkit replicas``: what it prints and writes, how it refuses and stops, and one comparison for real."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.analysis.replicas import Layout, trainings
+from labkit.commands import main as cli
+from labkit.run_directory import RunDirectory
+from tests.analysis import replica_training
+
+TWO = ("--layouts", "1 replica,2 processes", "--steps", "3")
+
+
+@pytest.fixture(autouse=True)
+def shapes_at_home(shapes):
+    """The embedded data set, where trainings look for it."""
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    monkeypatch.setattr(Layout, "command", replica_training.command)
+
+
+def replicas(output: Path, *flags: str) -> int:
+    try:
+        return cli.main(["replicas", "--output", str(output), *flags])
+    except SystemExit as end:  # what the parser itself refuses
+        return int(end.code or 0)
+
+
+def test_table_figure_and_losses_are_printed_and_written(pretended, tmp_path, capsys):
+    assert replicas(tmp_path, *TWO, "--num-layers", "14", "--tolerance", "2e-7") == 0
+    shown = capsys.readouterr().out
+    assert shown.index("training 3 of 3: 2 processes, own statistics") < shown.index("resnet14 on shapes")
+    assert "All layouts agree with 1 replica within 2e-07 nats." in shown
+    assert "is another" in shown and f"replicas.png, .md and .json are in {tmp_path}" in shown
+    assert (tmp_path / "replicas.png").read_bytes()[1:4] == b"PNG"
+    assert "| 2 processes | 1.000000 |" in (tmp_path / "replicas.md").read_text()
+    [first, second] = json.loads((tmp_path / "replicas.json").read_text())["comparisons"]
+    assert (first["agrees"], second["agrees"]) == (True, False)
+
+    before = (tmp_path / "replicas.png").stat().st_mtime_ns
+    assert replicas(tmp_path, *TWO, "--num-layers", "14", "--tolerance", "2e-7") == 0
+    assert capsys.readouterr().out.count("already finished") == 3
+    assert (tmp_path / "replicas.png").stat().st_mtime_ns == before
+
+
+def test_one_variant_alone(pretended, tmp_path, capsys):
+    assert replicas(tmp_path, *TWO, "--no-sync-batch-norm") == 0
+    shown = capsys.readouterr().out
+    assert "training 2 of 2: 2 processes, own statistics" in shown
+    assert "Synchronized batch normalization" not in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--layouts", "1 replica,2 TPUs"], ["'2 TPUs' is unknown", "'N processes'"]),
+        (["--layouts", ""], ["layout '' is unknown"]),
+        (["--layouts", "1 replica,3 processes"], ["--train-batch-size is 128 with 3", "multiples of 3"]),
+        (["--layouts", "1 replica,128 processes"], ["128 processes", "at most"]),
+        (["--steps", "some"], ["--steps", "some", "whole number"]),
+        (["--tolerance", "small"], ["--tolerance", "small", "above 0"]),
+        (["--tolerance", "nan"], ["--tolerance is nan", "above 0"]),
+        (["--train-steps", "5"], ["--train-steps is 5", "--steps"]),
+        (["--job-dir", "x"], ["--job-dir is 'x'", "--output"]),
+        (["--num-gpus", "2"], ["--num-gpus is 2", "'2 GPUs'"]),
+        (["--sync"], ["--sync is True", "name layouts"]),
+        (["--layout", "1 replica"], ["--layout", "did you mean '--layouts'"]),
+        (["--output", "/dev/null/x"], ["--output /dev/null/x", "not a directory"]),
+        (["--output", "s3://x"], ["s3://x", "a path on this machine"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_bad_input_is_one_line_exit_2_and_nothing_written(flags, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(trainings, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
+    assert replicas(tmp_path / "new", *flags) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    for word in words:
+        assert word in shown.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_missing_package_is_named_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert replicas(tmp_path / "new") == 2
+    assert "labkit replicas needs matplotlib" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failed_training_is_exit_code_1_with_the_end_of_its_output(monkeypatch, tmp_path, capsys):
+    program = "import sys; print('the reason'); sys.exit(1)"
+    monkeypatch.setattr(Layout, "command", lambda self, config: [sys.executable, "-c", program])
+    assert replicas(tmp_path, *TWO) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("labkit: error: the training in") and error.endswith("the reason\n")
+
+
+def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pretended, tmp_path, capsys):
+    run = RunDirectory(tmp_path / "2-processes-synchronized")
+    command = [sys.executable, replica_training.__file__, "labkit", "--output", str(tmp_path), *TWO]
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"WAITS": run.name},
+        stdout=subprocess.PIPE,
+        text=True,
+        # Tests that were started in the background ignore Ctrl-C, and would hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        give_up = time.monotonic() + 60
+        while run.read_status() is None:
+            assert process.poll() is None and time.monotonic() < give_up
+            time.sleep(0.02)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        shown, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGINT
+    assert shown.endswith("stopped; the same command continues\n")
+    assert len(children) > 1 and not any(child.is_running() for child in children)
+    status = run.read_status()
+    assert status is not None and status.state == "interrupted"
+
+    assert replicas(tmp_path, *TWO) == 0
+    assert capsys.readouterr().out.count("already finished") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+def test_devices_and_processes_train_like_one_replica_only_with_synchronized_statistics(tmp_path, capsys):
+    small = ("--train-batch-size", "32", "--steps", "4")
+
+    def compared(layouts: str, variant: str) -> dict[str, dict]:
+        assert replicas(tmp_path, "--layouts", layouts, variant, *small) == 0, capsys.readouterr()
+        [found] = json.loads((tmp_path / "replicas.json").read_text())["comparisons"]
+        assert found.pop("sync_batch_norm") == (variant == "--sync-batch-norm")
+        return {layout["layout"]: layout for layout in found["layouts"] if layout["layout"] != "1 replica"}
+
+    synchronized = compared("1 replica,2 logical devices,2 processes", "--sync-batch-norm")
+    assert list(synchronized) == ["2 logical devices", "2 processes"]
+    for layout in synchronized.values():
+        # Equal, and yet not the same computation: else this would compare a training with itself.
+        assert layout["agrees"] and 0 < layout["largest_difference"] < 1e-5
+    # With processes the thorough test in tests/properties/test_cluster_curve.py shows the same.
+    own = compared("1 replica,2 logical devices", "--no-sync-batch-norm")["2 logical devices"]
+    assert not own["agrees"] and own["largest_difference"] > 1e-3
+    environments = [RunDirectory(path.parent).read_environment() for path in tmp_path.glob("*/config.json")]
+    assert sorted(environment["replicas"] for environment in environments) == [1, 2, 2, 2]

@@ -1,0 +1,102 @@
+"""The rows of each worker of a cluster, and who is named a straggler because of them."""
+
+import math
+
+import pytest
+
+from labkit.run_directory import worker_metrics
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.stragglers import Stragglers, find_stragglers
+from labkit.run_directory.worker_metrics import WorkerMetrics, read_worker_metrics
+
+
+def rows_of(folder, results, **common) -> list[dict]:
+    """Return the rows of ``worker:0`` that are written for these steps; the first one isn't counted."""
+    metrics = WorkerMetrics(folder, examples_per_step=8, replicas=1)
+    for step, result in enumerate([results[0], *results], start=1):
+        metrics.add("worker:0", step, **common | result)
+    metrics.close()
+    return read_worker_metrics(folder).get("worker:0", [])
+
+
+def test_a_row_has_the_mean_bytes_of_a_step(tmp_path):
+    results = [{"bytes_sent": 100.0, "bytes_received": 10.0}, {"bytes_sent": 300.0, "bytes_received": 30.0}]
+    [row] = rows_of(tmp_path, results, waited=0.0, worked=0.1, exchanged=0.0)
+    assert (row["bytes_sent_per_step"], row["bytes_received_per_step"]) == (200, 20)
+    assert "staleness_counts" not in row
+
+
+def test_a_row_counts_the_updates_of_each_staleness(tmp_path):
+    results = [{"staleness": value} for value in (2, 0, 2, 11)]
+    [row] = rows_of(tmp_path, results, waited=None, worked=0.1, exchanged=0.02)
+    assert row["staleness_counts"] == {"0": 1, "2": 2, "11": 1}
+
+
+@pytest.mark.parametrize(("waited", "own"), [(0.0, 0.1), (None, 0.4)])
+def test_a_synchronous_workers_own_time_leaves_out_what_it_waits_for_others(tmp_path, waited, own):
+    [row] = rows_of(tmp_path, [{}, {}, {}], waited=waited, worked=0.4, exchanged=0.3)
+    assert row["own_seconds_per_step"] == pytest.approx(own)
+
+
+# ---- stragglers ----------------------------------------------------------------------------------------
+
+
+def row(seconds: float, *, steps: int = 4, wall_time: float = 0.0) -> dict:
+    return {"own_seconds_per_step": seconds, "steps": steps, "wall_time": wall_time}
+
+
+def found(earlier=(), **seconds: list[float]) -> list[str]:
+    rows = {worker: [row(value) for value in values] for worker, values in seconds.items()}
+    return [straggler.worker for straggler in find_stragglers(rows, earlier)]
+
+
+def test_a_straggler_takes_half_as_long_again_as_the_median_of_the_others():
+    assert found(a=[0.1, 0.1], b=[0.1, 0.1], c=[0.16, 0.16]) == ["c"]
+    assert found(a=[0.1, 0.1], b=[0.1, 0.1], c=[0.14, 0.14]) == []
+    assert found(a=[0.1, 0.1], b=[0.2, 0.2]) == ["b"]
+    assert found(a=[0.5, 0.5]) == []
+
+
+def test_it_stays_one_until_it_is_clearly_faster():
+    assert found(earlier=["b"], a=[0.1, 0.1], b=[0.13, 0.13]) == ["b"]
+    assert found(earlier=["b"], a=[0.1, 0.1], b=[0.12, 0.12]) == []
+
+
+def test_one_slow_second_or_an_unmeasured_one_makes_no_straggler():
+    assert found(a=[0.1, 0.1], b=[0.9]) == []
+    assert found(a=[0.1, 0.1], b=[math.nan, math.nan]) == []
+    steps = {"a": [row(0.1), row(0.1)], "b": [row(0.1, steps=99), row(0.9, steps=1)]}
+    assert find_stragglers(steps) == []
+
+
+def test_a_worker_that_is_lost_is_no_straggler():
+    rows = {"a": [row(0.1, wall_time=200), row(0.1, wall_time=201)], "b": [row(0.9), row(0.9)]}
+    assert find_stragglers(rows) == []
+
+
+def test_the_console_names_a_straggler_when_it_begins_and_when_it_ends(tmp_path):
+    def append(worker: str, *seconds: float) -> None:
+        writer = MetricsWriter(tmp_path / f"{worker.replace(':', '-')}.jsonl")
+        writer.append([{"worker": worker} | row(value) for value in seconds])
+        writer.close()
+
+    append("worker:0", *[9.0] * 5)  # of an earlier session
+    stragglers = Stragglers(tmp_path)
+    append("worker:0", 0.1, 0.1)
+    append("worker:1", 0.1, 0.1)
+    assert stragglers.news() == []
+    append("worker:1", *[0.3] * 5)
+    assert stragglers.news() == [
+        "straggler: worker:1 takes 0.300 s a step, 3.0 times as long as the others (median 0.100 s)"
+    ]
+    append("worker:1", 0.3)
+    assert stragglers.news() == [], "it is named once"
+    append("worker:1", *[0.1] * 5)
+    assert stragglers.news() == ["worker:1 is no straggler any more"]
+    assert stragglers.news() == []
+
+
+def test_about_a_row_a_second_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_metrics, "SECONDS_BETWEEN_ROWS", 0.0)
+    rows = rows_of(tmp_path, [{}, {}], waited=0.0, worked=0.1, exchanged=0.0)
+    assert [each["steps"] for each in rows] == [1, 1]

@@ -1,0 +1,171 @@
+"""Callbacks in real trainings of one process: what they see, add, ask for and break."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import labkit
+from labkit.callbacks.callback import Callback
+from labkit.config import Config
+from labkit.run_directory import RunDirectory
+from labkit.training.plan import plan_run
+from tests.properties.harness import losses, metrics
+from tests.training.recorder import Recorder
+from tests.training.small import FIELDS, STEPS, saved_steps, train
+
+
+def trained(job_dir: Path, data_dir: Path, *callbacks: Callback, **fields: object):
+    """Train with callbacks in this process; return the result."""
+    values = FIELDS | {"job_dir": str(job_dir), "data_dir": str(data_dir)} | fields
+    return plan_run(Config.from_flat(values), callbacks=callbacks).train()
+
+
+@pytest.fixture(scope="module")
+def without(data_dir, tmp_path_factory) -> Path:
+    job_dir = tmp_path_factory.mktemp("callbacks") / "without"
+    assert train(job_dir, data_dir) == 0
+    return job_dir
+
+
+def test_they_are_called_at_every_point_in_order_and_change_nothing(without, data_dir, tmp_path):
+    recorder = Recorder()
+    result = trained(tmp_path / "run", data_dir, recorder)
+    expected: list[list[object]] = [["start", 0]]
+    for step in range(1, STEPS + 1):
+        expected += [["before", step], ["after", step, losses(without)[step - 1]]]
+        if step in (5, 10, STEPS):
+            expected.append(["validation", step])
+        if step in saved_steps(without):
+            expected.append(["checkpoint", step])
+    assert recorder.calls == [*expected, ["end", "finished"]]
+    assert result.state == "finished"
+    assert losses(tmp_path / "run") == losses(without)
+
+
+def test_their_figures_are_in_the_rows_and_in_tensorboard(data_dir, tmp_path):
+    trained(tmp_path / "run", data_dir, Recorder())
+    rows = metrics(tmp_path / "run").split("train")
+    assert [row["twice_the_loss"] for row in rows] == [2 * row["loss"] for row in rows]
+    assert [row["seen"] for row in metrics(tmp_path / "run").split("validation")] == [5, 10, STEPS]
+    events = EventAccumulator(str(tmp_path / "run" / "events")).Reload()
+    assert [event.value for event in events.Scalars("train/twice_the_loss")] == pytest.approx(
+        [2 * row["loss"] for row in rows]
+    )
+
+
+class AsksAt(Callback):
+    """Asks for something after one step."""
+
+    def __init__(self, step: int, method: str, *arguments: str) -> None:
+        self.step, self.method, self.arguments = step, method, arguments
+
+    def after_step(self, training, row):
+        if row["step"] == self.step:
+            getattr(training, self.method)(*self.arguments)
+
+
+def test_a_validation_and_a_checkpoint_that_are_asked_for_come_after_that_step(without, data_dir, tmp_path):
+    job_dir = tmp_path / "run"
+    asked = [AsksAt(3, "request_validation"), AsksAt(7, "request_checkpoint")]
+    trained(job_dir, data_dir, *asked, AsksAt(5, "request_validation"))
+    assert [row["step"] for row in metrics(job_dir).split("validation")] == [3, 5, 10, STEPS]
+    assert 7 in saved_steps(job_dir)
+    assert losses(job_dir) == losses(without)
+
+
+def test_a_stop_ends_the_run_as_finished_validated_saved_and_tested(without, data_dir, tmp_path, capsys):
+    job_dir = tmp_path / "run"
+    result = trained(job_dir, data_dir, AsksAt(7, "request_stop", "it is good enough"))
+    status = RunDirectory(job_dir).read_status()
+    assert (result.state, status.state, status.step) == ("finished", "finished", 7)
+    assert status.message == f"stopped after 7 steps of {STEPS}: it is good enough"
+    assert losses(job_dir) == losses(without)[:7]
+    assert [row["step"] for row in metrics(job_dir).split("validation")] == [5, 7]
+    assert saved_steps(job_dir)[-1] == 7
+    assert len(metrics(job_dir).split("test")) == 1
+    capsys.readouterr()
+    assert train(job_dir, data_dir) == 0
+    assert "nothing left to do" in capsys.readouterr().out
+
+
+def test_early_stopping_by_its_flag_stops_where_it_would_without_an_interruption(data_dir, tmp_path):
+    # At this learning rate nothing is learned: the first validation remains the best.
+    fields = {"early_stopping_patience": 2, "learning_rate": 0.0, "validate_every_steps": 2}
+    assert train(tmp_path / "whole", data_dir, **fields) == 0
+    assert RunDirectory(tmp_path / "whole").read_status().step == 6
+
+    class Interrupts(Callback):
+        def after_step(self, training, row):
+            if row["step"] == 5:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut", data_dir, Interrupts(), **fields)
+    assert train(tmp_path / "cut", data_dir, **fields) == 0
+    status = RunDirectory(tmp_path / "cut").read_status()
+    assert status.step == 6
+    assert "in 2 validations (--early-stopping-patience)" in status.message
+
+
+@pytest.mark.parametrize(
+    "method", ["on_start", "before_step", "after_step", "after_validation", "after_checkpoint", "on_end"]
+)
+def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, without, data_dir, tmp_path):
+    def raises(self, training, *arguments):
+        if training.step in (0, 5, STEPS):
+            raise RuntimeError("my own mistake")
+
+    broken = type("Broken", (Callback,), {method: raises})()
+    job_dir = tmp_path / "run"
+    result = trained(job_dir, data_dir, broken, checkpoint_every_steps=5, validate_every_steps=5)
+    status = RunDirectory(job_dir).read_status()
+    assert (result.state, status.state) == ("failed", "failed")
+    assert status.message.startswith("callback Broken failed ")
+    assert status.message.endswith(": RuntimeError: my own mistake")
+    done = {"on_start": 0, "before_step": 1, "after_validation": 5, "after_checkpoint": 6, "on_end": STEPS}
+    assert status.step == done.get(method, 5)
+    assert saved_steps(job_dir)[-1:] == [status.step]
+    assert train(job_dir, data_dir) == 0
+    assert losses(job_dir) == losses(without)
+
+
+def test_they_see_weights_and_logits_of_the_step(data_dir, tmp_path):
+    class Looks(Callback):
+        def after_step(self, training, row):
+            weights = training.weights()
+            norm = math.sqrt(sum(float((values**2).sum()) for values in weights.values()))
+            height, width, channels = training.session.manifest.image_shape
+            import numpy as np
+
+            images = np.zeros((2, height, width, channels), np.uint8)
+            logits = training.logits(images)
+            assert logits.shape == (2, 10) and (logits[0] == logits[1]).all()
+            assert row["step"] == training.step and len(training.rows("train")) == training.step - 1
+            return {"weight_norm": norm}
+
+    assert trained(tmp_path / "run", data_dir, Looks(), train_steps=3).state == "finished"
+    norms = [row["weight_norm"] for row in metrics(tmp_path / "run").split("train")]
+    assert len(set(norms)) == 3
+
+
+def test_callbacks_come_from_a_file_on_the_command_line(data_dir, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(Path(sys.modules[Recorder.__module__].__file__).read_text())
+    assert train(tmp_path / "run", data_dir, callbacks=path, train_steps=3) == 0
+    assert json.loads((tmp_path / "run.calls.json").read_text())[-1] == ["end", "finished"]
+    assert "twice_the_loss" in metrics(tmp_path / "run").split("train")[0]
+    assert train(tmp_path / "other", data_dir, callbacks=tmp_path / "none.py") == 2
+    assert "none.py can't be read: No such file" in capsys.readouterr().err
+
+
+def test_the_function_takes_a_list_and_refuses_a_class(data_dir, tmp_path):
+    recorder = Recorder()
+    values = FIELDS | {"job_dir": tmp_path / "run", "data_dir": data_dir, "train_steps": 2}
+    run = labkit.train(callbacks=[recorder], **values)
+    assert run.metrics("train")["twice_the_loss"].shape == (2,)
+    with pytest.raises(labkit.InputError, match=r"the class Recorder; allowed: objects, Recorder\(\)"):
+        labkit.train(callbacks=[Recorder], **values)

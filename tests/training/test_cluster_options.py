@@ -1,0 +1,63 @@
+"""Options that only some clusters have: every way to start a training refuses them alike."""
+
+import pytest
+
+from labkit.cluster.batch_script import BatchOptions, render_batch_script
+from labkit.cluster.flags import check_replicas
+from labkit.cluster.launch import plan_launch
+from labkit.cluster.local import LocalCluster
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.notebook.cluster import check_training
+from labkit.training.checks import check_cluster
+from labkit.training.plan import plan_run
+
+ALONE = "^{flag} is .*, but .*; leave it out, or train with .*: labkit cluster local --workers 2"
+
+
+def as_task(workers: int, ps: int):
+    cluster = LocalCluster(workers, ps)
+    return cluster.tasks("127.0.0.1")[cluster.chief]
+
+
+WAYS = {
+    "task": lambda config, workers, ps: check_cluster(config, as_task(workers, ps)),
+    "launcher": lambda config, workers, ps: plan_launch(config, workers=workers, ps=ps),
+    "notebook": lambda config, workers, ps: check_training(config, LocalCluster(workers, ps)),
+    "slurm": lambda config, workers, ps: render_batch_script(
+        config, BatchOptions(nodes=workers + ps + (ps > 0), ps=ps)
+    ),
+    "kubernetes": lambda config, workers, ps: check_replicas(config, workers + ps + (ps > 0), 0, ps),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_staleness_has_a_limit_only_with_parameter_servers(way):
+    config = Config.from_flat({"max_staleness": 3, "sync": way in ("slurm", "kubernetes")})
+    with pytest.raises(InputError, match=ALONE.format(flag="--max-staleness")):
+        WAYS[way](config, 2, 0)
+
+
+@pytest.mark.parametrize("ps", [0, 1])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slow_worker_must_be_one_of_the_cluster(way, ps):
+    # With a launcher, ``sync`` follows from the number of servers.
+    values = {"job_dir": "/shared/run", "sync": ps == 0 and way != "launcher"}
+    there_is_none = "^--slow-worker is '3:2', but there is no worker:3; allowed: worker:0 to worker:2$"
+    with pytest.raises(InputError, match=there_is_none):
+        WAYS[way](Config.from_flat(values | {"slow_worker": "3:2"}), 3, ps)
+
+
+@pytest.mark.parametrize("ps", [0, 1])
+def test_the_last_worker_may_be_slow(ps):
+    config = Config.from_flat({"slow_worker": "3:2", "sync": ps == 0})
+    check_cluster(config, as_task(4, ps))
+    with pytest.raises(InputError, match="there is no worker:3; allowed: worker:0$"):
+        check_cluster(config, as_task(1, ps))
+
+
+@pytest.mark.parametrize("fields", [{"max_staleness": 0}, {"slow_worker": "0:2"}])
+def test_one_process_has_no_such_option(fields):
+    [name] = fields
+    with pytest.raises(InputError, match=ALONE.format(flag="--" + name.replace("_", "-"))):
+        plan_run(Config.from_flat(fields))
