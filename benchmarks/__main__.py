@@ -17,6 +17,7 @@ SCRIPTS = (
     "machine_ceiling",
     "input_pipeline",
     "telemetry",
+    "inspection",
     "startup",
     "follow",
     "scaling",

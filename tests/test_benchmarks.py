@@ -24,6 +24,7 @@ from benchmarks import (
     forms,
     inference,
     input_pipeline,
+    inspection,
     machine_ceiling,
     scaling,
     startup,
@@ -238,6 +239,25 @@ def test_telemetry_is_a_share_of_the_step_of_the_same_repeat():
     figures = telemetry.figures([0.2, 0.4], costs)
     assert figures[0].repeats == pytest.approx((1.0, 0.5))
     assert [figure.goal is None for figure in figures[:2]] == [False, True]
+
+
+def test_an_inspected_step_costs_a_share_of_as_many_steps_as_it_stands_for():
+    name = "--inspect-every-steps 50"
+    steps = {"plain step": [[0.2, 0.4, 0.2], [0.2]], name: [[0.3, 0.4, 0.4], [0.3]]}
+    share, plain, *_ = inspection.figures(dict.fromkeys(steps, 2.0), steps)
+    assert share.repeats == pytest.approx((100 * 0.5 / 50, 100 * 0.5 / 50))
+    assert share.goal and plain.repeats == pytest.approx((200.0, 200.0))
+
+
+def test_the_inspections_script_runs_and_writes_its_result(tmp_path, shapes, monkeypatch, capsys):
+    monkeypatch.delenv("LABKIT_CIFAR10", raising=False)
+    flags = "--repeats 1 --steps 1 --num-layers 8 --batch-size 8"
+    inspection.main([*flags.split(), "--output", str(tmp_path), "--data-dir", str(shapes.directory.parent)])
+    figures = {figure.name: figure for figure in read_figures(tmp_path / "inspection.json")}
+    assert set(inspection.VARIANTS) == {
+        name.removesuffix(", of a run") for name in figures if "of a run" in name
+    }
+    assert all(figure.median > 0 for figure in figures.values() if figure.unit in ("s", "ms"))
 
 
 # ---- peers ---------------------------------------------------------------------------------------------

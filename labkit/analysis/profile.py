@@ -141,7 +141,7 @@ def _engine(session: Any, stop_step: int) -> Any:
     from labkit.training.step import SynchronousEngine
 
     first = session.train_step
-    session = replace(session, train_step_for=lambda frozen, image_size: first)
+    session = replace(session, train_step_for=lambda *which: first)
     return SynchronousEngine(
         session,
         training_batches(session, start_step=0, stop_step=stop_step),

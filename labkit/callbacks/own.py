@@ -2,7 +2,8 @@
 
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.early_stopping import EarlyStopping
-from labkit.callbacks.tensorboard import Graph, Histograms, Images, Profile
+from labkit.callbacks.inspection import Inspect
+from labkit.callbacks.tensorboard import Graph, Images, Profile
 from labkit.config import RunConfig
 
 __all__ = ["own_callbacks"]
@@ -15,8 +16,8 @@ def own_callbacks(run: RunConfig) -> list[Callback]:
         callbacks.append(Graph())
     if run.write_images:
         callbacks.append(Images())
-    if run.histograms_every_steps:
-        callbacks.append(Histograms(run.histograms_every_steps))
+    if run.inspect_every_steps:
+        callbacks.append(Inspect())
     if run.profiled_steps:
         callbacks.append(Profile(*run.profiled_steps))
     if run.early_stopping_patience:

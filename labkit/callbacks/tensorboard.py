@@ -1,4 +1,4 @@
-"""Histograms, graph and images for TensorBoard, and a profile of some steps; each only if requested."""
+"""Graph and images for TensorBoard, and a profile of some steps; each only if requested."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from labkit.callbacks.training import Training
 if TYPE_CHECKING:
     from labkit.run_directory import RunDirectory
 
-__all__ = ["Graph", "Histograms", "Images", "Profile", "events_writer"]
+__all__ = ["Graph", "Images", "Profile", "events_writer"]
 
 
 def events_writer(run: "RunDirectory") -> Any:
@@ -24,23 +24,6 @@ def events_writer(run: "RunDirectory") -> Any:
 
 
 _WRITERS: dict[str, Any] = {}
-
-
-class Histograms(Callback):
-    """Writes a histogram of every weight after each ``every_steps`` steps."""
-
-    def __init__(self, every_steps: int) -> None:
-        self.every_steps = every_steps
-
-    def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
-        if row["step"] % self.every_steps:
-            return
-        import tensorflow as tf
-
-        with events_writer(training.run).as_default(step=row["step"]):
-            for weight in training.session.model.weights:
-                tf.summary.histogram(weight.path, tf.convert_to_tensor(weight.value))
-        events_writer(training.run).flush()
 
 
 class Graph(Callback):

@@ -33,11 +33,14 @@ class Training:
         session: labkit's own session, with model, optimizer and compiled steps. Its parts may change between
             versions of labkit.
         row: the metrics row of the last step; empty before the first.
+        observation: what an inspected step showed (``labkit.inspection.observation.Observation``); None after
+            other steps.
     """
 
     def __init__(self, session: Any, run: RunDirectory) -> None:
         self.session, self.run = session, run
         self.row: Mapping[str, Any] = MappingProxyType({})
+        self.observation: Any = None  # set by the train loop before ``after_step``
         self.requests = Requests()
         self._step = 0
 

@@ -85,9 +85,10 @@ class RunConfig(FieldOwner):
         choices=("none", "mirror", "mirror_and_shift"),
         identity=False,
     )
-    histograms_every_steps: int = option(
+    inspect_every_steps: int = option(
         0,
-        "Steps between two weight histograms for TensorBoard. 0 writes none.",
+        "Steps between two inspected steps, which record activations, gradients and updates of each layer, "
+        "also as histograms for TensorBoard. 0 inspects none.",
         minimum=0,
         identity=False,
         group="logging",

@@ -91,13 +91,17 @@ class Config:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
 
         An older labkit may have written the JSON. A missing part ``transfer`` and missing values get their
-        defaults. A removed field is ignored if its value matches this version's behaviour.
+        defaults. Renamed fields are read. A removed one is ignored if its value matches this version's
+        behaviour.
         """
         owners = value.values()
         known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()
         if not known or not all(isinstance(owner, Mapping) for owner in owners):
             raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
         values = {name: item for owner in owners for name, item in owner.items()}
+        for old, new in _RENAMED.items():
+            if old in values:
+                values[new] = values.pop(old)
         for name, default in _REMOVED.items():
             if values.pop(name, default) not in (default, None):
                 flag = "--" + name.replace("_", "-")
@@ -132,6 +136,9 @@ _REMOVED: dict[str, Any] = {
     "muon_momentum": 0.6,
     "shuffle_buffer_size": 16384,
 }
+
+# Renamed fields that older versions recorded.
+_RENAMED = {"histograms_every_steps": "inspect_every_steps"}
 
 _OWNERS: dict[str, type] = {
     "data": DataConfig,

@@ -23,7 +23,7 @@ class SlowWorker:
 
     def __init__(self, factor: float) -> None:
         self._factor = factor
-        self._compiled: Any = None
+        self._compiled: set[Any] = set()
 
     def wait(self, train_step: Any, computed: float) -> None:
         """Sleep factor - 1 times ``computed``, the seconds of computing of the step that has just ended.
@@ -31,9 +31,9 @@ class SlowWorker:
         The first call of a ``train_step`` compiles it, which no slow machine does again: it isn't followed by
         a wait.
         """
-        if self._compiled is train_step:
+        if train_step in self._compiled:
             time.sleep((self._factor - 1) * max(0.0, computed))
-        self._compiled = train_step
+        self._compiled.add(train_step)
 
 
 def slowed_down(

@@ -1,6 +1,7 @@
 """What an engine reports of one training step."""
 
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["StepResult"]
 
@@ -15,6 +16,7 @@ class StepResult:
     its end, of which ``exchanged`` between devices or processes (NaN where that isn't measured);
     ``bytes_sent`` and ``bytes_received`` by the worker, to and from other processes. ``staleness``: updates
     by other workers between its read of the weights and its update; None in synchronous training.
+    ``observation``: of an inspected step, a ``labkit.inspection.observation.Observation``; None of others.
     """
 
     step: int
@@ -28,3 +30,4 @@ class StepResult:
     bytes_sent: float = 0.0
     bytes_received: float = 0.0
     staleness: int | None = None
+    observation: Any | None = None

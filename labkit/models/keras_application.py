@@ -41,7 +41,7 @@ def keras_application(
     """
     x = images
     if layers.data_format == "channels_first":
-        x = keras.layers.Permute((2, 3, 1))(x)
+        x = keras.layers.Permute((2, 3, 1), name="channels_last")(x)
     image_shape = x.shape[1:]
     if min(image_shape[:2]) < SMALLEST or image_shape[2] != 3:
         raise InputError(
@@ -53,6 +53,7 @@ def keras_application(
             [2 * std for std in IMAGENET_STD],
             [2 * mean - 1 for mean in IMAGENET_MEAN],
             dtype=layers.dtype,
+            name="rescaling",
         )(x)
     network = bare_application(application, image_shape)
     outputs = []
@@ -69,10 +70,8 @@ def keras_application(
         clone_function=lambda layer: _remade(layers, layer, image_shape),
         call_function=call,
     )
-    x = outputs[-1]
-    x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=layers.dtype)(x)
     with layers.name_scope("head"):
-        return layers.logits(x, num_classes)
+        return layers.logits(layers.global_average(outputs[-1], data_format="channels_last"), num_classes)
 
 
 def bare_application(

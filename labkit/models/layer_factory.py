@@ -2,13 +2,13 @@
 
 import contextlib
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.ops.numpy import Pad  # the operation of ``keras.ops.pad``, which takes no name
 
 from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
 from labkit.models.whitening import Whitening
@@ -43,8 +43,9 @@ class LayerFactory:
     """Make and apply layers with a common layout, precision, normalization and seed.
 
     Most methods apply a new layer to a Keras tensor. Every layer with random initial weights gets its own
-    seed, derived from ``seed`` and the order of construction. Layers with weights get a name that says where
-    in the network they are, such as ``stage2_block1_conv2`` (see ``name_scope``).
+    seed, derived from ``seed`` and the order of construction. Every layer gets a name that says where in the
+    network it is, such as ``stage2_block1_conv2`` (see ``name_scope``). Keras's own names count the layers of
+    the whole process, so they would differ between two runs.
 
     Args:
         data_format: ``channels_last`` or ``channels_first``.
@@ -71,7 +72,6 @@ class LayerFactory:
         self._layers_with_weights = 0
         self._scope: str | None = None
         self._names: Counter[str] = Counter()
-        self._places: Counter[tuple[str, str]] = Counter()
         self._batch_norm: dict[str, Any] = {
             "decay": batch_norm_decay,
             "epsilon": batch_norm_epsilon,
@@ -80,7 +80,7 @@ class LayerFactory:
 
     @contextlib.contextmanager
     def name_scope(self, scope: str) -> Iterator[None]:
-        """Name the layers with weights made within the block ``<scope>_conv1``, ``<scope>_norm1`` and so on.
+        """Name the layers made within the block ``<scope>_conv1``, ``<scope>_norm1`` and so on.
 
         ``scope`` must begin with the stage, for example ``stage2`` or ``stage2_block1``: freezing finds the
         layers of a stage by it (``labkit.models.stages``). TensorBoard shows all layers made within the block
@@ -92,15 +92,13 @@ class LayerFactory:
         finally:
             self._scope = outer
 
-    def _name(self, kind: str) -> str | None:
-        """Return the next name for a layer of this kind; None, for Keras's default, outside of scopes."""
-        if self._scope is None:
-            return None
-        stem = f"{self._scope}_{kind}"
+    def _name(self, kind: str) -> str:
+        """Return the next name for a layer of this kind: ``<scope>_<kind>1``, without scope ``<kind>1``."""
+        stem = kind if self._scope is None else f"{self._scope}_{kind}"
         self._names[stem] += 1
         return f"{stem}{self._names[stem]}"
 
-    def _apply(self, layer: keras.Layer, inputs: Any) -> Any:
+    def _apply(self, layer: keras.Operation, inputs: Any) -> Any:
         """Return the outputs of a new layer, which is placed in the current scope."""
         return self._place(layer)(inputs)
 
@@ -108,14 +106,8 @@ class LayerFactory:
         """Return ``layer``, placed in the current scope."""
         if self._scope is None:
             return layer
-        if layer.name.startswith(f"{self._scope}_"):
-            place = layer.name.removeprefix(f"{self._scope}_")
-        else:  # Keras's own name, such as re_lu_7, counts the layers of the whole process
-            place = re.sub(r"_\d+$", "", layer.name)
-            self._places[self._scope, place] += 1
-            count = self._places[self._scope, place]
-            place = place if count == 1 else f"{place}_{count}"
-        return placed(layer, f"{self._scope.replace('_', '/')}/{place}")
+        name = layer.name.removeprefix(f"{self._scope}_")
+        return placed(layer, f"{self._scope.replace('_', '/')}/{name}")
 
     def next_seed(self) -> int:
         """Return the seed of the next layer with random initial weights."""
@@ -214,26 +206,35 @@ class LayerFactory:
 
     def relu(self, x):
         """Rectified linear unit."""
-        return self._apply(keras.layers.ReLU(dtype=self.dtype), x)
+        return self._apply(keras.layers.ReLU(dtype=self.dtype, name=self._name("relu")), x)
+
+    def _activation(self, name: str, x):
+        return self._apply(keras.layers.Activation(name, dtype=self.dtype, name=self._name(name)), x)
 
     def sigmoid(self, x):
         """Logistic function."""
-        return self._apply(keras.layers.Activation("sigmoid", dtype=self.dtype), x)
+        return self._activation("sigmoid", x)
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
         """Local response normalization; see ``LocalResponseNormalization``."""
         layer = LocalResponseNormalization(
-            depth_radius, bias, alpha, beta, data_format=self.data_format, dtype=self.dtype
+            depth_radius,
+            bias,
+            alpha,
+            beta,
+            data_format=self.data_format,
+            dtype=self.dtype,
+            name=self._name("local_response_norm"),
         )
         return self._apply(layer, x)
 
     def gelu(self, x):
         """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
-        return self._apply(keras.layers.Activation("gelu", dtype=self.dtype), x)
+        return self._activation("gelu", x)
 
     def silu(self, x):
         """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
-        return self._apply(keras.layers.Activation("silu", dtype=self.dtype), x)
+        return self._activation("silu", x)
 
     def norm_relu(self, x):
         """Batch normalization, then rectified linear unit."""
@@ -241,12 +242,16 @@ class LayerFactory:
 
     def add(self, x, y):
         """Sum of two tensors of the same shape."""
-        return self._apply(keras.layers.Add(dtype=self.dtype), [x, y])
+        return self._apply(keras.layers.Add(dtype=self.dtype, name=self._name("add")), [x, y])
 
     def average_pool(self, x, size: int):
         """Average over ``size`` x ``size`` windows that don't overlap; those at the border may be smaller."""
         layer = keras.layers.AveragePooling2D(
-            size, padding="same", data_format=self.data_format, dtype=self.dtype
+            size,
+            padding="same",
+            data_format=self.data_format,
+            dtype=self.dtype,
+            name=self._name("average_pool"),
         )
         return self._apply(layer, x)
 
@@ -260,13 +265,21 @@ class LayerFactory:
             padding: ``valid`` drops pixels at the border that don't fill a window; ``same`` pools them too.
         """
         layer = keras.layers.MaxPooling2D(
-            size, stride, padding, data_format=self.data_format, dtype=self.dtype
+            size,
+            stride,
+            padding,
+            data_format=self.data_format,
+            dtype=self.dtype,
+            name=self._name("max_pool"),
         )
         return self._apply(layer, x)
 
     def global_max(self, x):
         """Maximum over height and width: [batch, channels]."""
-        return self._apply(keras.layers.GlobalMaxPooling2D(data_format=self.data_format, dtype=self.dtype), x)
+        layer = keras.layers.GlobalMaxPooling2D(
+            data_format=self.data_format, dtype=self.dtype, name=self._name("global_max")
+        )
+        return self._apply(layer, x)
 
     def pad_channels(self, x, channels: int):
         """Add zero channels on both sides, up to ``channels`` in total."""
@@ -275,26 +288,32 @@ class LayerFactory:
         padding = [[0, 0], [0, 0], [0, 0], channel_padding]
         if self.data_format == "channels_first":
             padding = [[0, 0], channel_padding, [0, 0], [0, 0]]
-        padded = keras.ops.pad(x, padding)
-        self._place(padded._keras_history.operation)
-        return padded
+        return self._apply(Pad(padding, name=self._name("pad")), x)
 
-    def global_average(self, x):
-        """Average over height and width: [batch, channels]."""
-        return self._apply(
-            keras.layers.GlobalAveragePooling2D(data_format=self.data_format, dtype=self.dtype), x
+    def global_average(self, x, *, data_format: str | None = None):
+        """Average over height and width: [batch, channels]; ``data_format``: None is the factory's."""
+        layer = keras.layers.GlobalAveragePooling2D(
+            data_format=data_format or self.data_format,
+            dtype=self.dtype,
+            name=self._name("global_average"),
         )
+        return self._apply(layer, x)
 
     def flatten(self, x):
         """Flatten to [batch, height * width * channels], with the same order of features in both layouts."""
-        return self._apply(keras.layers.Flatten(data_format=self.data_format, dtype=self.dtype), x)
+        layer = keras.layers.Flatten(
+            data_format=self.data_format, dtype=self.dtype, name=self._name("flatten")
+        )
+        return self._apply(layer, x)
 
     def scale_channels(self, x, factors):
         """Multiply each channel of ``x`` by its factor; ``factors``: [batch, channels]."""
         channels = self.channels(x)
         shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
-        factors = self._apply(keras.layers.Reshape(shape, dtype=self.dtype), factors)
-        return self._apply(keras.layers.Multiply(dtype=self.dtype), [x, factors])
+        factors = self._apply(
+            keras.layers.Reshape(shape, dtype=self.dtype, name=self._name("reshape")), factors
+        )
+        return self._apply(keras.layers.Multiply(dtype=self.dtype, name=self._name("multiply")), [x, factors])
 
     def logits(
         self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
@@ -319,4 +338,6 @@ class LayerFactory:
             num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
         )
         logits = self._apply(layer, x)
-        return logits if scale == 1.0 else self._apply(keras.layers.Rescaling(scale, dtype=dtype), logits)
+        if scale == 1.0:
+            return logits
+        return self._apply(keras.layers.Rescaling(scale, dtype=dtype, name="scaled_logits"), logits)

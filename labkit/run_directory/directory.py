@@ -119,6 +119,10 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def layers_path(self) -> Path:
+        return self.path / "layers.jsonl"
+
+    @property
     def status_path(self) -> Path:
         return self.path / "status.json"
 

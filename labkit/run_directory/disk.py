@@ -72,6 +72,7 @@ def discard(run: RunDirectory) -> None:
     for path in (
         run.metrics_path,
         evaluations_path(run.metrics_path),
+        run.layers_path,
         run.status_path,
         run.environment_path,
         run.log_path,

@@ -252,8 +252,8 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
 def news_of_compiling(session: "Session", step: int) -> dict[str, str]:
     """Return why the step after ``step`` has to compile, or an empty dict if it doesn't.
 
-    A change of the trained layers or of the image size needs a new compilation. Each key describes a change
-    in a few words, its value in a full line.
+    A change of the trained layers or of the image size needs a new compilation, as does the first inspected
+    step. Each key describes a change in a few words, its value in a full line.
     """
     news = {}
     stage = session.freezing.thaws_at(step)
@@ -265,4 +265,6 @@ def news_of_compiling(session: "Session", step: int) -> dict[str, str]:
         height, width = (side, side) if side else session.manifest.image_shape[:2]
         images = f"images of {height} x {width} pixels"
         news[images] = f"{images} from step {step + 1} on"
+    if session.is_inspected(step) and not session.train_step_at(step).experimental_get_tracing_count():
+        news["inspection"] = f"step {step + 1} is inspected; this step is compiled anew"
     return news

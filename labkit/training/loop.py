@@ -249,6 +249,7 @@ class TrainLoop:
         if result.staleness is not None:
             row["staleness"] = float(result.staleness)
         self.pace.add(seconds, result.waited)
+        self.calls.training.observation = result.observation
         row |= self.calls.after_step(row)
         self.telemetry.train_row(row, self.pace)
         if self.workers and self.membership:

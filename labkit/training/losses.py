@@ -119,6 +119,20 @@ class Loss:
     predictions: Callable[[np.ndarray], np.ndarray]
     chance: Callable[[int], float]
 
+    def step_metrics_of(
+        self, targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float, global_batch_size: int
+    ) -> list[tf.Tensor]:
+        """Return a replica's share of the mean loss and ``step_metrics`` of the global batch."""
+        with tf.name_scope("loss"):
+            losses = self.per_example(targets, logits, label_smoothing)
+            # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas the
+            # mean over the global batch, however it is split.
+            mean_loss = tf.reduce_sum(losses) / global_batch_size
+        with tf.name_scope("metrics"):
+            hits = [metric(targets, logits) for metric in self.step_metrics.values()]
+            sums = [tf.reduce_sum(tf.cast(values, mean_loss.dtype)) for values in hits]
+            return [mean_loss, *(total / global_batch_size for total in sums)]
+
     def named(self, values: Iterable[float]) -> dict[str, float]:
         """Return ``values``, the loss and the step metrics in order, by their keys in a metrics row."""
         return dict(zip(("loss", *self.step_metrics), values, strict=True))

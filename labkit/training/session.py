@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,12 @@ from labkit.data.pipeline import Distortion, eval_dataset, train_dataset
 from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.devices import Devices, choose_data_format, make_strategy
 from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
+from labkit.distributed.packing import read_packed
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
 from labkit.errors import InputError
+from labkit.inspection.observation import Observation, read_observation
+from labkit.inspection.observer import UNOBSERVED, StepObserver, Unobserved, local_values
 from labkit.models.registry import build_model
 from labkit.models.resizing import check_image_sizes
 from labkit.models.stages import HEAD
@@ -179,10 +182,10 @@ def _remove_unfinished_files(run: RunDirectory) -> None:
 class Session:
     """Model, optimizer and compiled steps under one strategy. ``step`` counts completed steps.
 
-    ``freezing`` decides which layers a step trains. ``train_step_for`` takes a set of frozen layers and an
-    image size, and returns the compiled step for them (cached). ``predict_step`` runs under
-    ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation, and is None
-    if that is off.
+    ``freezing`` decides which layers a step trains. ``train_step_for`` takes a set of frozen layers, an image
+    size, and whether the step is inspected, and returns the compiled step for them (cached). ``predict_step``
+    runs under ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation,
+    and is None if that is off.
     """
 
     plan: RunPlan
@@ -219,7 +222,18 @@ class Session:
 
     def train_step_at(self, step_index: int) -> Any:
         """Return the compiled step ``step_index``, from 0 (``make_train_step``)."""
-        return self.train_step_for(self.freezing.at(step_index), self.image_size_at(step_index))
+        return self.train_step_for(
+            self.freezing.at(step_index), self.image_size_at(step_index), self.is_inspected(step_index)
+        )
+
+    def is_inspected(self, step_index: int) -> bool:
+        """Return whether step ``step_index`` also returns what ``observation`` takes."""
+        every = self.config.run.inspect_every_steps
+        return every > 0 and (step_index + 1) % every == 0
+
+    def observation(self, step_index: int, tensors: Mapping[str, Any]) -> Observation:
+        """Return what the inspected step ``step_index`` showed."""
+        return read_observation(self.model, self.freezing.at(step_index), tensors)
 
     def learning_rate_at(self, step_index: int) -> float:
         """Return the learning rate of step ``step_index``."""
@@ -242,8 +256,8 @@ class Session:
 
     @property
     def train_step(self) -> Any:
-        """The compiled first step, which also serves all others unless layers thaw or images are resized."""
-        return self.train_step_at(0)
+        """The compiled first step, not inspected. It serves all others unless layers thaw or images grow."""
+        return self.train_step_for(self.freezing.at(0), self.image_size_at(0), False)
 
     def batch(self, step_index: int) -> tuple[Any, Any]:
         """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
@@ -307,8 +321,9 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
 
     @functools.cache
-    def train_step_for(frozen, image_size):
-        return _compiled_step(plan, strategy, model, optimizer, step, frozen=frozen, image_size=image_size)
+    def train_step_for(frozen, image_size, inspected):
+        options = {"frozen": frozen, "image_size": image_size}
+        return _compiled_step(plan, strategy, model, optimizer, step, inspected, **options)
 
     # With parameter servers, the coordinator evaluates locally, outside the cluster's strategy.
     evaluating = tf.distribute.get_strategy() if remote else strategy
@@ -358,8 +373,12 @@ def build_network(plan: RunPlan) -> tuple[keras.Model, Freezing]:
     return model, freezing
 
 
-def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: Any) -> Callable[..., Any]:
+def _compiled_step(
+    plan: RunPlan, strategy, model, optimizer, step, inspected: bool, **options: Any
+) -> Callable[..., Any]:
     """Return the compiled ``train_step``, which returns the metrics and the seconds of gradient exchange.
+
+    An ``inspected`` step returns the tensors of ``StepObserver`` as well, and isn't compiled by XLA.
 
     The seconds are float64: 0 for one replica, and NaN for several with ``deterministic``, where TensorFlow
     refuses to read the clock. With parameter servers they are those of ``make_asynchronous_step``.
@@ -371,19 +390,25 @@ def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: A
         "loss": LOSSES[config.optimizer.loss],
         "label_smoothing": config.optimizer.label_smoothing,
     }
+    observer: Unobserved = UNOBSERVED
+    if inspected:
+        read = read_packed if devices.asynchronous_workers else local_values
+        observer = StepObserver(model, config.data.train_batch_size, read)
+    common["observer"] = observer
     if devices.asynchronous_workers:
         common["standardize"] = functools.partial(standardize, manifest=plan.manifest)
         common["slow_worker"] = config.distribution.slow
         asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
         return tf.function(asynchronous, reduce_retracing=True)
-    common["xla"] = config.distribution.xla
+    common["xla"] = config.distribution.xla and not inspected
     if devices.num_replicas == 1 or config.run.deterministic:
         train_step = make_train_step(strategy, model, optimizer, step, **common)
         seconds = 0.0 if devices.num_replicas == 1 else math.nan
 
         @tf.function(reduce_retracing=True)
         def untimed_step(images, labels, learning_rate, stop):
-            return train_step(images, labels, learning_rate, stop), tf.constant(seconds, tf.float64)
+            metrics = train_step(images, labels, learning_rate, stop)
+            return metrics, tf.constant(seconds, tf.float64), *observer.tensors
 
         return untimed_step
     timer = ExchangeTimer()
@@ -391,7 +416,8 @@ def _compiled_step(plan: RunPlan, strategy, model, optimizer, step, **options: A
 
     @tf.function(reduce_retracing=True)
     def timed_step(images, labels, learning_rate, stop):
-        return train_step(images, labels, learning_rate, stop), timer.seconds
+        metrics = train_step(images, labels, learning_rate, stop)
+        return metrics, timer.seconds, *observer.tensors
 
     return timed_step
 

@@ -14,9 +14,10 @@ from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.slow_worker import SlowWorker
 from labkit.distributed.step_result import StepResult
+from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.folding import folded_normalization
 from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk, with_image_size
+from labkit.models.resizing import shrunk
 from labkit.models.test_time_augmentation import averaged_over_views
 from labkit.optim.sgd import SGD
 from labkit.training.losses import SOFTMAX, Loss
@@ -41,15 +42,17 @@ def make_train_step(
     image_size: int | None = None,
     xla: bool = False,
     reduce: Callable[..., list[Any]] = sum_over_replicas,
+    observer: Unobserved = UNOBSERVED,
 ) -> Callable[..., tf.Tensor]:
     """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled by ``tf.function``.
 
     ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
-    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``xla`` compiles the gradients.
+    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``xla`` compiles the gradients;
+    ``observer`` sees what is computed.
     """
-    network = model if image_size is None else with_image_size(model, image_size)
+    network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
     weights = [model.trainable_variables[index].value for index in indices]
 
@@ -60,27 +63,21 @@ def make_train_step(
         with tape, recorded_batch_statistics(frozen_norms(model, frozen)) as recorded:
             tape.watch(weights)
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
-            with tf.name_scope("loss"):
-                # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas
-                # the mean over the global batch, however it is split.
-                mean_loss = (
-                    tf.reduce_sum(loss.per_example(labels, logits, label_smoothing)) / global_batch_size
-                )
-        with tf.name_scope("metrics"):
-            hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
-            metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
+            metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
-            return metrics, tape.gradient(mean_loss, weights), statistics
+            return metrics, tape.gradient(metrics[0], weights), statistics
 
-    def reduce_and_update(strategy, gradients, statistics, learning_rate):
-        optimizer.apply(strategy, reduce(strategy, gradients, weights), learning_rate, indices)
-        update_moving_averages(strategy, model, statistics)
+    def reduce_and_update(strategy, gradients, statistics, activations, learning_rate):
+        gradients = reduce(strategy, gradients, weights)
+        with observer.update(strategy, activations, gradients, indices):
+            optimizer.apply(strategy, gradients, learning_rate, indices)
+            update_moving_averages(strategy, model, statistics)
 
     def replica_step(images, labels, learning_rate, stop):
         metrics, gradients, statistics = loss_and_gradients(images, labels)
-        replicas = tf.distribute.get_replica_context()
-        replicas.merge_call(reduce_and_update, args=(gradients, statistics, learning_rate))
+        arguments = (gradients, statistics, observer.activations(), learning_rate)
+        tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 
     def train_step(images, labels, learning_rate, stop):
@@ -152,12 +149,13 @@ class SynchronousEngine:
             tf.constant(learning_rate, tf.float32),
             tf.constant(float(self._stopping()), tf.float32),
         )
-        metrics, exchanged = train_step(*arguments)
+        metrics, exchanged, *observed = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0
         exchanged = float(exchanged)
         self._slow_worker.wait(train_step, time.perf_counter() - started - waited - exchanged)
         exchanged_bytes = self._session.all_reduce_bytes_at(self._step)
+        observation = self._session.observation(self._step, *observed) if observed else None
         self._step += 1
         seconds = time.perf_counter() - started
         return StepResult(
@@ -171,6 +169,7 @@ class SynchronousEngine:
             worker_seconds=seconds - waited,
             bytes_sent=exchanged_bytes,
             bytes_received=exchanged_bytes,
+            observation=observation,
         )
 
     def is_idle(self) -> bool:

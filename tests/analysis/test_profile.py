@@ -221,12 +221,12 @@ def test_smaller_images_are_counted_at_their_size():
 
 
 def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(monkeypatch):
-    stages = {"train_steps": 4, "progressive_resizing": "16:0.5,24:0.75"}
+    stages = {"train_steps": 4, "progressive_resizing": "16:0.5,24:0.75", "inspect_every_steps": 1}
     given = dict.fromkeys(field.name for field in dataclasses.fields(Session))
     made = []
 
-    def train_step_for(frozen, size):
-        made.append((frozen, size))
+    def train_step_for(frozen, size, inspected):
+        made.append((frozen, size, inspected))
         return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.constant(0.0))
 
     session = Session(
@@ -244,7 +244,7 @@ def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(mo
     engine = profiling._engine(session, 8)
     for _ in range(8):
         engine.next_step()
-    assert made == [({"stem"}, 16)]
+    assert made == [({"stem"}, 16, False)]
 
 
 def reached(graph) -> set[tf.Operation]:

@@ -8,12 +8,16 @@ from labkit.config import Config, TransferConfig
 from labkit.distributed.asynchronous.staleness import StalenessLimit
 from labkit.distributed.asynchronous.step import StepReport, make_asynchronous_step
 from labkit.distributed.bind_address import listen_on
+from labkit.distributed.packing import read_packed
 from labkit.distributed.strategies import make_parameter_server_strategy, placed_variables
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_compat import hold_attempts, worker_of
+from labkit.inspection.observation import read_observation
+from labkit.inspection.observer import StepObserver
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
 from labkit.training.losses import SOFTMAX
+from labkit.training.step import make_train_step
 from labkit.transfer.freezing import Freezing
 from tests.steps import compiled_step
 
@@ -128,6 +132,29 @@ for placement in ("round_robin", "greedy"):
     assert any(
         (weight.numpy() != old).any() for weight, old in zip(model.trainable_weights, before, strict=True)
     )
+
+# An inspected step shows what one of one process shows, also of the update on the servers.
+local_model.set_weights(model.get_weights())
+for ours, theirs in zip(local_optimizer.velocities, optimizer.velocities, strict=True):
+    ours.assign(theirs.numpy())
+observer = StepObserver(local_model, BATCH)
+local_inspected = make_train_step(
+    local, local_model, local_optimizer, local_step, global_batch_size=BATCH, observer=observer
+)
+compiled = tf.function(lambda *batch: (local_inspected(*batch), *observer.tensors))
+_, shown_locally = compiled(prepare(pixels), labels, *scalars)
+train_step = make_remote_step(model, optimizer, step, observer=StepObserver(model, BATCH, read_packed))
+_, _, shown = coordinator.schedule(train_step, args=(pixels, labels, *scalars)).fetch()
+ours, theirs = (read_observation(model, frozenset(), tensors) for tensors in (shown, shown_locally))
+for figure, values_of_layers in ours.by_layer().items():
+    expected = theirs.by_layer()[figure]
+    if figure == "layers":
+        assert values_of_layers == expected
+    else:
+        found, expected = (np.array(given, dtype=float) for given in (values_of_layers, expected))
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6, err_msg=figure)
+for path, counts in ours.weight_counts.items():
+    assert counts.sum() == theirs.weight_counts[path].sum() > 0, path
 
 # With frozen layers, too, a step is that of one process; nothing of theirs moves.
 frozen = Freezing(model, TransferConfig(freeze="stem,stage1,stage2_*_norm*")).at(0)

@@ -24,7 +24,13 @@ from tests.properties.harness import SMALL
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 STEPS = 40
-FIELDS = SMALL | {"train_steps": STEPS, "validate_every_steps": 20, "deterministic": False, "num_gpus": 0}
+FIELDS = SMALL | {
+    "train_steps": STEPS,
+    "validate_every_steps": 20,
+    "deterministic": False,
+    "num_gpus": 0,
+    "inspect_every_steps": 20,
+}
 TIME_LIMIT = 200
 
 
@@ -99,6 +105,17 @@ def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
     assert 25 <= validations[1]["step"] <= latest
     assert [row["examples"] for row in reader.split("test")] == [2000]
     assert (ended.run.predictions_path / "test.npz").is_file()
+
+
+def test_a_cluster_inspects_as_many_steps_as_were_asked_for(ended):
+    rows = [json.loads(line) for line in ended.run.layers_path.read_text().splitlines()]
+    if "synchronous workers, each" in ended.output:
+        assert [row["step"] for row in rows] == [20, 40]
+    else:  # steps are numbered in the order in which they end
+        assert len(rows) == 2 and rows[0]["step"] <= 20 < rows[1]["step"] <= 40
+    for row in rows:
+        norms = dict(zip(row["layers"], row["gradient_norm"], strict=True))
+        assert norms["stem_conv1"] > 0 and norms["stem_relu1"] is None
 
 
 def test_the_chief_alone_calls_the_callbacks_at_every_point(ended):

@@ -155,7 +155,7 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
     # What decides neither the weights nor a measurement; a new field has to be thought about here.
     of_no_weight = {
         "data_dir", "log_device_placement", "log_every_steps", "checkpoint_every_steps",
-        "checkpoint_every_seconds", "keep_checkpoints", "histograms_every_steps", "write_graph",
+        "checkpoint_every_seconds", "keep_checkpoints", "inspect_every_steps", "write_graph",
         "write_images",
     }  # fmt: skip
     known = {*budget_of(Config()), *RUN_FIELDS, *CLUSTER_FIELDS, *of_no_weight}

@@ -62,6 +62,13 @@ def test_a_removed_field_is_passed_over_where_its_value_is_what_is_done_now():
         Config.from_json(recorded)
 
 
+def test_a_renamed_field_of_an_older_run_is_read():
+    recorded = Config().to_json()
+    recorded["run"]["histograms_every_steps"] = 100
+    del recorded["run"]["inspect_every_steps"]
+    assert Config.from_json(recorded) == Config.from_flat({"inspect_every_steps": 100})
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

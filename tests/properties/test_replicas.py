@@ -24,6 +24,7 @@ FIELDS = {
     "eval_batch_size": 332,
     "checkpoint_every_steps": SAVED,
     "keep_checkpoints": 5,
+    "inspect_every_steps": STEPS,
 }
 LAYOUTS = [(1, "CPU"), (2, "CPU"), (4, "CPU")]
 MIRRORED_ON_GPUS = pytest.param(2, "GPU", marks=pytest.mark.thorough)
@@ -58,6 +59,21 @@ def test_replicas_give_the_curve_of_one(runs, replicas, variable_strategy):
         ours, theirs = metrics(job_dir).split(split)[-1], metrics(one).split(split)[-1]
         assert ours["examples"] == theirs["examples"]
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)
+
+
+@pytest.mark.parametrize(("replicas", "variable_strategy"), [*LAYOUTS[1:], MIRRORED_ON_GPUS])
+def test_inspected_replicas_show_the_layers_of_one(runs, replicas, variable_strategy):
+    one, several = (
+        json.loads((runs(*layout) / "layers.jsonl").read_text())  # a single line
+        for layout in ((1, "CPU"), (replicas, variable_strategy))
+    )
+    assert several["layers"] == one["layers"]
+    for figure, allowed in {
+        "activation_mean": 1e-3, "activation_std": 1e-3, "zero_fraction": 1e-3, "gradient_norm": 1e-2,
+        "update_ratio": 1e-2,
+    }.items():  # fmt: skip
+        ours, theirs = (np.array(row[figure], dtype=float) for row in (one, several))  # None becomes NaN
+        np.testing.assert_allclose(theirs, ours, rtol=allowed, atol=allowed / 10, err_msg=figure)
 
 
 @pytest.mark.parametrize(

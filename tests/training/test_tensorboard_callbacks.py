@@ -1,4 +1,4 @@
-"""Histograms, graph and images for TensorBoard, read back from the event files."""
+"""Graph and images for TensorBoard, read back from the event files."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,6 @@ def trained(data_dir, tmp_path_factory):
     asked_for = {
         "write_graph": True,
         "write_images": True,
-        "histograms_every_steps": 2,
         "profile_steps": "2:3",
     }
     plan = plan_run(Config.from_flat(values | asked_for), callbacks=[Keeps()])
@@ -76,20 +75,6 @@ def test_the_images_are_those_of_the_first_batch(trained):
     for picture, image in zip(pictures, images, strict=False):
         shown = tf.io.decode_png(picture).numpy() / 255
         np.testing.assert_allclose(shown, (image - low) / (high - low), atol=1 / 255)
-
-
-def test_every_weight_has_a_histogram_as_often_as_asked(trained):
-    session, events, _ = trained
-    found = summaries(events, "histograms")
-    paths = [weight.path for weight in session.model.weights]
-    assert sorted((step, tag) for step, tag, _ in found) == sorted((s, p) for s in (2, 4) for p in paths)
-    by_tag = {tag: content for step, tag, content in found if step == STEPS}
-    for weight in session.model.weights:
-        left, right, count = by_tag[weight.path].T  # [buckets, 3]
-        values = np.asarray(weight.value)
-        assert count.sum() == values.size
-        assert left.min() == pytest.approx(values.min(), abs=1e-6)
-        assert right.max() == pytest.approx(values.max(), abs=1e-6)
 
 
 def test_the_profile_holds_the_steps_that_were_asked_for(trained):

@@ -121,7 +121,7 @@ class AsynchronousEngine:
         while True:
             item = self._next_ready()
             try:
-                metrics, report = item.result.fetch()
+                metrics, report, *observed = item.result.fetch()
             except WORKER_GONE:
                 if remote_step_error(item.result) is not None:  # the step failed, not the copying
                     raise
@@ -130,7 +130,7 @@ class AsynchronousEngine:
                 # update.
                 self._schedule(item.step_index, item.batch, item.learning_rate, item.waited)
             else:
-                return self._collected(item, metrics, StepReport(*report.tolist()))
+                return self._collected(item, metrics, StepReport(*report.tolist()), *observed)
 
     def _give_out(self) -> None:
         started = time.perf_counter()
@@ -160,7 +160,7 @@ class AsynchronousEngine:
                     raise WorkerStuck(f"{', '.join(stuck)} has sent no heartbeat, and its step has not ended")
                 waiting_since = time.monotonic()
 
-    def _collected(self, item: _UnderWay, metrics: Any, report: StepReport) -> StepResult:
+    def _collected(self, item: _UnderWay, metrics: Any, report: StepReport, *observed: Any) -> StepResult:
         *values, _ = metrics.tolist()
         now = time.perf_counter()
         # Averaged over as many steps as there are workers, because their steps end in bursts.
@@ -179,6 +179,7 @@ class AsynchronousEngine:
             bytes_sent=report.bytes_sent,
             bytes_received=report.bytes_received,
             staleness=int(report.staleness),
+            observation=self._session.observation(item.step_index, *observed) if observed else None,
         )
 
     def settle(self) -> int:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -15,8 +15,9 @@ from labkit.distributed.exchange import (
 )
 from labkit.distributed.packing import read_packed, send_packed
 from labkit.distributed.slow_worker import slowed_down
+from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk, with_image_size
+from labkit.models.resizing import shrunk
 from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def make_asynchronous_step(
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
     slow_worker: tuple[int, float] | None = None,
-) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    observer: Unobserved = UNOBSERVED,
+) -> Callable[..., tuple[Any, ...]]:
     """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled and run on one worker.
 
     The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
@@ -65,26 +67,27 @@ def make_asynchronous_step(
     as long as the computing it takes in all.
 
     ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [5], the fields of
-    ``StepReport``.
+    ``StepReport``. Then come the tensors of ``observer``; where another worker updates a weight at the same
+    time, the change of the weight that it sees may contain the other update.
     """
-    network = model if image_size is None else with_image_size(model, image_size)
+    network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
     trained = [model.trainable_variables[index] for index in indices]
     held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
     held_norms = frozen_norms(model, frozen)
 
-    def send_and_update(strategy, gradients, statistics, learning_rate):
+    def send_and_update(strategy, gradients, statistics, activations, learning_rate):
         variables = [variable.value for variable in trained]
         averages = moving_averages(model, statistics)
         values = [*gradients, *(value for pair in statistics.values() for value in pair)]
         sent = [strategy.experimental_local_results(value)[0] for value in values]
         received = send_packed(sent, [*variables, *averages])
         gradients, moments = received[: len(variables)], iter(received[len(variables) :])
-        updates = optimizer.apply(
-            strategy, sum_over_replicas(strategy, gradients, variables), learning_rate, indices
-        )
-        pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
-        update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
+        gradients = sum_over_replicas(strategy, gradients, variables)
+        with observer.update(strategy, activations, gradients, indices):
+            updates = optimizer.apply(strategy, gradients, learning_rate, indices)
+            pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
+            update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
         # Grouped, so that each server reports the end of its updates once.
         with tf.control_dependencies([tf.group(updates)]):
             earlier_updates = _count_update(step)
@@ -106,17 +109,14 @@ def make_asynchronous_step(
             tape.watch(weights)
             shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
             logits = network(shown, training=True)
-            losses = loss.per_example(labels, logits, label_smoothing)
-            mean_loss = tf.reduce_sum(losses) / global_batch_size
-        gradients = tape.gradient(mean_loss, weights)
+            metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
+        gradients = tape.gradient(metrics[0], weights)
         if slow_worker is not None:
             gradients = slowed_down(gradients, slow_worker, since=read_at)
         computed_at = time_after(gradients)
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
-        hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
-        metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
         updated_at, earlier_updates, bytes_sent = tf.distribute.get_replica_context().merge_call(
-            send_and_update, args=(gradients, statistics, learning_rate)
+            send_and_update, args=(gradients, statistics, observer.activations(), learning_rate)
         )
         report = StepReport(
             seconds=updated_at - started_at,
@@ -126,12 +126,12 @@ def make_asynchronous_step(
             bytes_received=_num_bytes([*copies, images, labels]),
         )
         report = tf.stack([tf.cast(value, tf.float64) for value in report])
-        return tf.stack([*metrics, tf.cast(stop, mean_loss.dtype)]), report
+        return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)]), report
 
     def train_step(images, labels, learning_rate, stop):
         metrics, report = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
         metrics = strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
-        return metrics, strategy.experimental_local_results(report)[0]
+        return metrics, strategy.experimental_local_results(report)[0], *observer.tensors
 
     return train_step
 

@@ -1,0 +1,1 @@
+"""A look inside a training step: activations, gradients and updates of each layer."""

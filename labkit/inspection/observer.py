@@ -1,0 +1,171 @@
+"""``StepObserver``: takes the figures of a training step while the step is traced."""
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from labkit.inspection.buckets import bucket_counts, sample_stride
+from labkit.models.layer_outputs import with_layer_outputs
+from labkit.models.resizing import with_image_size
+
+__all__ = ["UNOBSERVED", "StepObserver", "Unobserved", "local_values", "observed_layers"]
+
+# Their outputs have the values of their inputs.
+_MOVES_VALUES = (
+    keras.layers.InputLayer,
+    keras.layers.Identity,
+    keras.layers.Permute,
+    keras.layers.Reshape,
+    keras.layers.Flatten,
+)
+
+
+def observed_layers(model: keras.Model) -> list[str]:
+    """Return the names of the observed layers in the order of the forward pass; the last gives the logits."""
+    return [layer.name for layer in model.operations if not isinstance(layer, _MOVES_VALUES)]
+
+
+def local_values(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """Return the value of each variable on this process's first replica, in cross-replica context."""
+    strategy = tf.distribute.get_strategy()
+    return [tf.convert_to_tensor(strategy.experimental_local_results(variable)[0]) for variable in variables]
+
+
+class Unobserved:
+    """What a training step asks an observer for; this one observes nothing and adds no operation."""
+
+    tensors: tuple[dict[str, tf.Tensor], ...] = ()
+
+    def network(self, model: keras.Model, image_size: int | None) -> Callable[..., tf.Tensor]:
+        """Return what maps images of this size to logits."""
+        return model if image_size is None else with_image_size(model, image_size)
+
+    def activations(self) -> Any:
+        """Return what this replica's last call of the network showed, for ``update``; in replica context."""
+        return ()
+
+    @contextlib.contextmanager
+    def update(
+        self, strategy: Any, activations: Any, gradients: Sequence[Any], indices: Sequence[int]
+    ) -> Iterator[None]:
+        """Contain the update of the weights, in cross-replica context.
+
+        Args:
+            strategy: owns the variables.
+            activations: what ``activations`` returned on each replica.
+            gradients: summed over the replicas, before weight decay and clipping.
+            indices: which of the model's trainable variables they belong to.
+        """
+        yield
+
+
+UNOBSERVED = Unobserved()
+
+
+class StepObserver(Unobserved):
+    """Observes activations, gradients and weights of each layer.
+
+    Everything about activations is a sum over the examples, so that the sums of all replicas are those of the
+    global batch. After the step was traced, ``tensors`` has one dict, of float64 tensors of its graph:
+
+    - ``activations`` [layers, 4 + buckets]: of each of ``observed_layers``, the number of outputs, their sum,
+      the sum of their squares, how many are zero, and the bucket counts of a sample;
+    - ``gradients`` [trained weights, 1 + buckets]: the sum of the squares, and bucket counts;
+    - ``updates`` [trained weights, 2]: the sum of squares of the weight before the step, and of its change;
+    - ``weights`` [all weights, buckets]: bucket counts after the step.
+
+    Args:
+        model: the network, without its change for other image sizes.
+        global_batch_size: decides how many values of an example are sampled.
+        read: variables to their values on this process's first replica.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        global_batch_size: int,
+        read: Callable[[Sequence[tf.Variable]], list[tf.Tensor]] = local_values,
+    ) -> None:
+        self._model, self._global_batch_size, self._read = model, global_batch_size, read
+        self._layers = observed_layers(model)
+        # A strategy traces each of its replicas in a thread of its own.
+        self._replica = threading.local()
+
+    def network(self, model: keras.Model, image_size: int | None) -> Callable[..., tf.Tensor]:
+        inner = with_layer_outputs(model, image_size)
+
+        def network(images: tf.Tensor, training: bool) -> tf.Tensor:
+            self._replica.outputs = inner(images, training=training)
+            return self._replica.outputs[self._layers[-1]]
+
+        return network
+
+    def activations(self) -> tf.Tensor:
+        outputs = [_at_least_float32(self._replica.outputs[name]) for name in self._layers]
+        del self._replica.outputs
+        features = [math.prod(values.shape[1:]) for values in outputs]
+        # The same values of every example, so that the sample doesn't depend on the number of replicas.
+        strides = [sample_stride(number * self._global_batch_size) for number in features]
+        samples = [
+            tf.reshape(values, [-1, number])[:, ::stride]
+            for values, number, stride in zip(outputs, features, strides, strict=True)
+        ]
+        zero = tf.zeros([], outputs[0].dtype)
+        zeros = [tf.cast(tf.equal(values, zero), zero.dtype) for values in outputs]
+        count = tf.cast(tf.shape(outputs[0])[0], tf.float64) * np.array(features, np.float64)
+        total = tf.cast(tf.stack([tf.reduce_sum(values) for values in outputs]), tf.float64)
+        sums = tf.stack([count, total, _sums_of_squares(outputs), _sums_of_squares(zeros)], axis=1)
+        counts = bucket_counts(tf.concat(samples, axis=1), _rows([sample.shape[1] for sample in samples]))
+        return tf.concat([sums, counts], axis=1)
+
+    @contextlib.contextmanager
+    def update(
+        self, strategy: Any, activations: Any, gradients: Sequence[Any], indices: Sequence[int]
+    ) -> Iterator[None]:
+        trained = [self._model.trainable_variables[index] for index in indices]
+        before = self._read([weight.value for weight in trained])
+        yield
+        weights = self._read([weight.value for weight in self._model.weights])
+        after = {id(weight): value for weight, value in zip(self._model.weights, weights, strict=True)}
+        changes = [after[id(weight)] - old for weight, old in zip(trained, before, strict=True)]
+        gradients = [strategy.experimental_local_results(gradient)[0] for gradient in gradients]
+        tensors = {
+            "activations": strategy.reduce(tf.distribute.ReduceOp.SUM, activations, axis=None),
+            "gradients": tf.concat([_sums_of_squares(gradients)[:, None], _sample_counts(gradients)], axis=1),
+            "updates": tf.stack([_sums_of_squares(before), _sums_of_squares(changes)], axis=1),
+            "weights": _sample_counts(weights),
+        }
+        self.tensors = (tensors,)
+
+
+# These make few operations for each tensor: a network has hundreds, and tracing takes a millisecond for each.
+
+
+def _at_least_float32(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.float32) if values.dtype.size < 4 else values
+
+
+def _sums_of_squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the sum of the squares of each tensor, float64."""
+    return 2.0 * tf.cast(tf.stack([tf.nn.l2_loss(tensor) for tensor in tensors]), tf.float64)
+
+
+def _sample_counts(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the bucket counts of a sample of each tensor."""
+    flat = [tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1]) for tensor in tensors]
+    strides = [sample_stride(values.shape[0]) for values in flat]
+    samples = [
+        values if stride == 1 else values[::stride] for values, stride in zip(flat, strides, strict=True)
+    ]
+    return bucket_counts(tf.concat(samples, axis=0), _rows([sample.shape[0] for sample in samples]))
+
+
+def _rows(lengths: Sequence[int]) -> NDArray[np.int32]:
+    return np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
