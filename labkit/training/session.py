@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.augment import standardize
-from labkit.data.inputs import InputShare, choose_input_path
+from labkit.data.inputs import InputShare, choose_input_path, distortion_of
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
-from labkit.data.pipeline import Distortion, eval_dataset, train_dataset
+from labkit.data.pipeline import eval_dataset, train_dataset
 from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.devices import Devices, choose_data_format, make_strategy
 from labkit.distributed.exchange import ExchangeTimer
@@ -393,7 +393,6 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
         num_local_replicas=devices.num_local_replicas,
     )
     data = config.data
-    distortion = Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)
     # With parameter servers, the coordinator makes the batches and sends them with the steps.
     distributing = session.evaluation_strategy if devices.asynchronous_workers else session.strategy
     return iter(
@@ -404,7 +403,7 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
                 seed=config.run.seed,
                 start_step=start_step,
                 stop_step=stop_step,
-                distortion=distortion if data.use_distortion_for_training else None,
+                distortion=distortion_of(data),
                 # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
                 standardized=devices.asynchronous_workers == 0,
                 input_path=path,
