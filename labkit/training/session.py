@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -236,6 +237,10 @@ class Session:
         """The compiled first step, which also serves all others unless layers thaw or images are resized."""
         return self.train_step_at(0)
 
+    def batch(self, step_index: int) -> tuple[Any, Any]:
+        """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
+        return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
+
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of all the state that training resumes from."""
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
@@ -256,6 +261,13 @@ class Session:
         seen = [images[weight > 0] for images, _, _, weight in batches.take(ADAPTING_BATCHES)]
         for layer in layers:
             layer.adapt(tf.concat(seen, axis=0).numpy())
+
+    def keep_state(self, folder: Path, checkpoint: tf.train.Checkpoint, step: int) -> Path:
+        """Save ``checkpoint``, a state of this run after ``step`` steps, in ``folder``; return its place."""
+        store = CheckpointStore(folder, keep=1)
+        state = CheckpointState(step, self.config.run.seed, self.manifest.checksum, self.devices.num_replicas)
+        store.save(checkpoint, state)
+        return store.path(step)
 
     def model_checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of the state that evaluation needs."""
