@@ -31,7 +31,7 @@ class CheckNumerics(Callback):
         session = training.session
         variables = state_variables(session.model, session.optimizer)
 
-        # The result shares its memory with the variables until the step overwrites them, so it costs one copy.
+        # Shares the variables' memory until the step overwrites them, so it costs one copy.
         @tf.function
         def copied() -> list[Any]:
             return [tf.identity(variable) for variable in variables]
@@ -63,7 +63,7 @@ class CheckNumerics(Callback):
         network.load(self._before, step - 1)
         shutil.rmtree(run.numerics_path, ignore_errors=True)  # of an earlier process of this run
         kept = session.keep_state(run.numerics_path, network.checkpoint(), step - 1)
-        state = f"the state before it is kept in {kept.relative_to(run.path)}: labkit replay {run.path} --step {step}"
+        state = f"the state before it is kept in {kept.relative_to(run.path)}"
         _, first = diagnose_step(
             network,
             batch_of_step(manifest, config.data, seed=config.run.seed, step=step),
@@ -77,4 +77,4 @@ class CheckNumerics(Callback):
             what = f"loss is {loss}, but every tensor is finite when one device makes the step again"
         else:
             what = first.sentence(session.devices.num_replicas)
-        return f"step {step}: {what}; {state}; {WAY_OUT}"
+        return f"step {step}: {what}; {state}: labkit replay {run.path} --step {step}; {WAY_OUT}"

@@ -41,6 +41,7 @@ COMMANDS: dict[str, Command] = {
     "models": Command("models", "List the networks, or show one stage by stage."),
     "compare": Command("compare", "Train several models with one budget and compare them."),
     "profile": Command("profile", "Show where the time of a training step goes."),
+    "replay": Command("replay", "Make one training step again and show its batch, losses and gradients."),
     "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     "cluster local": Command("cluster", "Train with several processes on this machine."),
     "cluster slurm": Command("cluster", "Print a batch script for Slurm."),

@@ -18,7 +18,8 @@ def distorted(
     images: Images, manifest: Manifest, distortion: Distortion, *, key: int, epoch: Integers, index: Integers
 ) -> Images:
     """Crop and flip each image, then apply cutout where it is enabled; see ``augment.distort``."""
-    images = _cropped_and_flipped(images, *_offsets(key, epoch, index, distortion), distortion)
+    top, left, flip = _offsets(key, epoch, index, distortion)
+    images = _cropped_and_flipped(images, top, left, flip, distortion)
     if not distortion.cutout_size:
         return images
     mean = np.round(255 * np.asarray(manifest.channel_mean)).astype(np.uint8)

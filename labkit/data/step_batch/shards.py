@@ -130,7 +130,7 @@ def masked_checksums(records: Sequence[bytes]) -> list[int]:
     lengths = np.array([len(record) for record in records])
     for length in set(lengths.tolist()):
         places = np.flatnonzero(lengths == length)
-        columns = np.stack([np.frombuffer(records[place], np.uint8) for place in places], axis=1)
+        columns = np.stack([np.frombuffer(records[place], np.uint8) for place in places.tolist()], axis=1)
         values = np.full(len(places), 0xFFFFFFFF, np.uint32)
         for column in columns:
             values = _CRC_TABLE[(values ^ column) & 255] ^ (values >> 8)
