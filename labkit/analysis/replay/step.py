@@ -28,9 +28,9 @@ class Replay:
 
     ``batch``: images, labels and indices. ``losses``: float32 [n], of each example, with the run's label
     smoothing. ``probabilities``: float32 [n, classes]. ``gradient_norms``: Euclidean norm of the gradient of
-    each trained layer's weights, before clipping, by the layer's name. ``metrics``: ``loss``, ``accuracy`` and
-    the others of the step, and its ``learning_rate``. ``first_non_finite``: the first tensor with a NaN or an
-    Infinity, or None. ``row``: what the run recorded of this step. ``start``: the state that the replay
+    each trained layer's weights, before clipping, by the layer's name. ``metrics``: ``loss``, ``accuracy``
+    and the others of the step, and its ``learning_rate``. ``first_non_finite``: the first tensor with a NaN
+    or an Infinity, or None. ``row``: what the run recorded of this step. ``start``: the state that the replay
     started from, in words; ``steps_before``: steps that were made from there. ``num_replicas``: how many
     share the batch. ``notes``: lines on what makes the replay differ from the recorded step.
     """
@@ -174,6 +174,8 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
 
 def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], None]):
     """Make the steps up to the recorded one. Returns its result, the states before and after, the session."""
+    import tensorflow as tf
+
     from labkit.inspection.network import state_variables
     from labkit.training.checkpoints import CheckpointStore
     from labkit.training.session import make_session, training_batches
@@ -200,7 +202,8 @@ def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], No
             announce(f"made step {number}")
 
     def state() -> list[Any]:
-        return [np.array(variable) for variable in state_variables(session.model, session.optimizer)]
+        variables = state_variables(session.model, session.optimizer)
+        return [tf.convert_to_tensor(variable).numpy() for variable in variables]
 
     before = state()
     return engine.next_step(), before, state(), session
