@@ -114,7 +114,7 @@ def _print(made: "Replay") -> None:
     print_table(
         ("index", "label", "loss"),
         [
-            (str(made.index[place]), made.batch.names(place), f"{made.losses[place]:.4f}")
+            (str(made.index[place]), made.batch.names(place), f"{made.losses[place]:.5g}")
             for place in order[:SHOWN_EXAMPLES]
         ],
         right=("index", "loss"),
