@@ -22,10 +22,11 @@ from benchmarks.common import at_least, make_parser, prepared_data, work_folder
 from benchmarks.processes import Training, train_flags
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.augment import PADDING, standardize
-from labkit.data.loading import load_split, verified_paths
+from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import train_dataset
 from labkit.data.records import FEATURES
+from labkit.data.step_batch.shards import verified_paths
 
 QUESTION = (
     "Is the input pipeline at least 3 times as fast as per-example map, and does a step wait at most 2 %?"

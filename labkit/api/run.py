@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labkit.analysis.predictions import Predictions
+    from labkit.analysis.replay.step import Replay
+    from labkit.data.step_batch.batch import StepBatch
     from labkit.tensorboard.view import TensorBoard
 
 __all__ = ["Run", "load_run", "runs"]
@@ -131,6 +133,53 @@ class Run:
                 f"run {self.name} has no predictions of the split {split!r}; make them with: "
                 f"labkit evaluate {self.path} --split {split}"
             ) from None
+
+    def batch(self, step: int, *, data_dir: str | os.PathLike[str] | None = None) -> "StepBatch":
+        """Return the training batch of a step, as the network saw it, or will see it.
+
+        It needs no checkpoint, and no TensorFlow unless the run streams its data (``input_path``).
+
+        Args:
+            step: from 1 to the run's last.
+            data_dir: folder of prepared data sets; None: the run's.
+
+        Returns an object with ``images`` uint8 [n, height, width, channels], ``standardized`` float32 of the
+        same shape, ``labels`` int32 [n] (with several labels for each image, zeros and ones [n, classes]),
+        ``index`` int64 [n], the position of each example in the training split, ``epoch`` int64 [n], from 0,
+        and ``classes``, their names.
+
+        Raises InputError for a step outside of the run, and for a data set that is gone or has changed.
+        """
+        from labkit.analysis.replay.recorded import batch_of_run
+
+        return batch_of_run(self._directory, step, data_dir=None if data_dir is None else os.fspath(data_dir))
+
+    def replay(
+        self, step: int, *, data_dir: str | os.PathLike[str] | None = None, max_steps: int = 1000
+    ) -> "Replay":
+        """Make one training step again, from the nearest checkpoint before it. The run isn't changed.
+
+        Args:
+            step: from 1 to the last one that the run has made.
+            data_dir: folder of prepared data sets; None: the run's.
+            max_steps: most steps to make between the checkpoint and this step.
+
+        Returns an object with the arrays of ``batch``, and ``losses`` float32 [n] of each example,
+        ``probabilities`` float32 [n, classes], ``gradient_norms`` by layer, ``metrics`` (loss, accuracy,
+        learning rate), ``first_non_finite``, ``row`` (what the run recorded) and ``loss_is_equal``, which is
+        True for a run with ``deterministic`` on the same machine.
+
+        Raises InputError for a step that the run hasn't made, for a data set that is gone or has changed,
+        where the nearest checkpoint is too far away, and where TensorFlow already runs with other devices.
+        """
+        from labkit.analysis.replay.step import replay
+
+        return replay(
+            self._directory,
+            step,
+            data_dir=None if data_dir is None else os.fspath(data_dir),
+            max_steps=max_steps,
+        )
 
     def tensorboard(self, *others: "Run | str | os.PathLike[str]") -> "TensorBoard":
         """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process.

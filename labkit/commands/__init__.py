@@ -42,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("compare", "Train several models with one budget and compare them."),
     "replicas": Command("replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
     "profile": Command("profile", "Show where the time of a training step goes."),
+    "replay": Command("replay", "Make one training step again and show its batch, losses and gradients."),
     "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     "cluster local": Command("cluster", "Train with several processes on this machine."),
     "cluster slurm": Command("cluster", "Print a batch script for Slurm."),

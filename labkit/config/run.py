@@ -93,6 +93,12 @@ class RunConfig(FieldOwner):
         identity=False,
         group="logging",
     )
+    check_numerics: bool = option(
+        False,
+        "Names step, layer and operation of the first NaN or Infinity, and keeps the state before that step.",
+        identity=False,
+        group="logging",
+    )
     write_graph: bool = option(
         False, "Writes the graph of the training step for TensorBoard.", identity=False, group="logging"
     )

@@ -6,13 +6,13 @@ side, then take a random 32×32 crop of the image or of its mirror image. Every 
 a restart.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.hashing import mix64, mix64_tensor
+from labkit.data.hashing import mix64_tensor
+from labkit.data.inputs import PADDING, Distortion
 from labkit.data.manifest import Manifest
+from labkit.data.step_batch.hashes import cutout_key, distortion_key
 
 __all__ = [
     "PADDING",
@@ -25,26 +25,7 @@ __all__ = [
     "standardize",
 ]
 
-PADDING = 4
-
-
-@dataclass(frozen=True)
-class Distortion:
-    """Settings of the random crop, flip and cutout.
-
-    Args:
-        crop_padding: pixels added on each side before a crop of the image's own size is taken.
-        crop_padding_mode: ``constant`` (black pixels) or ``reflect`` (the image mirrored at its border).
-        flip: ``random``, ``none`` or ``alternating``. With ``alternating``, epoch 0 is random and the flip
-            changes in each later epoch, so any two consecutive epochs show both sides of every image (Jordan,
-            "94% on CIFAR-10 in 3.29 Seconds", 2024, arXiv:2404.00498, section 3.6).
-        cutout_size: side in pixels of a square that is covered in each image; 0 covers nothing.
-    """
-
-    crop_padding: int = PADDING
-    crop_padding_mode: str = "constant"
-    flip: str = "random"
-    cutout_size: int = 0
+DEFAULT = Distortion()
 
 
 def distort(
@@ -77,13 +58,8 @@ def distort(
     return images
 
 
-def distortion_key(seed: int) -> int:
-    """Return the 64-bit key for a run's distortions, independent of every other use of `seed`."""
-    return mix64(seed, 0x64697374)  # "dist" in ASCII
-
-
 def distortion_offsets(
-    key: int, epoch: tf.Tensor, index: tf.Tensor, distortion: Distortion = Distortion()
+    key: int, epoch: tf.Tensor, index: tf.Tensor, distortion: Distortion = DEFAULT
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Draw each example's crop and flip.
 
@@ -118,7 +94,7 @@ def crop_and_flip(
     top: tf.Tensor,
     left: tf.Tensor,
     flip: tf.Tensor,
-    distortion: Distortion = Distortion(),
+    distortion: Distortion = DEFAULT,
 ) -> tf.Tensor:
     """Pad, crop at (top, left) of the padded image, and mirror left-right where `flip` is true.
 
@@ -167,7 +143,7 @@ def cut_out(
         uint8 of ``images``' shape.
     """
     height, width = images.shape[1], images.shape[2]
-    start = tf.constant(mix64(key, 0x637574), tf.uint64)  # "cut" in ASCII
+    start = tf.constant(cutout_key(key), tf.uint64)
     state = mix64_tensor(mix64_tensor(start, epoch), index)
     half = tf.constant(32, tf.uint64)
     columns = width - size + 1

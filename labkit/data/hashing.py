@@ -1,26 +1,13 @@
-"""Random numbers as pure functions of integers: hashes and permutations without generator state."""
+"""Random numbers as pure functions of integers: hashes and permutations of tensors, without generator state.
+
+``labkit.data.step_batch.hashes`` has the same with NumPy.
+"""
 
 import tensorflow as tf
 
+from labkit.data.step_batch.hashes import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, mix64
+
 __all__ = ["mix64", "mix64_tensor", "permutation"]
-
-_MASK = (1 << 64) - 1
-# splitmix64: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", with the
-# constants of Vigna's public-domain splitmix64.c.
-_GOLDEN = 0x9E3779B97F4A7C15
-_MULTIPLIER_1 = 0xBF58476D1CE4E5B9
-_MULTIPLIER_2 = 0x94D049BB133111EB
-
-
-def mix64(*values: int) -> int:
-    """Hash integers to one unsigned 64-bit integer, applying splitmix64's finalizer to each in turn."""
-    state = 0
-    for value in values:
-        state = (state + (value & _MASK) + _GOLDEN) & _MASK
-        state = ((state ^ (state >> 30)) * _MULTIPLIER_1) & _MASK
-        state = ((state ^ (state >> 27)) * _MULTIPLIER_2) & _MASK
-        state ^= state >> 31
-    return state
 
 
 def mix64_tensor(state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -33,8 +20,8 @@ def mix64_tensor(state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     Returns:
         The new state, uint64, of the broadcast shape.
     """
-    state = state + tf.cast(value, tf.uint64) + tf.constant(_GOLDEN, tf.uint64)
-    for shift, multiplier in ((30, _MULTIPLIER_1), (27, _MULTIPLIER_2)):
+    state = state + tf.cast(value, tf.uint64) + tf.constant(GOLDEN, tf.uint64)
+    for shift, multiplier in ((30, MULTIPLIER_1), (27, MULTIPLIER_2)):
         state = tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, tf.constant(shift, tf.uint64)))
         state = state * tf.constant(multiplier, tf.uint64)
     return tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, tf.constant(31, tf.uint64)))

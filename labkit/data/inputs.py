@@ -1,4 +1,4 @@
-"""Input decisions that need no TensorFlow: each process's share of a batch, and the input path."""
+"""Input decisions that need no TensorFlow: share of a batch, distortion settings, and the input path."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,11 +6,21 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from labkit.config import DataConfig
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 
-__all__ = ["INPUT_PATHS", "WHOLE_BATCH", "InputShare", "choose_input_path"]
+__all__ = [
+    "INPUT_PATHS",
+    "PADDING",
+    "WHOLE_BATCH",
+    "Distortion",
+    "InputShare",
+    "choose_input_path",
+    "distortion_of",
+]
 
+PADDING = 4
 INPUT_PATHS = ("auto", "memory", "streaming")
 _MEMORY_SHARE = 0.25
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -61,6 +71,32 @@ class InputShare:
 
 
 WHOLE_BATCH = InputShare()
+
+
+@dataclass(frozen=True)
+class Distortion:
+    """Settings of the random crop, flip and cutout.
+
+    Args:
+        crop_padding: pixels added on each side before a crop of the image's own size is taken.
+        crop_padding_mode: ``constant`` (black pixels) or ``reflect`` (the image mirrored at its border).
+        flip: ``random``, ``none`` or ``alternating``. With ``alternating``, epoch 0 is random and the flip
+            changes in each later epoch, so any two consecutive epochs show both sides of every image (Jordan,
+            "94% on CIFAR-10 in 3.29 Seconds", 2024, arXiv:2404.00498, section 3.6).
+        cutout_size: side in pixels of a square that is covered in each image; 0 covers nothing.
+    """
+
+    crop_padding: int = PADDING
+    crop_padding_mode: str = "constant"
+    flip: str = "random"
+    cutout_size: int = 0
+
+
+def distortion_of(data: DataConfig) -> Distortion | None:
+    """Return the settings of a run's distortion; None if it trains on undistorted images."""
+    if not data.use_distortion_for_training:
+        return None
+    return Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)
 
 
 def choose_input_path(manifest: Manifest, input_path: str = "auto") -> str:

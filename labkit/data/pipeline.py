@@ -20,9 +20,11 @@ import tensorflow as tf
 from labkit.data.augment import Distortion, distort, distortion_key, standardize
 from labkit.data.hashing import mix64, mix64_tensor, permutation
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
-from labkit.data.loading import damage_error, find_split, load_split, verified_paths
+from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest, has_size
 from labkit.data.records import parse_batch
+from labkit.data.step_batch.hashes import order_key
+from labkit.data.step_batch.shards import damage_error, find_split, verified_paths
 from labkit.errors import InputError
 
 __all__ = [
@@ -58,6 +60,7 @@ def train_dataset(
     share: InputShare = WHOLE_BATCH,
     shuffle_buffer_size: int = DEFAULT_SHUFFLE_BUFFER_SIZE,
     arrays: Arrays | None = None,
+    with_index: bool = False,
 ) -> tf.data.Dataset:
     """Return this process's batches of steps `start_step` … `stop_step` − 1.
 
@@ -74,11 +77,13 @@ def train_dataset(
         share: which replicas' slices to yield.
         shuffle_buffer_size: of the streaming path, in examples.
         arrays: the result of ``load_split(manifest, "train")`` if it was read before (memory path only).
+        with_index: whether to yield each example's row within the split as well.
 
     Returns:
         A data set of (images, labels) with static shapes, b = global batch size / replicas: images float32
         [b, height, width, channels], or uint8 if not standardized; labels int32 [b], or zeros and ones
-        [b, num_classes] in a multi-label data set. The batches are ordered by step, then by replica.
+        [b, num_classes] in a multi-label data set; with ``with_index`` also index int64 [b]. The batches are
+        ordered by step, then by replica.
 
     Raises:
         InputError: an argument is out of range, or the split is missing or damaged.
@@ -105,14 +110,15 @@ def train_dataset(
             read_epoch, fetch = _streamed_epochs(window, manifest, shuffle_buffer_size)
         key = distortion_key(seed)
 
-        def make_batch(first_sample: tf.Tensor, samples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def make_batch(first_sample: tf.Tensor, samples: tf.Tensor) -> tuple[tf.Tensor, ...]:
             images, labels, index = fetch(samples)
             if distortion:
                 epoch = (first_sample + tf.range(replica_batch, dtype=tf.int64)) // window.examples
                 images = distort(images, manifest, distortion, key=key, epoch=epoch, index=index)
             images = standardize(images, manifest) if standardized else images
             images = tf.ensure_shape(images, [replica_batch, *manifest.image_shape])
-            return images, tf.ensure_shape(labels, [replica_batch, *manifest.target_shape])
+            labels = tf.ensure_shape(labels, [replica_batch, *manifest.target_shape])
+            return (images, labels, index) if with_index else (images, labels)
 
         batches = _replica_batches(window, read_epoch).map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)
         return batches.prefetch(tf.data.AUTOTUNE).with_options(_options())
@@ -177,7 +183,7 @@ def _memory_epochs(window: _Window, arrays: Arrays) -> tuple[EpochReader, Fetche
             f"arrays have {images.shape[0]} examples, but the training split has {window.examples}; "
             "pass the arrays that load_split returns for it"
         )
-    key = mix64(window.seed, 0x6F72646572)  # "order" in ASCII
+    key = order_key(window.seed)
 
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(permutation(window.examples, key, epoch))

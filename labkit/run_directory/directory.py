@@ -139,6 +139,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def numerics_path(self) -> Path:
+        """The states that ``--check-numerics`` kept."""
+        return self.path / "numerics"
+
+    @property
     def transfer_path(self) -> Path:
         return self.path / "transfer.json"
 
@@ -172,11 +177,11 @@ class RunDirectory:
 
     def checkpoint_steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, ascending."""
-        try:
-            names = os.listdir(self.checkpoints_path)
-        except OSError:
-            return []
-        return sorted(int(found[1]) for found in map(_CHECKPOINT.fullmatch, names) if found)
+        return _checkpoint_steps(self.checkpoints_path)
+
+    def numerics_steps(self) -> list[int]:
+        """Return the steps of the states that ``--check-numerics`` kept, ascending."""
+        return _checkpoint_steps(self.numerics_path)
 
     def create(self) -> None:
         """Create the directory and its folders. What already exists is kept."""
@@ -217,6 +222,14 @@ class RunDirectory:
         if status.state not in STATES:
             raise ValueError(f"unknown state {status.state!r}; known: {', '.join(STATES)}")
         write_json_atomic(self.status_path, asdict(status))
+
+
+def _checkpoint_steps(folder: Path) -> list[int]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(int(found[1]) for found in map(_CHECKPOINT.fullmatch, names) if found)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

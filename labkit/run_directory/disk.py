@@ -66,7 +66,13 @@ def discard(run: RunDirectory) -> None:
 
     The configuration goes last: until then the directory is known as a run.
     """
-    for folder in (run.events_path, run.checkpoints_path, run.predictions_path, run.cluster_path):
+    for folder in (
+        run.events_path,
+        run.checkpoints_path,
+        run.numerics_path,
+        run.predictions_path,
+        run.cluster_path,
+    ):
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
     for path in (

@@ -18,6 +18,9 @@ def find_run(name: str) -> Path:
     for path in (Path(name), home.runs_home() / name):
         if RunDirectory(path).exists():
             return path
+    if (Path(name) / "comparison.json").is_file():
+        inside = ", ".join(sorted(run.name for run in list_runs(Path(name)))[:3]) or "it has none yet"
+        raise InputError(f"{name!r} is a comparison, which holds several runs; give one of them: {inside}")
     known = [run.name for run in list_runs(home.runs_home())]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     near = [*near, *(other for other in known if name and name in other and other not in near)][:3]

@@ -166,6 +166,7 @@ def _check_asynchronous(config: Config) -> None:
         "--variable-strategy GPU": config.distribution.variable_strategy == "GPU",
         "--write-graph": config.run.write_graph,
         "--write-images": config.run.write_images,
+        "--check-numerics": config.run.check_numerics,
     }
     for flag, given in refused.items():
         if given:

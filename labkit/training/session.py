@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,10 +14,10 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.augment import standardize
-from labkit.data.inputs import InputShare, choose_input_path
+from labkit.data.inputs import InputShare, choose_input_path, distortion_of
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
-from labkit.data.pipeline import Distortion, eval_dataset, train_dataset
+from labkit.data.pipeline import eval_dataset, train_dataset
 from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.devices import Devices, choose_data_format, make_strategy
 from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
@@ -263,6 +264,10 @@ class Session:
         """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
         return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
 
+    def batch(self, step_index: int) -> tuple[Any, Any]:
+        """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
+        return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
+
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of all the state that training resumes from."""
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
@@ -283,6 +288,13 @@ class Session:
         seen = [images[weight > 0] for images, _, _, weight in batches.take(ADAPTING_BATCHES)]
         for layer in layers:
             layer.adapt(tf.concat(seen, axis=0).numpy())
+
+    def keep_state(self, folder: Path, checkpoint: tf.train.Checkpoint, step: int) -> Path:
+        """Save ``checkpoint``, a state of this run after ``step`` steps, in ``folder``; return its place."""
+        store = CheckpointStore(folder, keep=1)
+        state = CheckpointState(step, self.config.run.seed, self.manifest.checksum, self.devices.num_replicas)
+        store.save(checkpoint, state)
+        return store.path(step)
 
     def model_checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of the state that evaluation needs."""
@@ -433,7 +445,6 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
         num_local_replicas=devices.num_local_replicas,
     )
     data = config.data
-    distortion = Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)
     # With parameter servers, the coordinator makes the batches and sends them with the steps.
     distributing = session.evaluation_strategy if devices.asynchronous_workers else session.strategy
     return iter(
@@ -444,7 +455,7 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
                 seed=config.run.seed,
                 start_step=start_step,
                 stop_step=stop_step,
-                distortion=distortion if data.use_distortion_for_training else None,
+                distortion=distortion_of(data),
                 # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
                 standardized=devices.asynchronous_workers == 0,
                 input_path=path,

@@ -1,0 +1,1 @@
+"""One training step again: its batch, and what the network made of it."""

@@ -1,0 +1,158 @@
+"""What a run recorded of a step, checked before work starts. Doesn't import TensorFlow."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.config import Config
+from labkit.config.recorded import recorded_config
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.step_batch.batch import StepBatch, batch_of_step
+from labkit.errors import InputError
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
+from labkit.training.plan import data_directory
+
+__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_of_run", "recorded_step"]
+
+MAX_STEPS = 1000  # that a replay makes before its own, unless told otherwise
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state that a replay starts from: after ``step`` steps, in ``folder``; None: the initial weights."""
+
+    step: int
+    folder: Path | None
+
+    def describe(self) -> str:
+        """Return what it is, in words."""
+        if self.folder is None:
+            return "the initial weights"
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """A step of a run that can be made again.
+
+    ``config``: the run's, with the data set's folder. ``row``: of the metrics. ``environment``: of the run.
+    """
+
+    run: RunDirectory
+    step: int
+    config: Config
+    manifest: Manifest
+    row: dict[str, Any]
+    environment: dict[str, Any]
+    start: Start
+
+    @property
+    def is_of_cluster(self) -> bool:
+        """Whether several processes made it."""
+        return self.run.cluster_path.is_dir()
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether workers updated the weights without waiting for each other."""
+        return "asynchronous worker" in str(self.environment.get("description", ""))
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas that shared the batch."""
+        return 1 if self.is_asynchronous else int(self.environment.get("replicas", 1))
+
+    def batch(self, *, resized: bool = True) -> StepBatch:
+        """Return the batch; ``resized``: with progressive resizing, as the network saw it."""
+        return _batch(self.config, self.manifest, self.step, resized=resized)
+
+
+def batch_of_run(run: RunDirectory, step: int, *, data_dir: str | None = None) -> StepBatch:
+    """Return the batch of a step that the run has made or will make. Needs no checkpoint.
+
+    Raises InputError for a step outside of the run, and for a data set that is gone or has changed.
+    """
+    config = recorded_config(run)
+    _check_number(step)
+    if step > config.run.train_steps:
+        raise InputError(f"--step is {step}; {run.path} ends at step {config.run.train_steps}")
+    config, manifest = _with_data(run, config, data_dir)
+    return _batch(config, manifest, step)
+
+
+def recorded_step(
+    run: RunDirectory, step: int, *, data_dir: str | None = None, max_steps: int = MAX_STEPS
+) -> RecordedStep:
+    """Look a step up, and choose where to start.
+
+    Args:
+        run: the run directory.
+        step: from 1.
+        data_dir: folder of prepared data sets; None: the run's.
+        max_steps: most steps to make before this one.
+
+    Raises InputError for a step that the run hasn't made, for a data set that is gone or has changed, and
+    where the nearest checkpoint is too far away.
+    """
+    config = recorded_config(run)
+    _check_number(step)
+    reader = MetricsReader(run.metrics_path, splits=("train",))
+    reader.poll()
+    rows = {row["step"]: row for row in reader.rows}
+    if not rows:
+        raise InputError(
+            f"--step is {step}, but {run.path} has made no step yet; see its batches with --batch-only"
+        )
+    if step not in rows:
+        raise InputError(f"--step is {step}; allowed: 1 to {max(rows)}, the last step of {run.path}")
+    config, manifest = _with_data(run, config, data_dir)
+    start = _start(run, config, step, max_steps)
+    return RecordedStep(run, step, config, manifest, rows[step], run.read_environment(), start)
+
+
+def _check_number(step: Any) -> None:
+    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+        raise InputError(f"--step is {step!r}; allowed: a whole number from 1, as in the metrics")
+
+
+def _with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[Config, Manifest]:
+    """Return the configuration with the data set's folder, and the data set that the run trained on."""
+    if data_dir is not None:
+        config = config.replace({"data_dir": data_dir})
+    manifest = load_manifest(data_directory(config), config.data.dataset)
+    recorded = run.read_environment().get("data", {})
+    checksum = recorded.get("checksum") if isinstance(recorded, dict) else None
+    if checksum is not None and checksum != manifest.checksum:
+        raise InputError(
+            f"{run.path} was trained on other data than {manifest.directory} holds now (checksum "
+            f"{str(checksum)[:12]} there, {manifest.checksum[:12]} here); prepare the same data again, or "
+            "name its folder with --data-dir"
+        )
+    return config.replace({"job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}), manifest
+
+
+def _batch(config: Config, manifest: Manifest, step: int, *, resized: bool = True) -> StepBatch:
+    size = config.data.image_size_at(step - 1, config.run.train_steps) if resized else None
+    return batch_of_step(manifest, config.data, seed=config.run.seed, step=step, image_size=size)
+
+
+def _start(run: RunDirectory, config: Config, step: int, max_steps: int) -> Start:
+    """Choose the nearest state before the step. Raises InputError if it is too far, or if there is none."""
+    folders = dict.fromkeys(run.numerics_steps(), run.numerics_path)
+    folders |= dict.fromkeys(run.checkpoint_steps(), run.checkpoints_path)
+    before = [found for found in folders if found < step]
+    way_out = "--batch-only shows the batch without a checkpoint"
+    if not before and config.transfer.start_from is not None:
+        raise InputError(
+            f"--step is {step}, but {run.path} started from other weights and has no checkpoint before that "
+            f"step (its checkpoints: {', '.join(map(str, run.checkpoint_steps())) or 'none'}); {way_out}"
+        )
+    first = max(before, default=0)
+    if step - 1 - first > max_steps:
+        origin = f"the checkpoint of step {first}" if before else "the initial weights"
+        raise InputError(
+            f"--step is {step}, which needs {counted(step - 1 - first, 'step')} from {origin}, the nearest "
+            f"state of {run.path}, more than --max-steps {max_steps}; raise --max-steps; {way_out}"
+        )
+    return Start(first, folders[first] / f"step-{first:08d}" if before else None)

@@ -1,0 +1,193 @@
+"""Find the shards of a split, check them, and read some of their examples with NumPy."""
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.data.manifest import Manifest, Split, has_size, verify_shards
+from labkit.errors import InputError
+
+__all__ = ["damage_error", "find_split", "masked_checksums", "read_rows", "verified_paths"]
+
+_HEADER, _FOOTER = 12, 4  # bytes of a TFRecord around its data: length with checksum, and a checksum
+
+
+def find_split(manifest: Manifest, name: str) -> Split:
+    """Return the split called `name`; raise InputError, listing the existing splits, if there is none."""
+    if name not in manifest.splits:
+        raise InputError(
+            f"data set {manifest.dataset!r} has no {name!r} split; it has {', '.join(manifest.splits)}"
+        )
+    return manifest.splits[name]
+
+
+def verified_paths(manifest: Manifest, split: str) -> list[str]:
+    """Return the paths of a split's shards in order; raise InputError, naming them, if any are damaged."""
+    shards = find_split(manifest, split).shards
+    damaged = verify_shards(manifest, [split])
+    if damaged:
+        raise damage_error(manifest, damaged)
+    return [os.fspath(manifest.shard_path(shard)) for shard in shards]
+
+
+def damage_error(manifest: Manifest, files: list[str], reason: str = "") -> InputError:
+    """Return the error that names the damaged shards and the command that rebuilds them."""
+    command = f"labkit data prepare --dataset {manifest.dataset} --data-dir {manifest.directory.parent}"
+    return InputError(
+        f"damaged or missing in {manifest.directory}: {', '.join(files)}{f' ({reason})' if reason else ''}; "
+        f"rebuild with: {command}"
+    )
+
+
+def read_rows(
+    manifest: Manifest, split: str, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Read some examples of a split, in the order of `rows`.
+
+    Checks the shards' sizes, and the checksums of the examples that are read. Hashing a large data set would
+    take longer than reading a batch of it.
+
+    Returns:
+        Images uint8 [n, height, width, channels], and labels int32 [n], or zeros and ones [n, num_classes] in
+        a multi-label data set.
+
+    Raises:
+        InputError: there is no such split, or a shard is missing or damaged; the message names the shard.
+    """
+    shards = find_split(manifest, split).shards
+    damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
+    if damaged:
+        raise damage_error(manifest, damaged)
+    records: list[_Record | None] = [None] * len(rows)
+    first = 0
+    for shard in shards:
+        wanted = np.flatnonzero((rows >= first) & (rows < first + shard.count))
+        try:
+            found = _read_records(manifest.shard_path(shard), (rows[wanted] - first).tolist())
+        except (OSError, ValueError, struct.error) as error:
+            raise damage_error(manifest, [shard.file], str(error)) from None
+        for place, (data, checksum) in zip(wanted, found, strict=True):
+            records[place] = _Record(shard.file, data, checksum)
+        first += shard.count
+    return _parsed(manifest, [record for record in records if record], rows)
+
+
+class _Record(NamedTuple):
+    """A record of a TFRecord file: the file's name, its data, and the checksum stored behind them."""
+
+    file: str
+    data: bytes
+    checksum: int
+
+
+def _read_records(path: Path, numbers: list[int]) -> list[tuple[bytes, int]]:
+    """Return data and stored checksum of some records of a TFRecord file."""
+    if not numbers:
+        return []
+    places, position = [], 0
+    length_at = struct.Struct("<Q").unpack_from
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for _ in range(max(numbers) + 1):  # only the lengths of the records before it say where one begins
+            begin = position + _HEADER
+            end = begin + length_at(data, position)[0]
+            places.append((begin, end))
+            position = end + _FOOTER
+        chosen = [places[number] for number in numbers]
+        return [
+            (data[begin:end], int.from_bytes(data[end : end + _FOOTER], "little")) for begin, end in chosen
+        ]
+
+
+def _parsed(
+    manifest: Manifest, records: list[_Record], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    images = np.empty((len(rows), *manifest.image_shape), np.uint8)
+    labels = np.empty((len(rows), *manifest.target_shape), np.int32)
+    checksums = masked_checksums([record.data for record in records])
+    for place, (record, checksum) in enumerate(zip(records, checksums, strict=True)):
+        if checksum != record.checksum:
+            raise damage_error(manifest, [record.file], "the checksum of a record is wrong")
+        features = _features(record.data)
+        if _integers(features["index"]) != [rows[place]]:
+            raise damage_error(manifest, [record.file], "records out of order")
+        images[place] = np.frombuffer(features["image"], np.uint8).reshape(manifest.image_shape)
+        labels[place] = np.reshape(_integers(features["label"]), manifest.target_shape)
+    return images, labels
+
+
+def masked_checksums(records: Sequence[bytes]) -> list[int]:
+    """Return the CRC-32C of each record, masked as in a TFRecord file.
+
+    All records of the same length are computed at once, byte after byte.
+    """
+    checksums = np.zeros(len(records), np.uint32)
+    lengths = np.array([len(record) for record in records])
+    for length in set(lengths.tolist()):
+        places = np.flatnonzero(lengths == length)
+        columns = np.stack([np.frombuffer(records[place], np.uint8) for place in places.tolist()], axis=1)
+        values = np.full(len(places), 0xFFFFFFFF, np.uint32)
+        for column in columns:
+            values = _CRC_TABLE[(values ^ column) & 255] ^ (values >> 8)
+        checksums[places] = ~values
+    rotated = (checksums >> 15) | (checksums << 17)
+    return (rotated + np.uint32(0xA282EAD8)).tolist()
+
+
+def _crc_table() -> NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)  # Castagnoli, reversed
+    return table
+
+
+_CRC_TABLE = _crc_table()
+
+
+# ---- ``tf.train.Example``, a protocol buffer (https://protobuf.dev/programming-guides/encoding) --------
+
+
+def _features(example: bytes) -> dict[str, bytes]:
+    """Return the content of each feature's list by its name: raw bytes, or packed integers."""
+    [features] = _fields(example)
+    found = {}
+    for entry in _fields(features):
+        name, feature = _fields(entry)
+        [values] = _fields(feature)
+        [found[name.decode()]] = _fields(values)
+    return found
+
+
+def _fields(message: bytes) -> list[bytes]:
+    """Return the content of a message's fields, which all have a length (wire type 2)."""
+    fields, position = [], 0
+    while position < len(message):
+        length, position = _integer(message, position + 1)
+        fields.append(message[position : position + length])
+        position += length
+    return fields
+
+
+def _integers(packed: bytes) -> list[int]:
+    values, position = [], 0
+    while position < len(packed):
+        value, position = _integer(packed, position)
+        values.append(value)
+    return values
+
+
+def _integer(data: bytes, position: int) -> tuple[int, int]:
+    """Return the unsigned integer at a position (7 bits a byte, lowest first), and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+        shift += 7

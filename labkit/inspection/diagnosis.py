@@ -1,0 +1,252 @@
+"""``diagnose``: one forward and backward pass on one device, with a look at every tensor on the way."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from labkit.config import Config
+from labkit.data.step_batch.batch import StepBatch
+from labkit.inspection.network import NetworkCopy, variable_names
+from labkit.models.layer_outputs import with_layer_outputs
+from labkit.models.layers import recorded_batch_statistics
+from labkit.models.resizing import shrunk
+from labkit.transfer.freezing import frozen_norms, trained_indices
+
+__all__ = ["Diagnosis", "NonFinite", "diagnose", "diagnose_step"]
+
+LossPerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+_PASSING_ON = ("Identity", "Cast", "Reshape")  # operations that only hand on what another one made
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """The first tensor of a step that has a NaN or an Infinity.
+
+    ``phase``: ``state`` (the step began with it), ``forward``, ``backward`` or ``update``. ``value``: ``NaN``
+    or ``Infinity``. ``tensor``: what it is, such as ``output``, ``gradient of kernel`` or ``kernel``.
+    ``layer``: its layer, empty for images and loss; ``layer_type``: the layer's class. ``operation``: the
+    type of the TensorFlow operation that made it; empty where it isn't known. ``replica``: the number of the
+    replica, from 0, whose part of the batch shows it.
+    """
+
+    phase: str
+    value: str
+    tensor: str
+    layer: str = ""
+    layer_type: str = ""
+    operation: str = ""
+    replica: int = 0
+
+    def sentence(self, num_replicas: int = 1) -> str:
+        """Return what was found, in words."""
+        where = {
+            "state": "in the state before the step",
+            "forward": "in the forward pass",
+            "backward": "in the backward pass",
+            "update": "in the update",
+        }[self.phase]
+        layer = f" of {self.layer} ({self.layer_type})" if self.layer else ""
+        operation = f", made by the operation {self.operation}" if self.operation else ""
+        replica = f", on replica {self.replica}" if num_replicas > 1 and self.phase != "update" else ""
+        return f"the first {self.value} is {where}, in the {self.tensor}{layer}{operation}{replica}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A forward and backward pass of one batch.
+
+    ``losses``: float32 [n], of each example. ``logits``: float32 [n, classes]. ``gradient_norms``: the
+    Euclidean norm of the gradient of each trained layer's weights, by the layer's name, from the first layer
+    to the last. ``first``: the first tensor that isn't finite, or None.
+    """
+
+    losses: NDArray[np.float32]
+    logits: NDArray[np.float32]
+    gradient_norms: dict[str, float]
+    first: NonFinite | None
+
+
+def diagnose_step(
+    network: NetworkCopy,
+    batch: StepBatch,
+    config: Config,
+    *,
+    num_replicas: int,
+    loss: Any,
+    before: Sequence[Any],
+    after: Sequence[Any],
+) -> tuple[Diagnosis, NonFinite | None]:
+    """Make the forward and backward pass of a training step again; find its first tensor that isn't finite.
+
+    Args:
+        network: in the state before the step.
+        batch: of the step; its images not resized.
+        config: of the run.
+        num_replicas: that shared the batch.
+        loss: the run's, with ``per_example`` (``labkit.training.losses``).
+        before, after: the values of ``state_variables`` before and after the step.
+    """
+    smoothing = config.optimizer.label_smoothing
+    diagnosis = diagnose(
+        network,
+        batch.standardized,
+        batch.labels,
+        step_index=batch.step - 1,
+        per_example=lambda labels, logits: loss.per_example(labels, logits, smoothing),
+        # With synchronized batch normalization, the statistics are those of the whole batch.
+        num_slices=1 if config.model.sync_batch_norm else num_replicas,
+        image_size=config.data.image_size_at(batch.step - 1, config.run.train_steps),
+    )
+    first = _first_of_state(network, before, "state") or diagnosis.first
+    return diagnosis, first or _first_of_state(network, after, "update")
+
+
+def diagnose(
+    network: NetworkCopy,
+    images: NDArray[np.float32],
+    labels: NDArray[np.int32],
+    *,
+    step_index: int,
+    per_example: LossPerExample,
+    num_slices: int = 1,
+    image_size: int | None = None,
+) -> Diagnosis:
+    """Make the forward and backward pass of a batch, and look for the first tensor that isn't finite.
+
+    Each replica of a training normalizes its part of the batch by that part's own statistics. With
+    ``num_slices`` the parts are computed one after the other. Nothing is updated.
+
+    Args:
+        network: in the state before the step.
+        images: standardized, float32 [n, height, width, channels], not yet resized.
+        labels: int [n] or [n, classes].
+        step_index: from 0; decides which layers are frozen.
+        per_example: (labels, logits) to the loss of each example.
+        num_slices: of the batch, one for each replica.
+        image_size: side that the images are resized to, in pixels; None: they aren't.
+    """
+    one = _Pass(network, per_example, len(images), step_index, image_size)
+    run = tf.function(one, reduce_retracing=True)
+    parts = list(zip(np.split(images, num_slices), np.split(labels, num_slices), strict=True))
+    found = [run(tf.constant(part), tf.constant(targets)) for part, targets in parts]
+    first = None
+    for replica, result in enumerate(found):
+        first = first or one.first_of(result["flags"].numpy(), replica)
+    gradients = [sum(values) for values in zip(*(result["gradients"] for result in found), strict=True)]
+    return Diagnosis(
+        np.concatenate([result["losses"] for result in found]),
+        np.concatenate([result["logits"] for result in found]),
+        one.norms([gradient.numpy() for gradient in gradients]),
+        first,
+    )
+
+
+def _first_of_state(network: NetworkCopy, values: Sequence[Any], phase: str) -> NonFinite | None:
+    types = {layer.name: type(layer).__name__ for layer in network.model.layers}
+    for (layer, name), value in zip(variable_names(network.model), values, strict=True):
+        found = _kind(np.asarray(value).astype(np.float64))
+        if found:
+            return NonFinite(phase, found, name, layer, types.get(layer, ""))
+    return None
+
+
+class _Pass:
+    """The pass of one slice, as a function to compile, and the names of the tensors that it looks at."""
+
+    def __init__(self, network, per_example, batch_size: int, step_index: int, image_size: int | None):
+        self.model, self.per_example = network.model, per_example
+        self.batch_size, self.image_size = batch_size, image_size
+        frozen = network.freezing.at(step_index)
+        self.outputs_of = with_layer_outputs(self.model, image_size)
+        self.held_norms = frozen_norms(self.model, frozen)
+        variables = [self.model.trainable_variables[index] for index in trained_indices(self.model, frozen)]
+        owners = {id(weight): layer.name for layer in self.model.layers for weight in layer.weights}
+        self.weights = [variable.value for variable in variables]
+        self.weight_names = [(owners[id(variable)], variable.name) for variable in variables]
+        self.types = {layer.name: type(layer).__name__ for layer in self.model.layers}
+        self.looked_at: list[tuple[str, str, str, str]] = []  # phase, layer, tensor, operation
+
+    def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
+        tape = tf.GradientTape(watch_accessed_variables=False)
+        with tape, recorded_batch_statistics(self.held_norms) as recorded:
+            tape.watch(self.weights)
+            shown = images if self.image_size is None else shrunk(images, self.image_size)
+            outputs = self.outputs_of(shown, training=True)
+            logits = outputs[next(reversed(outputs))]
+            losses = self.per_example(labels, logits)
+            loss = tf.reduce_sum(losses) / self.batch_size
+        names = list(outputs)
+        of_outputs, of_weights = tape.gradient(
+            loss,
+            [[outputs[name] for name in names], self.weights],
+            unconnected_gradients=tf.UnconnectedGradients.NONE,
+        )
+        looked_at = [("forward", "", "images", shown)]
+        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
+        for name in names:
+            for what, value in zip(("mean", "variance"), statistics.get(name, ()), strict=False):
+                looked_at.append(("forward", name, f"batch {what}", value))
+            looked_at.append(("forward", name, "output", outputs[name]))
+        looked_at += [("forward", "", "loss of an example", losses), ("forward", "", "loss", loss)]
+        for number in reversed(range(len(names))):
+            name = names[number]
+            if of_outputs[number] is not None:
+                looked_at.append(("backward", name, "gradient of the output", of_outputs[number]))
+            looked_at += [
+                ("backward", name, f"gradient of {weight}", gradient)
+                for (layer, weight), gradient in zip(self.weight_names, of_weights, strict=True)
+                if layer == name and gradient is not None
+            ]
+        self.looked_at = [(*names, _operation(value)) for *names, value in looked_at]  # type: ignore[misc]
+        gradients = [
+            tf.zeros_like(weight) if gradient is None else gradient
+            for weight, gradient in zip(self.weights, of_weights, strict=True)
+        ]
+        flags = tf.stack([_flags(value) for *_, value in looked_at])
+        return {
+            "losses": losses,
+            "logits": tf.cast(logits, tf.float32),
+            "gradients": gradients,
+            "flags": flags,
+        }
+
+    def first_of(self, flags: NDArray[np.bool_], replica: int) -> NonFinite | None:
+        """Return the first tensor that isn't finite by its flags, [tensors, (NaN, Infinity)]."""
+        places = np.flatnonzero(flags.any(axis=1))
+        if not len(places):
+            return None
+        phase, layer, tensor, operation = self.looked_at[places[0]]
+        value = "NaN" if flags[places[0], 0] else "Infinity"
+        return NonFinite(phase, value, tensor, layer, self.types.get(layer, ""), operation, replica)
+
+    def norms(self, gradients: list[NDArray[Any]]) -> dict[str, float]:
+        """Return the norm of each layer's gradient, by the layer's name."""
+        squares: dict[str, float] = {}
+        for (layer, _), gradient in zip(self.weight_names, gradients, strict=True):
+            squares[layer] = squares.get(layer, 0.0) + float(np.sum(np.square(gradient.astype(np.float64))))
+        return {layer: float(np.sqrt(total)) for layer, total in squares.items()}
+
+
+def _operation(value: Any) -> str:
+    """Return the type of the operation that makes a tensor of a graph; empty where it comes from outside."""
+    operation = value.op
+    while operation.type in _PASSING_ON:
+        operation = operation.inputs[0].op
+    return "" if operation.type == "Placeholder" else operation.type
+
+
+def _flags(value: tf.Tensor) -> tf.Tensor:
+    """Return whether a tensor has a NaN and whether it has an Infinity, bool [2]."""
+    if value.dtype not in (tf.float32, tf.float64):
+        value = tf.cast(value, tf.float32)
+    return tf.stack([tf.reduce_any(tf.math.is_nan(value)), tf.reduce_any(tf.math.is_inf(value))])
+
+
+def _kind(value: NDArray[np.float64]) -> str:
+    if np.isnan(value).any():
+        return "NaN"
+    return "Infinity" if np.isinf(value).any() else ""

@@ -1,0 +1,151 @@
+"""The batch that NumPy makes is the batch that the training gets, bit by bit."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.config import Config
+from labkit.data.augment import distort, standardize
+from labkit.data.hashing import permutation
+from labkit.data.inputs import Distortion, distortion_of
+from labkit.data.pipeline import train_dataset
+from labkit.data.step_batch.batch import batch_of_step
+from labkit.data.step_batch.distortion import distorted, shrunk, standardized
+from labkit.data.step_batch.hashes import distortion_key, order_of_epoch
+from labkit.errors import InputError
+from labkit.models.resizing import shrunk as shrunk_by_tensorflow
+
+
+def _assert_same_as_training(manifest, data, *, seed, step):
+    batch = batch_of_step(manifest, data, seed=seed, step=step)
+    [(images, labels, index)] = train_dataset(
+        manifest,
+        global_batch_size=data.train_batch_size,
+        seed=seed,
+        start_step=step - 1,
+        stop_step=step,
+        distortion=distortion_of(data),
+        input_path=data.input_path,
+        with_index=True,
+    )
+    assert batch.standardized.tobytes() == images.numpy().tobytes()
+    assert standardize(batch.images, manifest).numpy().tobytes() == images.numpy().tobytes()
+    assert batch.labels.tobytes() == labels.numpy().tobytes()
+    assert batch.index.tobytes() == index.numpy().tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    distortion=st.builds(
+        Distortion,
+        crop_padding=st.integers(0, 6),
+        crop_padding_mode=st.sampled_from(("constant", "reflect")),
+        flip=st.sampled_from(("random", "none", "alternating")),
+        cutout_size=st.integers(0, 12),
+    ),
+    seed=st.integers(0, 2**31 - 1),
+    epoch=st.integers(0, 10**6),
+)
+def test_every_distortion_gives_the_same_images(prepared, distortion, seed, epoch):
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (8, 32, 32, 3), np.uint8)
+    epochs, index = epoch + np.arange(8) // 4, generator.integers(0, 10**5, 8)
+    key = distortion_key(seed)
+    found = distorted(images, prepared, distortion, key=key, epoch=epochs, index=index)
+    wanted = distort(
+        tf.constant(images),
+        prepared,
+        distortion,
+        key=key,
+        epoch=tf.constant(epochs),
+        index=tf.constant(index),
+    )
+    assert found.tobytes() == wanted.numpy().tobytes()
+    assert standardized(found, prepared).tobytes() == standardize(wanted, prepared).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("step", "settings"),
+    [
+        (1, {}),
+        (7, {"train_batch_size": 13}),  # with examples of two epochs
+        (40, {"train_batch_size": 87, "crop_padding_mode": "reflect", "flip": "alternating"}),
+        (29, {"train_batch_size": 30, "cutout_size": 8, "seed": 11}),
+        (3, {"use_distortion_for_training": False}),
+    ],
+)
+def test_a_batch_is_that_of_the_training(prepared, step, settings):
+    config = Config.from_flat({"train_batch_size": 12, "input_path": "memory"} | settings)
+    _assert_same_as_training(prepared, config.data, seed=config.run.seed, step=step)
+
+
+@pytest.mark.parametrize("step", [1, 5, 19])
+def test_a_streamed_batch_is_that_of_the_training(prepared, step):
+    data = Config.from_flat({"train_batch_size": 12, "input_path": "streaming"}).data
+    _assert_same_as_training(prepared, data, seed=3, step=step)
+
+
+def test_a_batch_with_several_labels_for_each_image(tmp_path):
+    from tests.multilabel import prepare_small
+
+    manifest = prepare_small(tmp_path)
+    data = Config.from_flat({"train_batch_size": 16, "loss": "sigmoid", "input_path": "memory"}).data
+    _assert_same_as_training(manifest, data, seed=0, step=3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 2**64 - 1), st.integers(0, 10**9))
+def test_orders_are_those_of_the_pipeline(size, key, epoch):
+    np.testing.assert_array_equal(
+        order_of_epoch(size, key, epoch), permutation(size, key, tf.constant(epoch, tf.int64))
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 40), st.integers(1, 40))
+def test_shrunk_images_are_those_of_the_network(before, after):
+    images = np.random.default_rng(0).normal(size=(2, before, before, 3)).astype(np.float32)
+    size = min(before, after)
+    np.testing.assert_allclose(
+        shrunk(images, size), shrunk_by_tensorflow(tf.constant(images), size), atol=2e-6
+    )
+
+
+def test_resized_batches_show_what_the_network_sees(prepared):
+    data = Config.from_flat({"train_batch_size": 4, "input_path": "memory"}).data
+    batch = batch_of_step(prepared, data, seed=0, step=2, image_size=16)
+    assert batch.images.shape == batch.standardized.shape == (4, 16, 16, 3)
+    np.testing.assert_allclose(standardize(batch.images, prepared), batch.standardized, atol=0.01)
+
+
+def test_a_damaged_shard_is_named(prepared, tmp_path):
+    import dataclasses
+    import shutil
+
+    folder = shutil.copytree(prepared.directory, tmp_path / "cifar10")
+    manifest = dataclasses.replace(prepared, directory=folder)
+    shard = manifest.splits["train"].shards[1]
+    content = bytearray((folder / shard.file).read_bytes())
+    for place in range(100, len(content), 1000):  # in each record
+        content[place] ^= 1
+    (folder / shard.file).write_bytes(content)
+    data = Config.from_flat({"train_batch_size": 87, "input_path": "memory"}).data
+    with pytest.raises(InputError, match=shard.file):
+        batch_of_step(manifest, data, seed=0, step=1)
+
+
+def test_a_batch_needs_no_tensorflow(prepared):
+    program = (
+        "import sys; from labkit.config import Config; from labkit.data.manifest import load_manifest; "
+        "from labkit.data.step_batch.batch import batch_of_step; "
+        "data = Config.from_flat({'input_path': 'memory', 'train_batch_size': 8}).data; "
+        f"manifest = load_manifest({str(prepared.directory.parent)!r}, 'cifar10'); "
+        "print(len(batch_of_step(manifest, data, seed=0, step=1)), 'tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["8", "False"], done.stderr
