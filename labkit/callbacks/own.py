@@ -1,6 +1,7 @@
 """The callbacks that the configuration asks for."""
 
 from labkit.callbacks.callback import Callback
+from labkit.callbacks.check_numerics import CheckNumerics
 from labkit.callbacks.early_stopping import EarlyStopping
 from labkit.callbacks.inspection import Inspect
 from labkit.callbacks.tensorboard import Graph, Images, Profile
@@ -18,6 +19,8 @@ def own_callbacks(run: RunConfig) -> list[Callback]:
         callbacks.append(Images())
     if run.inspect_every_steps:
         callbacks.append(Inspect())
+    if run.check_numerics:
+        callbacks.append(CheckNumerics())
     if run.profiled_steps:
         callbacks.append(Profile(*run.profiled_steps))
     if run.early_stopping_patience:

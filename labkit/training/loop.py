@@ -333,8 +333,8 @@ class TrainLoop:
                 f"updates made twice, because workers were lost before they reported: {surplus}"
             )
         # Every worker checks: all have the same weights and must stop at the same step.
-        if not self.session.weights_are_finite():
-            return self._diverged(f"a weight is not finite after step {self.step}")
+        if not self.session.state_is_finite():
+            return self._diverged(f"a weight or velocity is not finite after step {self.step}")
         if not self.writes:
             return None
         self.telemetry.beat("saving a checkpoint")

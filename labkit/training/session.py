@@ -264,10 +264,6 @@ class Session:
         """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
         return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
 
-    def batch(self, step_index: int) -> tuple[Any, Any]:
-        """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
-        return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
-
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of all the state that training resumes from."""
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
@@ -308,9 +304,10 @@ class Session:
         """Return the number of weights that step ``step_index`` trains."""
         return trained_parameters(self.model, self.freezing.at(step_index))
 
-    def weights_are_finite(self) -> bool:
-        """Return whether no weight or moving average is NaN or infinite."""
-        return all(bool(tf.reduce_all(tf.math.is_finite(weight.value))) for weight in self.model.weights)
+    def state_is_finite(self) -> bool:
+        """Return whether no weight, moving average or velocity is NaN or infinite."""
+        values = [*(weight.value for weight in self.model.weights), *self.optimizer.velocities]
+        return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in values)
 
 
 def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) -> Session:
