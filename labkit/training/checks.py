@@ -98,7 +98,9 @@ def check_cluster(config: Config, task: ClusterTask) -> None:
             "code on it: see docs/clusters.md)"
         )
     asynchronous = task.asynchronous_by_default and not config.distribution.sync
-    num_workers = task.count("worker") if asynchronous else task.num_workers
+    workers = task.count("worker")  # without a synchronous chief, which trains as well
+    _check_cluster_options(config, workers=workers, asynchronous=asynchronous)
+    num_workers = workers if asynchronous else task.num_workers
     check_together(config, num_workers=num_workers, asynchronous=asynchronous)
 
 

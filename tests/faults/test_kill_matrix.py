@@ -241,6 +241,8 @@ def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table,
     by, seconds = blow.noticed(cluster, by="cluster")
     assert not cluster.metrics().resume_points, cluster.text()
     assert_whole(cluster, LONG)
+    staleness = [row["staleness"] for row in cluster.metrics().split("train")]
+    assert max(staleness) <= limit.get("max_staleness", LONG), "held back too late"
     served = cluster.said(r"\[worker:1\] worker:1 serves", blow.time)
     assert served is not None, cluster.text()
     back = blow.wall_time + served.time - blow.time
@@ -248,8 +250,6 @@ def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table,
     assert sum(row["steps"] for row in again) > 0, "the replaced worker took no part"
     others = [row["wall_time"] for row in worker_rows(cluster.run, "worker:0")]
     assert any(blow.wall_time < at < back for at in others), "training stood still meanwhile"
-    staleness = [row["staleness"] for row in cluster.metrics().split("train")]
-    assert max(staleness) <= limit.get("max_staleness", LONG), "held back too late"
     what = "the worker is replaced, training continues"
     since = again[0]["wall_time"] - blow.wall_time
     table.append(case("async", "worker:1", how, stepping, what, by, seconds, since))

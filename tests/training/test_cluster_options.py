@@ -7,6 +7,7 @@ from labkit.cluster.flags import check_replicas
 from labkit.cluster.launch import plan_launch
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.notebook.cluster import check_training
 from labkit.training.checks import check_cluster
@@ -54,6 +55,12 @@ def test_the_last_worker_may_be_slow(ps):
     check_cluster(config, as_task(4, ps))
     with pytest.raises(InputError, match="there is no worker:3; allowed: worker:0$"):
         check_cluster(config, as_task(1, ps))
+
+
+def test_a_chief_that_trains_is_no_numbered_worker():
+    jobs = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",)}
+    with pytest.raises(InputError, match="there is no worker:1; allowed: worker:0$"):
+        check_cluster(Config.from_flat({"slow_worker": "1:2", "sync": True}), ClusterTask(jobs, "chief", 0))
 
 
 @pytest.mark.parametrize("fields", [{"max_staleness": 0}, {"slow_worker": "0:2"}])
