@@ -133,7 +133,7 @@ class Run:
             ) from None
 
     def tensorboard(self, *others: "Run | str | os.PathLike[str]") -> "TensorBoard":
-        """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process at the latest.
+        """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process.
 
         In a notebook, the returned object shows TensorBoard's page below the cell, with a link. A second call
         for the same runs returns the same object. Behind a proxy, set ``TENSORBOARD_PROXY_URL``, with
