@@ -60,9 +60,8 @@ def make_train_step(
             with tf.name_scope("loss"):
                 # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas
                 # the mean over the global batch, however it is split.
-                mean_loss = (
-                    tf.reduce_sum(loss.per_example(labels, logits, label_smoothing)) / global_batch_size
-                )
+                losses = loss.per_example(labels, logits, label_smoothing)
+                mean_loss = tf.reduce_sum(losses) / global_batch_size
         with tf.name_scope("metrics"):
             hits = [tf.cast(metric(labels, logits), mean_loss.dtype) for metric in loss.step_metrics.values()]
             metrics = [mean_loss, *(tf.reduce_sum(values) / global_batch_size for values in hits)]
