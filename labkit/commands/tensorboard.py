@@ -17,8 +17,6 @@ from labkit.run_directory.find import find_run
 
 __all__ = ["declare_tensorboard"]
 
-SECONDS_BETWEEN_LOOKS = 5.0  # for runs that are new; TensorBoard itself looks this often
-
 
 def declare_tensorboard(parser: Parser) -> Run:
     """Declare the flags of ``labkit tensorboard``."""
@@ -36,7 +34,7 @@ def _tensorboard(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C. Raises InputError for runs that aren't there, and for a port that is taken."""
     runs = _runs(options.run)
     port = free_port(options.port)
-    from labkit.tensorboard.log_folder import log_folder
+    from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
     from labkit.tensorboard.server import start_server
 
     signal.signal(signal.SIGTERM, _exit)  # so that the folder of links is removed

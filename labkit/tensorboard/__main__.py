@@ -3,12 +3,13 @@
 A process that started this one ends it by closing the pipe, or by ending itself, in whatever way.
 """
 
+import select
 import signal
 import sys
 
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.tensorboard.log_folder import log_folder
+from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
 from labkit.tensorboard.server import start_server
 
 
@@ -22,7 +23,8 @@ def main() -> int:
         except InputError as error:
             print(error, file=sys.stderr)
             return 2
-        sys.stdin.read()
+        while not select.select([sys.stdin], [], [], SECONDS_BETWEEN_LOOKS)[0]:
+            folder.refresh()
     return 0
 
 

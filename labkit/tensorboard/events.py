@@ -24,6 +24,7 @@ class EventWriter:
 
     def __init__(self, folder: Path, first_step: int) -> None:
         self._writer = EventFileWriter(str(folder), flush_secs=5)
+        self._step = first_step
         # Makes TensorBoard drop an earlier process's events from this step on.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
@@ -35,7 +36,8 @@ class EventWriter:
             for name, value in row.items()
             if isinstance(value, float) and name not in ("wall_time", "epoch")
         ]
-        self._write(Summary(value=values), row["step"], row["wall_time"])
+        self._step = row["step"]
+        self._write(Summary(value=values), row["wall_time"])
 
     def configuration(self, config: Config) -> None:
         """Write the configuration for the HParams page, which shows the first one of a run."""
@@ -45,9 +47,10 @@ class EventWriter:
         """Tell the HParams page that the run has reached its last step."""
         self._write(hparams.success())
 
-    def _write(self, summary: Summary, step: int = 0, wall_time: float | None = None) -> None:
+    def _write(self, summary: Summary, wall_time: float | None = None) -> None:
         moment = time.time() if wall_time is None else wall_time
-        self._writer.add_event(Event(wall_time=moment, step=step, summary=summary))
+        # An earlier step would make TensorBoard drop what was written since.
+        self._writer.add_event(Event(wall_time=moment, step=self._step, summary=summary))
 
     def close(self) -> None:
         """Flush and close the file."""

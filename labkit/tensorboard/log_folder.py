@@ -4,6 +4,7 @@ TensorBoard names what it shows after the folders below its log folder. Its flag
 them at commas and colons, and has no fast loader.
 """
 
+import shutil
 import struct
 import tempfile
 from collections import Counter
@@ -13,8 +14,9 @@ from pathlib import Path
 
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
 
-__all__ = ["LogFolder", "damage", "log_folder", "shown_names"]
+__all__ = ["SECONDS_BETWEEN_LOOKS", "LogFolder", "damage", "log_folder", "shown_names"]
 
+SECONDS_BETWEEN_LOOKS = 5.0  # for what is new; TensorBoard itself looks this often
 DEBUGGER_FOLDER = "debugger"  # below a run's events
 _DUMP_FILES = "tfdbg_events.*"
 
@@ -50,12 +52,18 @@ class LogFolder:
         self._link_dump()
 
     def refresh(self) -> None:
-        """Link the runs that are new, and unlink those that are gone."""
+        """Link what is new, and remove the runs that are gone."""
         found = shown_names(self._runs())
         for name in self.runs.keys() - found.keys():
-            (self.path / name).unlink(missing_ok=True)
-        for name in found.keys() - self.runs.keys():
-            (self.path / name).symlink_to(found[name].events_path)
+            shutil.rmtree(self.path / name)
+        for name, run in found.items():
+            (self.path / name).mkdir(exist_ok=True)
+            # The profiler's page doesn't look for plugins/profile behind links.
+            for source in (*run.events_path.glob("*"), *run.events_path.glob("plugins/profile/*")):
+                link = self.path / name / source.relative_to(run.events_path)
+                if source.name != "plugins" and not link.is_symlink():
+                    link.parent.mkdir(parents=True, exist_ok=True)
+                    link.symlink_to(source)
         self.runs = found
 
     def _link_dump(self) -> None:

@@ -96,7 +96,8 @@ class TensorBoard:
         command = shlex.join(["labkit", "tensorboard", *(str(run.path) for run in self.runs)])
         link = escape(self.link, quote=True)
         shown = (
-            f'<iframe src="{link}" width="100%" height="{HEIGHT}" title="TensorBoard"></iframe>'
+            f'<iframe src="{link}" width="100%" height="{HEIGHT}" style="border: 0" title="TensorBoard">'
+            "</iframe>"
             f'<p>TensorBoard: <a href="{link}" target="_blank">{link}</a>, as long as this notebook runs; '
             f"later: <code>{escape(command)}</code></p>"
         )
@@ -104,7 +105,7 @@ class TensorBoard:
 
 
 def show(runs: Sequence[RunDirectory]) -> TensorBoard:
-    """Return the TensorBoard of these runs; one that this process has started before, if it still runs."""
+    """Return the TensorBoard of these runs. One that this process started before is used again."""
     key = tuple(sorted(str(run.path.resolve()) for run in runs))
     if key not in _SHOWN or not _SHOWN[key].running:
         _SHOWN[key] = TensorBoard(runs)

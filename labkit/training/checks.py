@@ -116,9 +116,7 @@ def check_together(
         num_local_replicas: of each process; None: those that ``--num-gpus`` names, or one.
     """
     if config.distribution.debugger_dump:
-        raise InputError(
-            "--debugger-dump is for a single process, and this one is a task of a cluster; leave it out"
-        )
+        raise InputError("--debugger-dump is for a single process, not for a cluster; leave it out")
     _check_cluster_options(config, workers=num_workers, asynchronous=asynchronous)
     local = max(1, config.distribution.num_gpus or 1) if num_local_replicas is None else num_local_replicas
     if asynchronous:

@@ -1,4 +1,4 @@
-"""``labkit dashboard`` and ``labkit tensorboard``: what they start, on loopback, and that nothing stays."""
+"""``labkit dashboard``: what it starts, on loopback, and that nothing stays."""
 
 import os
 import signal
@@ -14,7 +14,6 @@ import pytest
 from labkit import errors
 from labkit.commands import dashboard
 from labkit.commands import main as cli
-from tests.commands.made_runs import make_run
 
 
 def became(*arguments):
@@ -52,15 +51,14 @@ def test_no_browser_is_opened_where_none_is_wanted(started):
     assert "--server.headless=true" in started[0][0]
 
 
-@pytest.mark.parametrize("command", ["dashboard", "tensorboard"])
-def test_a_port_that_is_taken_is_refused(started, command, capsys):
+def test_a_port_that_is_taken_is_refused(started, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert cli.main([command, "--port", port]) == 2
+        assert cli.main(["dashboard", "--port", port]) == 2
     assert f"--port is {port}, which can't be used" in capsys.readouterr().err
-    assert cli.main([command, "--port", "70000"]) == 2
+    assert cli.main(["dashboard", "--port", "70000"]) == 2
     assert not started
 
 
@@ -81,18 +79,6 @@ def test_a_folder_that_is_not_there_is_refused(started, capsys):
     assert cli.main(["dashboard", "--runs", "/nowhere"]) == 2
     assert "--runs-dir /nowhere is not a directory" in capsys.readouterr().err
     assert not started
-
-
-def test_tensorboard_shows_the_named_runs(started, tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    (tmp_path / "runs").mkdir()
-    first, second = (make_run(tmp_path / "runs", name) for name in ("first", "second"))
-    became("tensorboard")
-    became("tensorboard", "first", str(second.path))
-    (everything, _), (named, _) = started
-    assert everything[3:5] == ["--logdir", str(tmp_path / "runs")]
-    assert named[3:5] == ["--logdir_spec", f"first:{first.events_path},second:{second.events_path}"]
-    assert cli.main(["tensorboard", "frist"]) == 2
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ import pytest
 
 from labkit.analysis import profile as profiling
 from labkit.analysis.profile import Profile
-from labkit.analysis.trace import KINDS, KindTime, StepTimes
+from labkit.analysis.trace import KINDS, KindTime, StepTimes, read_trace
 from labkit.commands import main as cli
+from labkit.run_directory import RunDirectory
+from labkit.tensorboard.log_folder import log_folder
 from labkit.training import plan
 
 PROFILE = Profile(
@@ -138,7 +140,7 @@ def test_what_can_be_refused_without_tensorflow_is(tmp_path, shapes_dir, monkeyp
 def test_a_real_profile_counts_what_the_network_has(tmp_path, shapes_dir, monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     command = ["profile", "--num-layers", "8", "--train-batch-size", "16", "--data-dir", str(shapes_dir)]
-    command += ["--steps", "6", "--output", str(tmp_path / "out"), "--num-gpus", "0"]
+    command += ["--steps", "6", "--output", str(tmp_path / "out" / "events"), "--num-gpus", "0"]
     assert cli.main(command) == 0
     shown = capsys.readouterr().out
     rows = {
@@ -160,5 +162,10 @@ def test_a_real_profile_counts_what_the_network_has(tmp_path, shapes_dir, monkey
     assert sum(milliseconds.values()) == pytest.approx(whole, abs=0.01 * len(rows))
     share = re.search(r"([\d,]+) GFLOP/s: (\d+)% of the ([\d,]+) GFLOP/s", shown)
     assert share and int(share[3].replace(",", "")) > 0
-    assert list((tmp_path / "out").glob("plugins/profile/*/*.xplane.pb"))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    # In the events of a run, TensorBoard finds the trace; its operations have the network's scopes.
+    with log_folder(lambda: [RunDirectory(tmp_path / "out")]) as logs:
+        assert list(logs.path.glob("out/plugins/profile/*/*.xplane.pb"))
+        planes = read_trace(logs.path / "out").planes
+    names = {about.name for plane in planes for about in plane.event_metadata.values()}
+    assert any("stage2/block1/conv1" in name for name in names)

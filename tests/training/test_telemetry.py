@@ -58,6 +58,7 @@ def test_tensorboard_sees_what_the_metrics_say(run):
 
 def test_a_resumed_run_is_one_curve_in_both(run):
     session(run, [(1, 2.5), (2, 2.4), (3, 2.3)]).close()
+    time.sleep(1)  # the files' names have the second, then a number of this process that isn't padded
     session(run, [(2, 2.2), (3, 2.1)], first_step=1, resumed=True).close()
     reader = MetricsReader(run.metrics_path)
     reader.poll()

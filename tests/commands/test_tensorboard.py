@@ -1,0 +1,88 @@
+"""``labkit tensorboard``: what it refuses, what it tells, and a real server that answers and ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import psutil
+import pytest
+
+from labkit.commands import main as cli
+from labkit.run_directory import RunDirectory
+from labkit.tensorboard import server
+from tests.tensorboard.conftest import event_file, record
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """No server may start."""
+    monkeypatch.setattr(server, "start_server", lambda *_: pytest.fail("a server was started"))
+
+
+def refused(capsys, *arguments):
+    assert cli.main(["tensorboard", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_bad_input_is_one_line_before_anything_starts(home, never, capsys):
+    assert f"there are no runs in {home / 'runs'}; train one with labkit train" in refused(capsys)
+    record(RunDirectory(home / "runs" / "first"))
+    assert "no run at 'frist'" in refused(capsys, "frist")
+    assert "did you mean first?" in refused(capsys, "first", "frist")
+    assert "--port is 70000; allowed: a whole number from 1 to 65535" in refused(capsys, "--port", "70000")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"--port is {port}, which can't be used" in refused(capsys, "--port", port)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_address_answers_and_nothing_stays(home, end):
+    runs = [RunDirectory(home / folder / "a,b:c") for folder in ("runs", "other")]
+    for run in runs:
+        record(run)
+    path = event_file(runs[1])
+    path.write_bytes(path.read_bytes()[:-7])
+    temporary = home / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labkit", "tensorboard", "a,b:c", str(runs[1].path)],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        note, said = process.stdout.readline(), process.stdout.readline()
+        assert note.startswith(f"note: {path} is damaged from byte ")
+        address = said.split()[1]
+        with urllib.request.urlopen(f"{address}data/runs", timeout=60) as answer:
+            assert set(json.loads(answer.read())) <= {"a,b:c in runs", "a,b:c in other"}
+        parent = psutil.Process(process.pid)
+        family = [parent, *parent.children(recursive=True)]
+        listens = [c for one in family for c in one.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        assert {c.laddr.ip for c in listens} <= {"127.0.0.1", "::1"}
+        assert list(temporary.glob("labkit-tensorboard-*"))
+        process.send_signal(end)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == (0 if end == signal.SIGINT else 128 + signal.SIGTERM)
+        assert errors == ""
+        _, alive = psutil.wait_procs(family[1:], timeout=30)
+        assert not alive
+        assert not list(temporary.glob("labkit-tensorboard-*"))
+    finally:
+        process.kill()
+        process.communicate()
