@@ -37,7 +37,7 @@ COMMANDS: dict[str, Command] = {
     "delete": Command("manage", "Delete a run."),
     "evaluate": Command("evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
     "dashboard": Command("dashboard", "Open the dashboard in a browser."),
-    "tensorboard": Command("tensorboard", "Start TensorBoard on runs."),
+    "tensorboard": Command("dashboard", "Start TensorBoard on runs."),
     "models": Command("models", "List the networks, or show one stage by stage."),
     "compare": Command("compare", "Train several models with one budget and compare them."),
     "replicas": Command("replicas", "Train on 1, 2 and 4 replicas and compare the losses."),

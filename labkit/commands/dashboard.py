@@ -1,17 +1,25 @@
-"""``labkit dashboard``: this process becomes the server, on loopback alone."""
+"""``labkit dashboard`` and ``labkit tensorboard``: servers of pages, on loopback alone."""
 
 import argparse
 import os
+import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import labkit
+from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, whole_number
 from labkit.errors import InputError, require_extra
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory.find import find_run
 
-__all__ = ["add_port", "declare_dashboard", "free_port"]
+__all__ = ["declare_dashboard", "declare_tensorboard"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -25,13 +33,25 @@ def declare_dashboard(parser: Parser) -> Run:
         metavar="DIR",
         help="Shows the runs of this folder beside those in <home>/runs.",
     )
-    add_port(parser)
+    _add_port(parser)
     parser.add_argument("--no-browser", action="store_true", help="Opens no browser.")
     return _dashboard
 
 
-def add_port(parser: Parser) -> None:
-    """Declare ``--port``, which ``free_port`` checks."""
+def declare_tensorboard(parser: Parser) -> Run:
+    """Declare the flags of ``labkit tensorboard``."""
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="*",
+        help="Directories of runs, or their names. Default: all in <home>/runs, also those that begin later.",
+    )
+    _add_port(parser)
+    return _tensorboard
+
+
+def _add_port(parser: Parser) -> None:
+    """Declare ``--port``, which ``_free_port`` checks."""
     parser.add_argument("--port", type=whole_number(), metavar="N", help="Port to use. Default: a free one.")
 
 
@@ -50,14 +70,14 @@ def _dashboard(options: argparse.Namespace) -> int:
         if not folder.is_dir():
             raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
         environment["LABKIT_RUNS"] = str(folder)
-    port = free_port(options.port)
+    port = _free_port(options.port)
     print(f"dashboard: http://{LOOPBACK}:{port} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]
     flags.append(f"--server.headless={str(options.no_browser).lower()}")
     return _become(["streamlit", "run", str(script), *flags], environment)
 
 
-def free_port(wanted: int | None) -> int:
+def _free_port(wanted: int | None) -> int:
     """Return ``wanted``, or a port that nobody listens on. Raises InputError where it can't be had."""
     if wanted is not None and not 1 <= wanted <= 65535:
         raise InputError(f"--port is {wanted}; allowed: a whole number from 1 to 65535")
@@ -76,3 +96,46 @@ def _become(module: list[str], environment: dict[str, str]) -> int:
     """Replace this process by ``python -m module``: Ctrl-C then ends the server itself."""
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", *module], environment)
+
+
+def _tensorboard(options: argparse.Namespace) -> int:
+    """Serve until Ctrl-C. Raises InputError for runs that aren't there, and for a port that is taken."""
+    runs = _runs(options.run)
+    port = _free_port(options.port)
+    from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
+    from labkit.tensorboard.server import start_server
+
+    signal.signal(signal.SIGTERM, _exit)  # so that the folder of links is removed
+    with log_folder(runs) as folder:
+        for note in folder.notes():
+            print(f"note: {note}")
+        if folder.debugged and len(folder.runs) > 1:
+            print(f"note: the Debugger V2 page shows the run {folder.debugged}, whose dump is the newest")
+        if folder.debugged:
+            import_tensorflow()  # the page is inactive until its reader is imported
+        address = start_server(folder.path, port)
+        print(f"TensorBoard: {address} (Ctrl-C ends it)", flush=True)
+        try:
+            import_tensorflow()  # which TensorBoard would import on first use, with its messages
+            while True:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                folder.refresh()
+        except KeyboardInterrupt:
+            return 0
+
+
+def _runs(names: list[str]) -> Callable[[], list[RunDirectory]]:
+    """Return a function that returns the runs to show."""
+    if names:
+        named = [RunDirectory(find_run(name)) for name in names]
+        return lambda: named
+    folder = home.runs_home()
+    if not list_runs(folder):
+        raise InputError(
+            f"there are no runs in {folder}; train one with labkit train, or name a run directory"
+        )
+    return lambda: list_runs(folder)
+
+
+def _exit(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)

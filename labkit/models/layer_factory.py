@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.ops.numpy import Pad  # the operation of ``keras.ops.pad``, which takes no name
 
 from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
 from labkit.models.whitening import Whitening
@@ -284,11 +283,17 @@ class LayerFactory:
     def pad_channels(self, x, channels: int):
         """Add zero channels on both sides, up to ``channels`` in total."""
         extra = channels - self.channels(x)
-        channel_padding = [extra // 2, extra - extra // 2]
-        padding = [[0, 0], [0, 0], [0, 0], channel_padding]
-        if self.data_format == "channels_first":
-            padding = [[0, 0], channel_padding, [0, 0], [0, 0]]
-        return self._apply(Pad(padding, name=self._name("pad")), x)
+        added = (extra // 2, extra - extra // 2)
+        # The layer pads the two axes that it takes for height and width. In the other layout, one of them is
+        # the axis of the channels. (``keras.ops.pad`` would make an operation without a name of ours.)
+        last = self.data_format == "channels_last"
+        layer = keras.layers.ZeroPadding2D(
+            ((0, 0), added) if last else (added, (0, 0)),
+            data_format="channels_first" if last else "channels_last",
+            dtype=self.dtype,
+            name=self._name("pad"),
+        )
+        return self._apply(layer, x)
 
     def global_average(self, x, *, data_format: str | None = None):
         """Average over height and width: [batch, channels]; ``data_format``: None is the factory's."""

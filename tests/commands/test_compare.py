@@ -156,7 +156,7 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
     of_no_weight = {
         "data_dir", "log_device_placement", "log_every_steps", "checkpoint_every_steps",
         "checkpoint_every_seconds", "keep_checkpoints", "inspect_every_steps", "write_graph",
-        "write_images",
+        "write_images", "callbacks", "check_numerics", "debugger_dump", "profile_steps",
     }  # fmt: skip
     known = {*budget_of(Config()), *RUN_FIELDS, *CLUSTER_FIELDS, *of_no_weight}
     # Those that a transfer or another part of labkit adds are part of a run's identity, or are listed above.

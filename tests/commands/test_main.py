@@ -70,6 +70,9 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "eval_batch_size": 50,
         "rendezvous_seconds": 30.0,
         "peer_timeout_seconds": 3.0,
+        "slow_worker": "1:3",
+        "profile_steps": "2:4",
+        "debugger_dump": False,  # not together with --xla
     }
     for info in fields_by_name().values():
         value = other.get(info.name)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from labkit.commands import main as cli
-from labkit.commands import text_tables
+from labkit.commands.terminal import text_tables
 from labkit.run_directory.metrics import last_evaluations
 from tests.commands.made_runs import evaluation, make_run
 
