@@ -28,6 +28,10 @@ from labkit.data.manifest import Manifest
 from labkit.run_directory import RunDirectory
 from labkit.training.step import SynchronousEngine
 
+# So much less than the noise of steps that the calls themselves are timed.
+NOTHING = "three callbacks that do nothing"
+    "three callbacks that do nothing"  # far less than the noise of steps: the calls are timed themselves
+)
 QUESTION = "Does --inspect-every-steps 50 cost at most 3 % of a run?"
 
 
@@ -48,8 +52,21 @@ class Variant:
     goal: Goal | None = None
 
 
+class Nothing(Callback):
+    """Overrides every method that is called at a step, and does nothing."""
+
+    def before_step(self, training: Training, step: int) -> None:
+        return None
+
+    def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
+        return None
+
+
 VARIANTS = {
     "--inspect-every-steps 50": Variant({"inspect_every_steps": 1}, every=50, goal=Goal("at most", 3.0)),
+    "--check-numerics": Variant({"check_numerics": True}),
+    "--write-graph": Variant({"write_graph": True}),
+    NOTHING: Variant(callbacks=(Nothing(), Nothing(), Nothing())),
 }
 
 
@@ -61,8 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
     options.dataset, options.precision = manifest.dataset, "float32"
     report = Report("inspection", QUESTION, vars(options))
     with work_folder() as folder:
-        found = measure(options, manifest, folder)
-    report.finish(figures(*found), options.output)
+        measured = measure(options, manifest, folder)
+    report.finish(figures(measured), options.output)
 
 
 class Side:
@@ -73,23 +90,30 @@ class Side:
         session = session_on_cpu(options, {**fields, **variant.fields})
         run = RunDirectory(folder)
         run.create()
-        callbacks = [*own_callbacks(session.config.run), *variant.callbacks]
+        # The first one stands for labkit's progress, as in a run.
+        callbacks = [Callback(), *own_callbacks(session.config.run), *variant.callbacks]
         self._calls = Calls(callbacks, Training(session, run), beat=print, say=print)
         self._engine = SynchronousEngine(
             session, itertools.repeat(session.batch(0)), step=0, stopping=lambda: False, name="worker:0"
         )
         self._step = 0
+        started = time.perf_counter()
         self._calls.on_start()
+        self.seconds_at_start = time.perf_counter() - started
+        self.calls: list[float] = []  # seconds in callbacks, by step
 
     def seconds(self) -> float:
         """Make one step. Returns its wall time, the callbacks' included."""
         started = time.perf_counter()
         self._step += 1
         self._calls.before_step(self._step)
+        called = time.perf_counter() - started
         result = self._engine.next_step()
         self._calls.training.observation = result.observation
         row = {"split": "train", "step": result.step, "wall_time": time.time(), **result.metrics}
+        before = time.perf_counter()
         self._calls.after_step(row)
+        self.calls.append(called + time.perf_counter() - before)
         if self._calls.failure:
             raise RuntimeError(self._calls.failure)
         return time.perf_counter() - started
@@ -98,34 +122,49 @@ class Side:
         self._calls.on_end("finished")
 
 
-def measure(
-    options: argparse.Namespace, manifest: Manifest, folder: Path
-) -> tuple[dict[str, float], dict[str, list[list[float]]]]:
-    """Return the seconds of each side's first step, and of its other steps, one list per repeat."""
+@dataclass
+class Measured:
+    """Seconds: of each side before its first step, of that step, of its others and of their callbacks.
+
+    ``steps`` and ``calls`` have one list for each repeat.
+    """
+
+    start: dict[str, float]
+    first: dict[str, float]
+    steps: dict[str, list[list[float]]]
+    calls: dict[str, list[list[float]]]
+
+
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> Measured:
+    """Make the steps of all sides in turn."""
     variants = {"plain step": Variant(), **VARIANTS}
     sides = {
         name: Side(options, variant, folder / str(index))
         for index, (name, variant) in enumerate(variants.items())
     }
     first = {name: side.seconds() for name, side in sides.items()}
+    start = {name: side.seconds_at_start for name, side in sides.items()}
     steps: dict[str, list[list[float]]] = {name: [] for name in sides}
+    calls: dict[str, list[list[float]]] = {name: [] for name in sides}
     for _ in range(options.repeats):
         rounds = [{name: side.seconds() for name, side in sides.items()} for _ in range(options.steps)]
         for name, found in steps.items():
             found.append([seconds[name] for seconds in rounds])
+            calls[name].append(sides[name].calls[-options.steps :])
         medians = (f"{name} {statistics.median(found[-1]) * 1e3:.0f} ms" for name, found in steps.items())
         print(", ".join(medians), flush=True)
     for side in sides.values():
         side.close()
-    return first, steps
+    return Measured(start, first, steps, calls)
 
 
-def figures(first: Mapping[str, float], steps: Mapping[str, list[list[float]]]) -> list[Figure]:
+def figures(measured: Measured) -> list[Figure]:
     """Return each variant's share of a run, then the times of the steps.
 
     A repeat counts with the median of its rounds: what a round's step of the variant takes more than its
     plain step, as a share of the plain step.
     """
+    steps = measured.steps
     plain = steps["plain step"]
     shares = []
     for name, variant in VARIANTS.items():
@@ -140,7 +179,17 @@ def figures(first: Mapping[str, float], steps: Mapping[str, list[list[float]]]) 
         Figure(f"{name}: one such step", "ms", tuple(1e3 * statistics.median(found) for found in repeats))
         for name, repeats in steps.items()
     ]
-    return [*shares, *times, *(Figure(f"{name}: first step", "s", (taken,)) for name, taken in first.items())]
+    nothing = tuple(
+        100 * statistics.median(called) / statistics.median(taken)
+        for called, taken in zip(measured.calls[NOTHING], plain, strict=True)
+    )
+    return [
+        *(share for share in shares if not share.name.startswith(NOTHING)),
+        Figure(f"{NOTHING}, their calls of a step", "%", nothing, Goal("at most", 0.2)),
+        *times,
+        *(Figure(f"{name}: first step", "s", (taken,)) for name, taken in measured.first.items()),
+        Figure("--write-graph: once, before the first step", "s", (measured.start["--write-graph"],)),
+    ]
 
 
 if __name__ == "__main__":

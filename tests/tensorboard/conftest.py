@@ -14,7 +14,7 @@ from tests.tiny import prepare_tiny
 STEPS = 6
 FLAGS = (
     "--dataset shapes --num-layers 8 --train-batch-size 16 --num-gpus 0 --batch-norm-decay 0.9 "
-    f"--train-steps {STEPS} --validate-every-steps 3 --histograms-every-steps 2 --write-graph --write-images"
+    f"--train-steps {STEPS} --validate-every-steps 3 --inspect-every-steps 2 --write-graph --write-images"
 ).split()
 
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
 # What each page must show of the runs.
 PAGES = {
     "scalars": ["test/accuracy", "train/loss"],
-    "histograms": ["stage1_block1_conv1/kernel", "logits/kernel"],
+    "histograms": ["activations", "gradients", "weights"],
     "graphs": ["optimizer", "gradient_tape", "metrics", "resnet8_1"],
     "hparams": ["learning_rate", "0.020000", "fast", "slow, a:1"],
 }
