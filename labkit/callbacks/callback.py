@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Callback", "TrainingFailed"]
 
-Figures = Mapping[str, float] | None
+Metrics = Mapping[str, float] | None
 
 
 class TrainingFailed(Exception):
@@ -17,7 +17,7 @@ class TrainingFailed(Exception):
 
 
 class Callback:
-    """Base class of callbacks. Override the methods that you need; the others cost nothing.
+    """Base class of callbacks. Override the methods that you need; the others are not called.
 
     Each method gets ``training``, a view of the run (``labkit.callbacks.training.Training``), through which
     it may also ask for a stop, a validation or a checkpoint. In a cluster, the methods are called on the
@@ -35,16 +35,16 @@ class Callback:
     def before_step(self, training: "Training", step: int) -> None:
         """Called before step ``step``, from 1. (In an asynchronous cluster its work may already run.)"""
 
-    def after_step(self, training: "Training", row: Mapping[str, Any]) -> Figures:
+    def after_step(self, training: "Training", row: Mapping[str, Any]) -> Metrics:
         """Called after each step, with its metrics row.
 
-        Returns figures to add to the row: numbers by name; None for none. A name consists of letters, digits,
+        Returns metrics to add to the row: numbers by name; None for none. A name consists of letters, digits,
         ``_``, ``.``, ``-`` and ``/``, begins with a letter, and differs from the names in the row.
         """
         return None
 
-    def after_validation(self, training: "Training", row: Mapping[str, Any]) -> Figures:
-        """Called after each validation, with its metrics row. Returns figures to add, as ``after_step``."""
+    def after_validation(self, training: "Training", row: Mapping[str, Any]) -> Metrics:
+        """Called after each validation, with its metrics row. Returns metrics to add, as ``after_step``."""
         return None
 
     def after_checkpoint(self, training: "Training", step: int, path: Path) -> None:

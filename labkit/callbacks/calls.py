@@ -15,6 +15,8 @@ from labkit.callbacks.training import Training
 __all__ = ["Calls"]
 
 SECONDS_UNTIL_REPORTED = 5.0  # a call that takes longer appears in the run's status and on the console
+# What readers of the metrics take for something else.
+RESERVED = ("resumed_at_step", "split", "step", "epoch", "wall_time")
 _NAME = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 
 
@@ -69,13 +71,13 @@ class Calls:
             self._call_each("before_step", f"before step {step}", step)
 
     def after_step(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """Return the figures that callbacks add to the row."""
+        """Return the metrics that callbacks add to the row."""
         self.training.advance(row)
-        return self._figures("after_step", row)
+        return self._metrics("after_step", row)
 
     def after_validation(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """Return the figures that callbacks add to the row of the validation."""
-        return self._figures("after_validation", row)
+        """Return the metrics that callbacks add to the row of the validation."""
+        return self._metrics("after_validation", row)
 
     def after_checkpoint(self, step: int, path: Path) -> None:
         self._call_each("after_checkpoint", f"after the checkpoint of step {step}", step, path)
@@ -87,6 +89,7 @@ class Calls:
         for callback in self._overriding["on_end"]:
             self._call(callback, "on_end", "at the end", state)
         self._closed.set()
+        self.training.close()
         if self._watcher.is_alive():  # it must not write a status after the last one
             self._watcher.join()
 
@@ -97,7 +100,7 @@ class Calls:
             if not self.failure:
                 self._call(callback, method, when, *arguments)
 
-    def _figures(self, method: str, row: Mapping[str, Any]) -> dict[str, float]:
+    def _metrics(self, method: str, row: Mapping[str, Any]) -> dict[str, float]:
         added: dict[str, float] = {}
         if not self._overriding[method]:
             return added
@@ -119,7 +122,7 @@ class Calls:
             return getattr(callback, method)(self.training, *arguments)
         except TrainingFailed as error:
             self._fail(str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = f"{type(error).__name__}: {error}".splitlines()[0]
             self._fail(f"callback {name} failed {when}: {message}")
         finally:
@@ -143,22 +146,20 @@ class Calls:
         for key, value in returned.items():
             if not (isinstance(key, str) and _NAME.fullmatch(key)):
                 return self._fail(
-                    f"callback {name} named a figure {key!r}; allowed: letters, digits, _ . - and /, with a "
+                    f"callback {name} named a metric {key!r}; allowed: letters, digits, _ . - and /, with a "
                     "letter first"
                 )
-            if key in row or key in added:
-                return self._fail(
-                    f"callback {name} named a figure {key!r}, which the metrics row already has; choose "
-                    "another name"
-                )
+            if key in row or key in added or key in RESERVED:
+                has = "which labkit uses itself" if key in RESERVED else "which the metrics row already has"
+                return self._fail(f"callback {name} named a metric {key!r}, {has}; choose another name")
             number = _number(value)
             if number is None:
                 return self._fail(
-                    f"callback {name} gave the figure {key!r} the value {_shown(value)}; allowed: one number"
+                    f"callback {name} gave the metric {key!r} the value {_shown(value)}; allowed: one number"
                 )
             if not math.isfinite(number) and key not in self._not_finite:
                 self._not_finite.add(key)
-                self._say(f"note: figure {key!r} of callback {name} is {number} at step {row['step']}")
+                self._say(f"note: metric {key!r} of callback {name} is {number} at step {row['step']}")
             added[key] = number
         return None
 
@@ -180,7 +181,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except Exception:  # of whatever object a callback returned
         return None
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.callbacks.callback import Callback
+from labkit.callbacks.callback import Callback, TrainingFailed
 from labkit.callbacks.training import Training
+from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory.metrics import selection_metric
 
@@ -16,14 +17,20 @@ class EarlyStopping(Callback):
 
     The result is that by which the best checkpoint is chosen: accuracy, or micro-F1 with several labels. The
     count is restored from the metrics after a resume (Prechelt, "Early stopping - but when?", 1998).
+
+    Raises InputError if ``patience`` isn't a whole number of at least 1.
     """
 
     def __init__(self, patience: int) -> None:
+        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
+            raise InputError(f"patience is {patience!r}; allowed: a whole number of at least 1")
         self.patience = patience
-        self._best: float | None = None
-        self._best_step = self._without = 0
 
     def on_start(self, training: Training) -> None:
+        if not training.session.manifest.splits.get("validation"):
+            raise TrainingFailed("EarlyStopping needs a validation split, which the data set doesn't have")
+        self._best: float | None = None
+        self._best_step = self._without = 0
         for row in training.rows("validation"):
             self._take(training, row)
 

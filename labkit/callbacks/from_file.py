@@ -37,7 +37,7 @@ def callbacks_of(path: Path) -> tuple[Callback, ...]:
         names = runpy.run_path(str(path))
     except OSError as error:
         raise InputError(f"--callbacks {path} can't be read: {error.strerror}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"--callbacks {path} can't be run: {message}") from None
     if "callbacks" not in names:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from labkit.callbacks.callback import Callback
-from labkit.callbacks.tensorboard import events_writer
 from labkit.callbacks.training import Training
 from labkit.run_directory.metrics import MetricsWriter
 
@@ -45,16 +44,15 @@ class Inspect(Callback):
 
 
 def layers_row(observation: "Observation", row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the line of ``layers.jsonl`` for the step of a metrics row, with six digits of each figure."""
-    figures = {
+    """Return the line of ``layers.jsonl`` for the step of a metrics row, with six digits of each metric."""
+    metrics = {
         name: [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]
         for name, values in observation.by_layer().items()
     }
-    return {"step": row["step"], "wall_time": row["wall_time"], **figures}
+    return {"step": row["step"], "wall_time": row["wall_time"], **metrics}
 
 
 def _write_histograms(training: Training, observation: "Observation", step: int) -> None:
-    import tensorflow as tf
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.histogram.metadata import create_summary_metadata
     from tensorboard.util.tensor_util import make_tensor_proto
@@ -68,7 +66,4 @@ def _write_histograms(training: Training, observation: "Observation", step: int)
             buckets = evenly_spaced(counts)
             if buckets is not None:
                 summary.value.add(tag=f"{kind}s/{name}", metadata=metadata, tensor=make_tensor_proto(buckets))
-    # One call for all: a call of tf.summary.write takes as long as this one.
-    with events_writer(training.run).as_default(step=step):
-        tf.summary.experimental.write_raw_pb(summary.SerializeToString())
-    events_writer(training.run).flush()
+    training.events.summary(summary, step)

@@ -1,29 +1,12 @@
 """Graph and images for TensorBoard, and a profile of some steps; each only if requested."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.training import Training
 
-if TYPE_CHECKING:
-    from labkit.run_directory import RunDirectory
-
-__all__ = ["Graph", "Images", "Profile", "events_writer"]
-
-
-def events_writer(run: "RunDirectory") -> Any:
-    """Return the process's writer into ``events/extras``; TensorBoard follows one writer for each folder."""
-    import tensorflow as tf
-
-    path = str(run.events_path / "extras")
-    if path not in _WRITERS:
-        _WRITERS.clear()  # the writer of an earlier run in this process
-        _WRITERS[path] = tf.summary.create_file_writer(path)
-    return _WRITERS[path]
-
-
-_WRITERS: dict[str, Any] = {}
+__all__ = ["Graph", "Images", "Profile"]
 
 
 class Graph(Callback):
@@ -32,14 +15,12 @@ class Graph(Callback):
     def on_start(self, training: Training) -> None:
         import tensorflow as tf
 
-        session = training.session
-        images, labels = session.batch(training.step)
-        arguments = (images, labels, tf.constant(0.0), tf.constant(0.0))
-        # Traced here; the first step reuses the trace.
-        graph = session.train_step_at(training.step).get_concrete_function(*arguments).graph
-        with events_writer(training.run).as_default(step=training.step):
-            tf.summary.graph(graph)
-        events_writer(training.run).flush()
+        session, scalar = training.session, tf.TensorSpec([], tf.float32)
+        step = session.train_step_at(training.step)
+        # Traced here; the first step reuses the trace. Only a specification of the batch: taking a batch in a
+        # synchronous cluster would wait for the other workers.
+        graph = step.get_concrete_function(*session.batch_spec(training.step), scalar, scalar).graph
+        training.events.graph(graph.as_graph_def(add_shapes=True).SerializeToString(), training.step)
 
 
 class Images(Callback):
@@ -48,15 +29,27 @@ class Images(Callback):
     COUNT = 16
 
     def on_start(self, training: Training) -> None:
+        import numpy as np
         import tensorflow as tf
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.image.metadata import create_summary_metadata
+        from tensorboard.util.tensor_util import make_tensor_proto
 
-        session = training.session
-        images = session.strategy.experimental_local_results(session.batch(training.step)[0])[0]
-        images = tf.cast(images, tf.float32)
-        low, high = tf.reduce_min(images), tf.reduce_max(images)
-        with events_writer(training.run).as_default(step=training.step):
-            tf.summary.image("train/images", (images - low) / (high - low), max_outputs=self.COUNT)
-        events_writer(training.run).flush()
+        from labkit.data.step_batch.batch import batch_of_step
+
+        session, config = training.session, training.config
+        if training.step == training.total_steps:
+            return
+        batch = batch_of_step(session.manifest, config.data, seed=config.run.seed, step=training.step + 1)
+        images = batch.standardized[: self.COUNT]
+        low, high = images.min(), images.max()
+        shown = np.round(255 * (images - low) / (high - low)).astype(np.uint8)
+        height, width = shown.shape[1:3]
+        encoded = [tf.io.encode_png(image).numpy() for image in shown]
+        content = make_tensor_proto([str(width).encode(), str(height).encode(), *encoded])
+        metadata = create_summary_metadata(display_name=None, description=None)
+        value = Summary.Value(tag="train/images", metadata=metadata, tensor=content)
+        training.events.summary(Summary(value=[value]), training.step)
 
 
 class Profile(Callback):

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from labkit.tensorboard.events import EventWriter
+
 __all__ = ["Requests", "Training"]
 
 
@@ -42,7 +44,8 @@ class Training:
         self.row: Mapping[str, Any] = MappingProxyType({})
         self.observation: Any = None  # set by the train loop before ``after_step``
         self.requests = Requests()
-        self._step = 0
+        self._step = self._first_step = 0
+        self._events: EventWriter | None = None
 
     @property
     def step(self) -> int:
@@ -111,4 +114,19 @@ class Training:
 
     def begin_at(self, step: int) -> None:
         """Called by the train loop before the first step of this process."""
-        self._step = step
+        self._step = self._first_step = step
+
+    @property
+    def events(self) -> "EventWriter":
+        """Writer of labkit's own callbacks, into ``events/extras``: TensorBoard follows one in a folder."""
+        if self._events is None:
+            from labkit.tensorboard.events import EventWriter
+
+            self._events = EventWriter(self.run.events_path / "extras", self._first_step + 1)
+        return self._events
+
+    def close(self) -> None:
+        """Called by the train loop at the end."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None

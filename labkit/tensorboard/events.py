@@ -43,6 +43,15 @@ class EventWriter:
         """Write the configuration for the HParams page, which shows the first one of a run."""
         self._write(hparams.beginning(config))
 
+    def summary(self, summary: Summary, step: int) -> None:
+        """Write a summary of any kind."""
+        self._step = step
+        self._write(summary)
+
+    def graph(self, graph_def: bytes, step: int) -> None:
+        """Write a serialized ``GraphDef``."""
+        self._writer.add_event(Event(wall_time=time.time(), step=step, graph_def=graph_def))
+
     def finished(self) -> None:
         """Tell the HParams page that the run has reached its last step."""
         self._write(hparams.success())

@@ -244,11 +244,11 @@ class RunEvaluator:
         self,
         split: str,
         step: int,
-        figures: Callable[[dict[str, Any]], Mapping[str, float]] = lambda row: {},
+        more: Callable[[dict[str, Any]], Mapping[str, float]] = lambda row: {},
     ) -> tuple[Evaluation, dict[str, Any]]:
         """Evaluate ``split`` with the weights of ``step``. Returns the evaluation and its metrics row.
 
-        ``figures``: takes the row and returns what to add to it.
+        ``more``: takes the row and returns what to add to it.
         """
         session = self.session
         evaluation = evaluate_split(
@@ -268,7 +268,7 @@ class RunEvaluator:
             "epoch": step / session.steps_per_epoch,
             "wall_time": time.time(),
         }
-        row |= figures(row)
+        row |= more(row)
         self.telemetry.evaluation_row(row)
         if self.console:
             self._say(self.console, evaluation, step)

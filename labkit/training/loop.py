@@ -175,9 +175,12 @@ class TrainLoop:
             while self.step < self.total_steps and not self.stopped_by:
                 pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self.agreement.pending
                 if pausing and self.engine.is_idle():
-                    if self.engine.stop_is_agreed():
+                    if self.agreement.pending:  # before a stop by a signal, or a resume would not know of it
+                        failure = self._pause_for(self._serve_requests)
+                    elif self.engine.stop_is_agreed():
                         return None
-                    failure = self._pause_for(self._serve_requests if self.agreement.pending else self._save)
+                    else:
+                        failure = self._pause_for(self._save)
                 else:
                     self._announce_compiling()
                     self.calls.before_step(self.step + 1)
@@ -186,7 +189,7 @@ class TrainLoop:
                         lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
                         return self.calls.failure or lost
                     self.agreement.update()
-                    failure = self._after_step(row)
+                    failure = None if self.agreement.failed else self._after_step(row)
                 if failure:
                     return failure
         finally:

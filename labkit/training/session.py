@@ -261,8 +261,13 @@ class Session:
         return self.train_step_for(self.freezing.at(0), self.image_size_at(0), False)
 
     def batch(self, step_index: int) -> tuple[Any, Any]:
-        """Return the distributed (images, labels) of step ``step_index``, made for this call alone."""
+        """Return the distributed (images, labels) of step ``step_index``; in a cluster, all workers wait."""
         return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
+
+    def batch_spec(self, step_index: int) -> tuple[Any, Any]:
+        """Return the specifications of the distributed (images, labels) of step ``step_index``."""
+        batches: Any = training_batches(self, start_step=step_index, stop_step=step_index + 1)
+        return batches.element_spec
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of all the state that training resumes from."""

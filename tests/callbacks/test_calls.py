@@ -42,7 +42,11 @@ class Raises(Callback):
 
 
 def view(tmp_path) -> Training:
-    session = SimpleNamespace(config=Config.from_flat({"train_steps": 100}), steps_per_epoch=10.0)
+    session = SimpleNamespace(
+        config=Config.from_flat({"train_steps": 100}),
+        steps_per_epoch=10.0,
+        manifest=SimpleNamespace(splits={"validation": ["a shard"]}),
+    )
     return Training(session, RunDirectory(tmp_path))
 
 
@@ -64,7 +68,7 @@ def made(tmp_path):
 @pytest.mark.parametrize(
     "value", [2, 2.5, np.float32(2.5), np.array(3), np.int64(4)], ids=lambda value: type(value).__name__
 )
-def test_a_number_of_any_kind_is_a_figure(made, value):
+def test_a_number_of_any_kind_is_a_metric(made, value):
     calls, said = made(Returns({"noise": value}))
     assert calls.after_step(ROW) == {"noise": float(value)}
     assert not calls.failure and not said
@@ -74,14 +78,16 @@ def test_a_number_of_any_kind_is_a_figure(made, value):
     ("value", "words"),
     [
         ([1], "returned [1] after step 7; allowed: None, or a dict of numbers by name"),
-        ({"loss": 1.0}, "named a figure 'loss', which the metrics row already has; choose another name"),
-        ({"step": 1.0}, "named a figure 'step', which the metrics row already has"),
-        ({"a b": 1.0}, "named a figure 'a b'; allowed: letters, digits, _ . - and /, with a letter first"),
-        ({3: 1.0}, "named a figure 3; allowed"),
-        ({"noise": np.zeros(3)}, "gave the figure 'noise' the value an array of shape (3,); allowed: one"),
-        ({"noise": "high"}, "gave the figure 'noise' the value 'high'; allowed: one number"),
-        ({"noise": None}, "gave the figure 'noise' the value None; allowed: one number"),
-        ({"noise": True}, "gave the figure 'noise' the value True; allowed: one number"),
+        ({"loss": 1.0}, "named a metric 'loss', which the metrics row already has; choose another name"),
+        ({"step": 1.0}, "named a metric 'step', which labkit uses itself; choose another name"),
+        ({"resumed_at_step": 1.0}, "named a metric 'resumed_at_step', which labkit uses itself"),
+        ({"noise": 10**400}, "gave the metric 'noise' the value 1000"),
+        ({"a b": 1.0}, "named a metric 'a b'; allowed: letters, digits, _ . - and /, with a letter first"),
+        ({3: 1.0}, "named a metric 3; allowed"),
+        ({"noise": np.zeros(3)}, "gave the metric 'noise' the value an array of shape (3,); allowed: one"),
+        ({"noise": "high"}, "gave the metric 'noise' the value 'high'; allowed: one number"),
+        ({"noise": None}, "gave the metric 'noise' the value None; allowed: one number"),
+        ({"noise": True}, "gave the metric 'noise' the value True; allowed: one number"),
     ],
 )
 def test_anything_else_fails_with_a_sentence(made, value, words):
@@ -91,19 +97,19 @@ def test_anything_else_fails_with_a_sentence(made, value, words):
     assert "\n" not in calls.failure
 
 
-def test_two_callbacks_cannot_give_one_figure(made):
+def test_two_callbacks_cannot_give_one_metric(made):
     calls, _ = made(Returns({"noise": 1}), Returns({"noise": 2}))
     calls.after_step(ROW)
-    assert "named a figure 'noise', which the metrics row already has" in calls.failure
+    assert "named a metric 'noise', which the metrics row already has" in calls.failure
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_figure_that_is_not_finite_is_kept_and_said_once(made, value):
+def test_a_metric_that_is_not_finite_is_kept_and_said_once(made, value):
     calls, said = made(Returns({"noise": value}))
     for _ in range(3):
         np.testing.assert_equal(calls.after_step(ROW), {"noise": value})
     assert not calls.failure
-    assert said == [f"note: figure 'noise' of callback Returns is {value} at step 7"]
+    assert said == [f"note: metric 'noise' of callback Returns is {value} at step 7"]
 
 
 def test_an_exception_names_the_callback_and_the_step_and_nobody_is_called_after_it(made):
@@ -200,6 +206,29 @@ def test_after_a_resume_early_stopping_counts_on_but_not_what_is_made_again(tmp_
     assert training.requests.stop
 
 
+def test_one_object_of_early_stopping_serves_several_trainings(tmp_path):
+    stopping = EarlyStopping(2)
+    for _ in range(2):
+        training = view(tmp_path)
+        stopping.on_start(training)
+        for row in validations(0.5, 0.4):
+            stopping.after_validation(training, row)
+        assert not training.requests.stop
+
+
+@pytest.mark.parametrize("patience", [0, -1, "3", 1.5, True])
+def test_patience_is_a_whole_number(patience):
+    with pytest.raises(InputError, match="patience is .*; allowed: a whole number of at least 1"):
+        EarlyStopping(patience)
+
+
+def test_early_stopping_without_a_validation_split_fails_the_run(made):
+    calls, _ = made(EarlyStopping(1))
+    calls.training.session.manifest.splits = {}
+    calls.on_start()
+    assert calls.failure == "EarlyStopping needs a validation split, which the data set doesn't have"
+
+
 # ---- what may be given ---------------------------------------------------------------------------------
 
 
@@ -225,6 +254,7 @@ def test_callbacks_are_a_list_of_objects(given, words):
         (None, "can't be read: No such file or directory"),
         ("callbacks = [", "can't be run: SyntaxError"),
         ("import nothing_like_this", "can't be run: ModuleNotFoundError: No module named"),
+        ("import sys; sys.exit(0)", "can't be run: SystemExit: 0"),
         ("x = 1", "defines no callbacks; write: callbacks = [MyCallback()]"),
         ("callbacks = [1]", "callbacks holds an object of int; allowed"),
     ],

@@ -84,6 +84,7 @@ def ended(request, tmp_path_factory, shapes) -> Ended:
     job_dir = tmp_path_factory.mktemp("cluster") / "run"
     fields = {"callbacks": Path(__file__).with_name("asking.py")}
     if request.param == "in step":
+        fields |= {"write_graph": True, "write_images": True}  # what the chief alone does
         return run_cluster(job_dir, "--workers", "2", slow_worker="1:6", **fields)
     fields |= {"variable_placement": "greedy", "max_staleness": 3}
     return run_cluster(job_dir, "--workers", "2", "--ps", "2", slow_worker="1:6", **fields)

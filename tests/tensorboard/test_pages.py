@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import time
 import urllib.request
@@ -11,9 +12,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 from PIL import Image
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
@@ -120,8 +119,8 @@ def test_images_of_the_first_batch(ask):
 
 
 def test_the_graph_has_the_networks_stages_as_scopes(ask):
-    graph = text_format.Parse(ask("plugin/graphs/graph", run="fast/extras"), GraphDef())
-    names = [node.name for node in graph.node]
+    text = ask("plugin/graphs/graph", run="fast/extras").decode()
+    names = re.findall(r'^node {\s+name: "([^"]+)"', text, re.MULTILINE)
     top = {name.split("/")[0] for name in names if "/" in name}
     assert {"loss", "metrics", "gradient_tape", "optimizer", "moving_averages"} <= top
     [network] = [name for name in top if name.startswith("resnet8")]

@@ -2,10 +2,14 @@
 
 import json
 import math
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import labkit
@@ -111,9 +115,7 @@ def test_early_stopping_by_its_flag_stops_where_it_would_without_an_interruption
     assert "in 2 validations (--early-stopping-patience)" in status.message
 
 
-@pytest.mark.parametrize(
-    "method", ["on_start", "before_step", "after_step", "after_validation", "after_checkpoint", "on_end"]
-)
+@pytest.mark.parametrize("method", ["before_step", "after_checkpoint", "on_end"])
 def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, without, data_dir, tmp_path):
     def raises(self, training, *arguments):
         if training.step in (0, 5, STEPS):
@@ -126,11 +128,61 @@ def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, without,
     assert (result.state, status.state) == ("failed", "failed")
     assert status.message.startswith("callback Broken failed ")
     assert status.message.endswith(": RuntimeError: my own mistake")
-    done = {"on_start": 0, "before_step": 1, "after_validation": 5, "after_checkpoint": 6, "on_end": STEPS}
-    assert status.step == done.get(method, 5)
+    assert status.step == {"before_step": 1, "after_checkpoint": 6, "on_end": STEPS}[method]
     assert saved_steps(job_dir)[-1:] == [status.step]
+    if method == "after_checkpoint":
+        assert train(job_dir, data_dir) == 0
+        assert losses(job_dir) == losses(without)
+
+
+def test_what_was_asked_for_is_done_before_a_signal_stops_the_run(without, data_dir, tmp_path):
+    class AsksAndStops(Callback):
+        def after_step(self, training, row):
+            if row["step"] == 3:
+                training.request_validation()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    job_dir = tmp_path / "run"
+    assert trained(job_dir, data_dir, AsksAndStops()).state == "interrupted"
     assert train(job_dir, data_dir) == 0
+    assert [row["step"] for row in metrics(job_dir).split("validation")] == [3, 5, 10, STEPS]
     assert losses(job_dir) == losses(without)
+
+
+def test_check_numerics_names_the_tensor_also_where_a_checkpoint_is_due(data_dir, tmp_path):
+    job_dir = tmp_path / "run"
+    fields = {"check_numerics": True, "checkpoint_every_steps": 1, "learning_rate": 1e30}
+    assert train(job_dir, data_dir, **fields) == 1
+    status = RunDirectory(job_dir).read_status()
+    assert status.message.startswith(f"step {status.step}: the first ")
+    kept = job_dir / "numerics" / f"step-{status.step - 1:08d}"
+    assert (kept / "state.json").is_file()
+    assert all(step < status.step for step in saved_steps(job_dir))
+
+
+def test_histograms_of_a_resumed_run_and_of_one_that_is_trained_anew_are_there_once(data_dir, tmp_path):
+    class Stops(Callback):
+        def after_step(self, training, row):
+            if row["step"] == 3:
+                raise KeyboardInterrupt
+
+    job_dir = tmp_path / "run"
+    fields = {"inspect_every_steps": 1, "train_steps": 4, "checkpoint_every_steps": 2}
+
+    def steps() -> list[int]:
+        # The reader of TensorBoard's server, which drops what a restart makes again.
+        events = plugin_event_accumulator.EventAccumulator(str(job_dir / "events" / "extras")).Reload()
+        [*_, tag] = [tag for tag in events.Tags()["tensors"] if tag.startswith("weights/")]
+        return [event.step for event in events.Tensors(tag)]
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(job_dir, data_dir, Stops(), **fields)
+    time.sleep(1)  # TensorBoard reads files in the order of their names, which hold the second
+    trained(job_dir, data_dir, **fields)
+    assert steps() == [1, 2, 3, 4]
+    values = FIELDS | {"job_dir": str(job_dir), "data_dir": str(data_dir)} | fields
+    assert plan_run(Config.from_flat(values), overwrite=True).train().state == "finished"
+    assert steps() == [1, 2, 3, 4]
 
 
 def test_they_see_weights_and_logits_of_the_step(data_dir, tmp_path):
