@@ -202,25 +202,33 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
 
 
 def _choose(run: RunDirectory, names: list[str]) -> list[str]:
-    """Draw the selection of further metrics. Those that a callback adds are selected when they appear."""
+    """Draw the selection of further metrics. Those that a callback adds are selected when they appear.
+
+    Returns the selected ones. They are kept beside the widget, because Streamlit gives a widget whose options
+    change its default value again, and the options change while a run trains.
+    """
     key = f"more-{run.path}"
+    kept: list[str] = st.session_state.setdefault(f"{key}-kept", [])
     seen: set[str] = st.session_state.setdefault(f"{key}-seen", set())
-    if key not in st.session_state:  # another page or run was shown meanwhile, and the selection is lost
-        seen.clear()
     added = [name for name in names if name not in KNOWN and name not in seen]
-    if added:
-        selected = st.session_state.get(key, [])
-        room = max(0, MAX_ADDED - len(selected))
-        st.session_state[key] = [*selected, *added[:room]]
-        seen.update(added)
-    return st.multiselect(
+    kept += added[: max(0, MAX_ADDED - len(kept))]
+    seen.update(added)
+    selected = [name for name in kept if name in names]
+    st.session_state[key] = selected
+
+    def keep() -> None:
+        kept[:] = st.session_state[key]
+
+    st.multiselect(
         "More metrics",
         names,
         key=key,
+        on_change=keep,
         format_func=lambda name: look_of(name).title,
         placeholder="Choose metrics to draw",
         help=f"Metrics that a callback adds are drawn by themselves, up to {MAX_ADDED}.",
     )
+    return selected
 
 
 def _charts(run: RunDirectory, metrics: Snapshot, names: Sequence[str], options: Options) -> None:

@@ -4,6 +4,7 @@ import math
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -123,6 +124,8 @@ class Calls:
         except TrainingFailed as error:
             self._fail(str(error))
         except (Exception, SystemExit) as error:
+            for line in traceback.format_exc().splitlines():  # where in the user's code
+                self._say(line)
             message = f"{type(error).__name__}: {error}".splitlines()[0]
             self._fail(f"callback {name} failed {when}: {message}")
         finally:
@@ -137,29 +140,24 @@ class Calls:
     def _add(
         self, added: dict[str, float], returned: Any, callback: Callback, row: Mapping[str, Any]
     ) -> None:
-        name = type(callback).__name__
+        name = f"callback {type(callback).__name__}, step {row['step']}:"
         if not isinstance(returned, Mapping):
             return self._fail(
-                f"callback {name} returned {_shown(returned)} after step {row['step']}; allowed: None, or a "
-                "dict of numbers by name"
+                f"{name} it returned {_shown(returned)}; allowed: None, or a dict of numbers by name"
             )
         for key, value in returned.items():
             if not (isinstance(key, str) and _NAME.fullmatch(key)):
-                return self._fail(
-                    f"callback {name} named a metric {key!r}; allowed: letters, digits, _ . - and /, with a "
-                    "letter first"
-                )
+                allowed = "letters, digits, _ . - and /, with a letter first"
+                return self._fail(f"{name} it named a metric {key!r}; allowed: {allowed}")
             if key in row or key in added or key in RESERVED:
                 has = "which labkit uses itself" if key in RESERVED else "which the metrics row already has"
-                return self._fail(f"callback {name} named a metric {key!r}, {has}; choose another name")
+                return self._fail(f"{name} it named a metric {key!r}, {has}; choose another name")
             number = _number(value)
             if number is None:
-                return self._fail(
-                    f"callback {name} gave the metric {key!r} the value {_shown(value)}; allowed: one number"
-                )
+                return self._fail(f"{name} its metric {key!r} is {_shown(value)}; allowed: one number")
             if not math.isfinite(number) and key not in self._not_finite:
                 self._not_finite.add(key)
-                self._say(f"note: metric {key!r} of callback {name} is {number} at step {row['step']}")
+                self._say(f"note: {name} its metric {key!r} is {number}")
             added[key] = number
         return None
 

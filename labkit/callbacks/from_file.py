@@ -1,5 +1,6 @@
 """Check the callbacks that a user gives, and read them from a Python file (``--callbacks``)."""
 
+import difflib
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,20 @@ def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:
             raise InputError(
                 f"callbacks holds {_name(callback)}; allowed: objects of classes derived from labkit.Callback"
             )
+        _check_methods(type(callback))
     return tuple(callbacks)
+
+
+def _check_methods(kind: type) -> None:
+    """Raise InputError for a method that looks like one of ``Callback``, and would never be called."""
+    known = [name for name in vars(Callback) if not name.startswith("_")]
+    for name in set(dir(kind)) - set(known):
+        if name.startswith(("on_", "before_", "after_")) and callable(getattr(kind, name)):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            raise InputError(
+                f"callback {kind.__name__} has a method {name!r}; did you mean {near!r}? (a helper of your own "
+                "needs a name that begins otherwise)"
+            )
 
 
 def _name(value: Any) -> str:

@@ -77,30 +77,30 @@ def test_a_number_of_any_kind_is_a_metric(made, value):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([1], "returned [1] after step 7; allowed: None, or a dict of numbers by name"),
-        ({"loss": 1.0}, "named a metric 'loss', which the metrics row already has; choose another name"),
-        ({"step": 1.0}, "named a metric 'step', which labkit uses itself; choose another name"),
-        ({"resumed_at_step": 1.0}, "named a metric 'resumed_at_step', which labkit uses itself"),
-        ({"noise": 10**400}, "gave the metric 'noise' the value 1000"),
-        ({"a b": 1.0}, "named a metric 'a b'; allowed: letters, digits, _ . - and /, with a letter first"),
-        ({3: 1.0}, "named a metric 3; allowed"),
-        ({"noise": np.zeros(3)}, "gave the metric 'noise' the value an array of shape (3,); allowed: one"),
-        ({"noise": "high"}, "gave the metric 'noise' the value 'high'; allowed: one number"),
-        ({"noise": None}, "gave the metric 'noise' the value None; allowed: one number"),
-        ({"noise": True}, "gave the metric 'noise' the value True; allowed: one number"),
+        ([1], "it returned [1]; allowed: None, or a dict of numbers by name"),
+        ({"loss": 1.0}, "it named a metric 'loss', which the metrics row already has; choose another name"),
+        ({"step": 1.0}, "it named a metric 'step', which labkit uses itself; choose another name"),
+        ({"resumed_at_step": 1.0}, "it named a metric 'resumed_at_step', which labkit uses itself"),
+        ({"noise": 10**400}, "its metric 'noise' is 1000"),
+        ({"a b": 1.0}, "it named a metric 'a b'; allowed: letters, digits, _ . - and /, with a letter first"),
+        ({3: 1.0}, "it named a metric 3; allowed"),
+        ({"noise": np.zeros(3)}, "its metric 'noise' is an array of shape (3,); allowed: one"),
+        ({"noise": "high"}, "its metric 'noise' is 'high'; allowed: one number"),
+        ({"noise": None}, "its metric 'noise' is None; allowed: one number"),
+        ({"noise": True}, "its metric 'noise' is True; allowed: one number"),
     ],
 )
 def test_anything_else_fails_with_a_sentence(made, value, words):
     calls, _ = made(Returns(value))
     assert calls.after_step(ROW) == {}
-    assert calls.failure.startswith(f"callback Returns {words}")
+    assert calls.failure.startswith(f"callback Returns, step 7: {words}")
     assert "\n" not in calls.failure
 
 
 def test_two_callbacks_cannot_give_one_metric(made):
     calls, _ = made(Returns({"noise": 1}), Returns({"noise": 2}))
     calls.after_step(ROW)
-    assert "named a metric 'noise', which the metrics row already has" in calls.failure
+    assert "it named a metric 'noise', which the metrics row already has" in calls.failure
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -109,7 +109,14 @@ def test_a_metric_that_is_not_finite_is_kept_and_said_once(made, value):
     for _ in range(3):
         np.testing.assert_equal(calls.after_step(ROW), {"noise": value})
     assert not calls.failure
-    assert said == [f"note: metric 'noise' of callback Returns is {value} at step 7"]
+    assert said == [f"note: callback Returns, step 7: its metric 'noise' is {value}"]
+
+
+def test_an_exception_is_said_with_the_line_of_the_users_code(made):
+    calls, said = made(Raises(ValueError("no")))
+    calls.after_step(ROW)
+    assert any("in after_step" in line and __file__ in line for line in said)
+    assert said[-1] == "ValueError: no"
 
 
 def test_an_exception_names_the_callback_and_the_step_and_nobody_is_called_after_it(made):
@@ -238,6 +245,7 @@ def test_early_stopping_without_a_validation_split_fails_the_run(made):
         (EarlyStopping, "callbacks is an object of type"),
         (EarlyStopping(1), "callbacks is an object of EarlyStopping; allowed: a list of labkit.Callback"),
         ([EarlyStopping], "callbacks holds the class EarlyStopping; allowed: objects, EarlyStopping()"),
+        ([type("Typo", (Callback,), {"after_steps": print})()], "callback Typo has a method 'after_steps'; did"),
         ([print], "callbacks holds an object of builtin_function_or_method; allowed: objects of classes"),
         ("file.py", "callbacks is an object of str; allowed: a list of labkit.Callback objects"),
     ],
