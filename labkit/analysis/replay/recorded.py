@@ -89,7 +89,7 @@ def batch_note(run: RunDirectory, step: int) -> str:
     if not _is_asynchronous(run.read_environment()):
         return ""
     return (
-        "asynchronous workers made this run, and its rows are numbered in the order in which the steps ended: "
+        "asynchronous workers made this run; its rows are numbered in the order in which the steps ended; "
         f"row {step} of the metrics may be that of another batch"
     )
 

@@ -183,8 +183,8 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
     if len(set(recorded.replicas)) > 1 and not recorded.is_asynchronous:
         numbers = " and ".join(str(number) for number in sorted(set(recorded.replicas)))
         notes.append(
-            f"sessions of this run had {numbers} replicas; {replicas} share the batch here, by the checkpoints "
-            "around the step"
+            f"sessions of this run had {numbers} replicas; {replicas} share the batch here, by the "
+            "checkpoints around the step"
         )
     return config.replace(here), tuple(notes)
 
