@@ -137,7 +137,9 @@ class Run:
     def batch(self, step: int, *, data_dir: str | os.PathLike[str] | None = None) -> "StepBatch":
         """Return the training batch of a step, as the network saw it, or will see it.
 
-        It needs no checkpoint, and no TensorFlow unless the run streams its data (``input_path``).
+        It needs no checkpoint, and no TensorFlow unless the run streams its data (``input_path``). With
+        asynchronous workers, rows of the metrics are numbered in the order in which the steps ended, so row
+        ``step`` may be that of another batch.
 
         Args:
             step: from 1 to the run's last.

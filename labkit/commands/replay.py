@@ -80,13 +80,16 @@ def _run(options: argparse.Namespace) -> int:
 
 def _show_batch(run: RunDirectory, options: argparse.Namespace, output: Path) -> int:
     from labkit.analysis.replay.files import check_folder, write_batch
-    from labkit.analysis.replay.recorded import batch_of_run
+    from labkit.analysis.replay.recorded import batch_note, batch_of_run
 
     check_folder(output)
     batch = batch_of_run(run, options.step, data_dir=options.data_dir)
     write_batch(batch, output, str(run.path))
     epochs = " and ".join(str(epoch) for epoch in sorted(set(batch.epoch.tolist())))
     print(f"step {batch.step} of {run.name}: {counted(len(batch), 'example')} of epoch {epochs}, from 0")
+    note = batch_note(run, options.step)
+    if note:
+        print(f"note: {note}")
     print(f"pictures of the batch, table of its examples and arrays: {output}")
     return 0
 
@@ -110,12 +113,12 @@ def _print(made: "Replay") -> None:
     )
     print()
     print("examples with the largest loss:")
-    order = sorted(range(len(made.batch)), key=lambda place: -_sortable(float(made.losses[place])))
+    order = sorted(range(len(made.batch)), key=lambda position: -_sortable(float(made.losses[position])))
     print_table(
         ("index", "label", "loss"),
         [
-            (str(made.index[place]), made.batch.names(place), f"{made.losses[place]:.5g}")
-            for place in order[:SHOWN_EXAMPLES]
+            (str(made.index[position]), made.batch.names(position), f"{made.losses[position]:.5g}")
+            for position in order[:SHOWN_EXAMPLES]
         ],
         right=("index", "loss"),
     )

@@ -133,9 +133,7 @@ def diagnose(
     run = tf.function(one, reduce_retracing=True)
     parts = list(zip(np.split(images, num_slices), np.split(labels, num_slices), strict=True))
     found = [run(tf.constant(part), tf.constant(targets)) for part, targets in parts]
-    first = None
-    for replica, result in enumerate(found):
-        first = first or one.first_of(result["flags"].numpy(), replica)
+    first = one.first_of(np.stack([result["flags"] for result in found]))
     gradients = [sum(values) for values in zip(*(result["gradients"] for result in found), strict=True)]
     return Diagnosis(
         np.concatenate([result["losses"] for result in found]),
@@ -214,13 +212,17 @@ class _Pass:
             "flags": flags,
         }
 
-    def first_of(self, flags: NDArray[np.bool_], replica: int) -> NonFinite | None:
-        """Return the first tensor that isn't finite by its flags, [tensors, (NaN, Infinity)]."""
-        places = np.flatnonzero(flags.any(axis=1))
-        if not len(places):
+    def first_of(self, flags: NDArray[np.bool_]) -> NonFinite | None:
+        """Return the first tensor that isn't finite by its flags, [replicas, tensors, (NaN, Infinity)].
+
+        It is the earliest of all replicas, which compute at the same time; of those equally early, replica 0.
+        """
+        found = np.argwhere(flags.any(axis=2).T)  # rows of (tensor, replica), in order
+        if not len(found):
             return None
-        phase, layer, tensor, operation = self.looked_at[places[0]]
-        value = "NaN" if flags[places[0], 0] else "Infinity"
+        index, replica = found[0].tolist()
+        phase, layer, tensor, operation = self.looked_at[index]
+        value = "NaN" if flags[replica, index, 0] else "Infinity"
         return NonFinite(phase, value, tensor, layer, self.types.get(layer, ""), operation, replica)
 
     def norms(self, gradients: list[NDArray[Any]]) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """``CheckNumerics`` names the tensor, keeps the state before the step, and a replay shows the same."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -132,7 +134,7 @@ def test_the_first_tensor_is_found_in_every_phase(tmp_path):
         def per_example(labels, logits, smoothing):
             return tf.reduce_sum(tf.sqrt(0.0 * logits), axis=1)
 
-    def first(before, after, loss=Plain):
+    def first(before, after, loss=Plain, batch=batch):
         network.load(before, 0)
         return diagnose_step(network, batch, config, num_replicas=2, loss=loss, before=before, after=after)[1]
 
@@ -151,6 +153,12 @@ def test_the_first_tensor_is_found_in_every_phase(tmp_path):
     found = first(finite, finite, RootOfZero)
     assert (found.phase, found.tensor, found.layer) == ("backward", "gradient of the output", "logits")
     assert found.sentence(2).endswith("on replica 0")
+
+    # The forward pass of replica 1 comes before the backward pass of replica 0.
+    images = batch.standardized.copy()
+    images[-1] = np.nan
+    found = first(finite, finite, RootOfZero, dataclasses.replace(batch, standardized=images))
+    assert (found.phase, found.value, found.tensor, found.replica) == ("forward", "NaN", "images", 1)
 
 
 def test_asynchronous_workers_refuse_it():

@@ -36,13 +36,14 @@ def test_other_workers_do_not_wait(slept):
 def test_the_wait_within_a_graph_takes_its_time_and_no_core():
     wait = tf.function(slow_worker._sleep)
     wait(tf.constant(0.0, tf.float64))
-    cpu, seconds = time.process_time(), []
-    for _ in range(4):  # the machine may be busy with something else
-        started = time.perf_counter()
+    cores, seconds = [], []
+    for _ in range(4):  # the machine, and other threads of this process, may be busy with something else
+        started, cpu = time.perf_counter(), time.process_time()
         wait(tf.constant(0.2, tf.float64))
         seconds.append(time.perf_counter() - started)
+        cores.append(time.process_time() - cpu)
     assert 0.2 <= min(seconds) < 0.38
-    assert time.process_time() - cpu < 0.4
+    assert min(cores) < 0.1  # a wait that occupies a core takes 0.2 s of it each time
 
 
 @pytest.mark.parametrize(

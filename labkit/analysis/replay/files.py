@@ -72,16 +72,18 @@ def _write(
     with folder_beside(path) as folder:
         written = folder / path.name
         (written / "images").mkdir(parents=True)
-        names = [f"images/{_file_name(batch, place)}.png" for place in range(len(batch))]
+        names = [f"images/{_file_name(batch, position)}.png" for position in range(len(batch))]
         for name, image in zip(names, batch.images, strict=True):
             (written / name).write_bytes(png(image))
         (written / "contact-sheet.png").write_bytes(png(_contact_sheet(batch.images)))
         with open(written / "examples.csv", "w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["file", "index", "label", "epoch", *columns])
-            for place, name in enumerate(names):
-                values = [column[place] for column in columns.values()]
-                table.writerow([name, batch.index[place], batch.names(place), batch.epoch[place], *values])
+            for position, name in enumerate(names):
+                values = [column[position] for column in columns.values()]
+                table.writerow(
+                    [name, batch.index[position], batch.names(position), batch.epoch[position], *values]
+                )
         stored = {"images": batch.images, "labels": batch.labels, "index": batch.index, "epoch": batch.epoch}
         np.savez_compressed(written / "arrays.npz", **stored, **arrays)  # type: ignore[arg-type]
         (written / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
@@ -90,9 +92,9 @@ def _write(
         os.rename(written, path)
 
 
-def _file_name(batch: StepBatch, place: int) -> str:
-    label = re.sub(r"[^\w-]+", "-", batch.names(place))[:60]
-    return f"{place:04d}-index-{batch.index[place]}-{label}"
+def _file_name(batch: StepBatch, position: int) -> str:
+    label = re.sub(r"[^\w-]+", "-", batch.names(position))[:60]
+    return f"{position:04d}-index-{batch.index[position]}-{label}"
 
 
 def _contact_sheet(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -102,8 +104,8 @@ def _contact_sheet(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     rows = -(-count // columns)
     tall, wide = height * ENLARGED + GAP, width * ENLARGED + GAP
     sheet = np.full((rows * tall + GAP, columns * wide + GAP, channels), 255, np.uint8)
-    for place, image in enumerate(images.repeat(ENLARGED, axis=1).repeat(ENLARGED, axis=2)):
-        top, left = GAP + place // columns * tall, GAP + place % columns * wide
+    for position, image in enumerate(images.repeat(ENLARGED, axis=1).repeat(ENLARGED, axis=2)):
+        top, left = GAP + position // columns * tall, GAP + position % columns * wide
         sheet[top : top + height * ENLARGED, left : left + width * ENLARGED] = image
     return sheet
 

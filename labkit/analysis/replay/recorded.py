@@ -1,5 +1,6 @@
 """What a run recorded of a step, checked before work starts. Doesn't import TensorFlow."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.plan import data_directory
 
-__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_of_run", "recorded_step"]
+__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_note", "batch_of_run", "recorded_step"]
 
 MAX_STEPS = 1000  # that a replay makes before its own, unless told otherwise
 
@@ -37,7 +38,8 @@ class Start:
 class RecordedStep:
     """A step of a run that can be made again.
 
-    ``config``: the run's, with the data set's folder. ``row``: of the metrics. ``environment``: of the run.
+    ``config``: the run's, with the data set's folder. ``row``: of the metrics. ``environment``: of the run's
+    last session. ``replicas``: of the sessions around the step; the last is that of the step.
     """
 
     run: RunDirectory
@@ -47,6 +49,7 @@ class RecordedStep:
     row: dict[str, Any]
     environment: dict[str, Any]
     start: Start
+    replicas: tuple[int, ...]
 
     @property
     def is_of_cluster(self) -> bool:
@@ -56,12 +59,12 @@ class RecordedStep:
     @property
     def is_asynchronous(self) -> bool:
         """Whether workers updated the weights without waiting for each other."""
-        return "asynchronous worker" in str(self.environment.get("description", ""))
+        return _is_asynchronous(self.environment)
 
     @property
     def num_replicas(self) -> int:
         """Replicas that shared the batch."""
-        return 1 if self.is_asynchronous else int(self.environment.get("replicas", 1))
+        return 1 if self.is_asynchronous else self.replicas[-1]
 
     def batch(self, *, resized: bool = True) -> StepBatch:
         """Return the batch; ``resized``: with progressive resizing, as the network saw it."""
@@ -79,6 +82,16 @@ def batch_of_run(run: RunDirectory, step: int, *, data_dir: str | None = None) -
         raise InputError(f"--step is {step}; {run.path} ends at step {config.run.train_steps}")
     config, manifest = _with_data(run, config, data_dir)
     return _batch(config, manifest, step)
+
+
+def batch_note(run: RunDirectory, step: int) -> str:
+    """Return a line on how the batch of a step may differ from that of its row; empty if it doesn't."""
+    if not _is_asynchronous(run.read_environment()):
+        return ""
+    return (
+        "asynchronous workers made this run; its rows are numbered in the order in which the steps ended; "
+        f"row {step} of the metrics may be that of another batch"
+    )
 
 
 def recorded_step(
@@ -108,7 +121,9 @@ def recorded_step(
         raise InputError(f"--step is {step}; allowed: 1 to {max(rows)}, the last step of {run.path}")
     config, manifest = _with_data(run, config, data_dir)
     start = _start(run, config, step, max_steps)
-    return RecordedStep(run, step, config, manifest, rows[step], run.read_environment(), start)
+    environment = run.read_environment()
+    replicas = _replicas(run, step, start, environment)
+    return RecordedStep(run, step, config, manifest, rows[step], environment, start, replicas)
 
 
 def _check_number(step: Any) -> None:
@@ -139,7 +154,9 @@ def _batch(config: Config, manifest: Manifest, step: int, *, resized: bool = Tru
 
 def _start(run: RunDirectory, config: Config, step: int, max_steps: int) -> Start:
     """Choose the nearest state before the step. Raises InputError if it is too far, or if there is none."""
-    folders = dict.fromkeys(run.numerics_steps(), run.numerics_path)
+    # What --check-numerics kept is superseded for other steps: a resumed run went on from a checkpoint.
+    kept = [found for found in run.numerics_steps() if found == step - 1]
+    folders = dict.fromkeys(kept, run.numerics_path)
     folders |= dict.fromkeys(run.checkpoint_steps(), run.checkpoints_path)
     before = [found for found in folders if found < step]
     way_out = "--batch-only shows the batch without a checkpoint"
@@ -156,3 +173,35 @@ def _start(run: RunDirectory, config: Config, step: int, max_steps: int) -> Star
             f"state of {run.path}, more than --max-steps {max_steps}; raise --max-steps; {way_out}"
         )
     return Start(first, folders[first] / f"step-{first:08d}" if before else None)
+
+
+def _is_asynchronous(environment: dict[str, Any]) -> bool:
+    return "asynchronous worker" in str(environment.get("description", ""))
+
+
+def _replicas(run: RunDirectory, step: int, start: Start, environment: dict[str, Any]) -> tuple[int, ...]:
+    """Return the replicas of the sessions around a step, of which each could have another number.
+
+    The session that made the step is the one that wrote the next checkpoint or kept the state before the
+    step; without either it is the last session. Its number comes last.
+    """
+    last = int(environment.get("replicas", 1))
+    if start.folder is None:
+        before = []
+    else:
+        before = [_replicas_at(start.folder)]
+        if start.folder.parent == run.numerics_path:
+            return last, *before
+    after = [found for found in run.checkpoint_steps() if found >= step][:1]
+    return *before, last, *(_replicas_at(run.checkpoints_path / f"step-{found:08d}") for found in after)
+
+
+def _replicas_at(folder: Path) -> int:
+    """Return the number of replicas of the session that wrote a checkpoint."""
+    path = folder / "state.json"
+    try:
+        return int(json.loads(path.read_text())["num_replicas"])
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise InputError(
+            f"cannot read the number of replicas in {path}: {error!r}; remove {folder}"
+        ) from None

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Replay", "replay"]
 
+# What a recorded run did beside computing its steps, and to its workers: a replay has neither.
+_LEFT_OUT: dict[str, Any] = {
+    "slow_worker": None,
+    "max_staleness": None,
+    "callbacks": None,
+    "inspect_every_steps": 0,
+    "check_numerics": False,
+    "profile_steps": None,
+    "debugger_dump": False,
+}
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -155,7 +166,7 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
     replicas, notes = recorded.num_replicas, []
     had_gpus = environment.get("device_kind") == "GPU"
     wanted = replicas if had_gpus or replicas > 1 else 0
-    here: dict[str, Any] = {"num_gpus": wanted, "simulate_missing_gpus": replicas > 1}
+    here = _LEFT_OUT | {"num_gpus": wanted, "simulate_missing_gpus": replicas > 1}
     if recorded.is_asynchronous:
         notes.append(
             "asynchronous workers made this run: the weights and the batch of a step depend on their timing, "
@@ -169,6 +180,12 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
         here["num_gpus"] = min(1, num_gpus_found)
     if notes:
         here |= {"variable_strategy": "CPU", "data_format": "auto", "xla": False}
+    if len(set(recorded.replicas)) > 1 and not recorded.is_asynchronous:
+        numbers = " and ".join(str(number) for number in sorted(set(recorded.replicas)))
+        notes.append(
+            f"sessions of this run had {numbers} replicas; {replicas} share the batch here, by the "
+            "checkpoints around the step"
+        )
     return config.replace(here), tuple(notes)
 
 
@@ -187,8 +204,9 @@ def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], No
         session.begin()
     else:
         CheckpointStore(recorded.start.folder.parent).restore(session.checkpoint(), first)
-    between = counted(step - 1 - first, "step")
-    announce(f"starting from {recorded.start.describe()}, {between} before step {step}")
+    between = step - 1 - first
+    distance = f"{counted(between, 'step')} before" if between else "directly before"
+    announce(f"starting from {recorded.start.describe()}, {distance} step {step}")
     engine = SynchronousEngine(
         session,
         training_batches(session, start_step=first, stop_step=step),

@@ -37,9 +37,9 @@ class StepBatch:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def names(self, place: int) -> str:
-        """Return the class of the example at ``place`` of the batch; with several labels, all of them."""
-        label = self.labels[place]
+    def names(self, position: int) -> str:
+        """Return the class of the example at ``position`` of the batch; with several labels, all of them."""
+        label = self.labels[position]
         numbers = [int(label)] if label.ndim == 0 else np.flatnonzero(label).tolist()
         return ", ".join(self.classes[number] for number in numbers) or "none"
 

@@ -72,8 +72,8 @@ def read_rows(
             found = _read_records(manifest.shard_path(shard), (rows[wanted] - first).tolist())
         except (OSError, ValueError, struct.error) as error:
             raise damage_error(manifest, [shard.file], str(error)) from None
-        for place, (data, checksum) in zip(wanted, found, strict=True):
-            records[place] = _Record(shard.file, data, checksum)
+        for index, (data, checksum) in zip(wanted, found, strict=True):
+            records[index] = _Record(shard.file, data, checksum)
         first += shard.count
     return _parsed(manifest, [record for record in records if record], rows)
 
@@ -90,15 +90,15 @@ def _read_records(path: Path, numbers: list[int]) -> list[tuple[bytes, int]]:
     """Return data and stored checksum of some records of a TFRecord file."""
     if not numbers:
         return []
-    places, position = [], 0
+    spans, position = [], 0
     length_at = struct.Struct("<Q").unpack_from
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for _ in range(max(numbers) + 1):  # only the lengths of the records before it say where one begins
             begin = position + _HEADER
             end = begin + length_at(data, position)[0]
-            places.append((begin, end))
+            spans.append((begin, end))
             position = end + _FOOTER
-        chosen = [places[number] for number in numbers]
+        chosen = [spans[number] for number in numbers]
         return [
             (data[begin:end], int.from_bytes(data[end : end + _FOOTER], "little")) for begin, end in chosen
         ]
@@ -110,14 +110,14 @@ def _parsed(
     images = np.empty((len(rows), *manifest.image_shape), np.uint8)
     labels = np.empty((len(rows), *manifest.target_shape), np.int32)
     checksums = masked_checksums([record.data for record in records])
-    for place, (record, checksum) in enumerate(zip(records, checksums, strict=True)):
+    for index, (record, checksum) in enumerate(zip(records, checksums, strict=True)):
         if checksum != record.checksum:
             raise damage_error(manifest, [record.file], "the checksum of a record is wrong")
         features = _features(record.data)
-        if _integers(features["index"]) != [rows[place]]:
+        if _integers(features["index"]) != [rows[index]]:
             raise damage_error(manifest, [record.file], "records out of order")
-        images[place] = np.frombuffer(features["image"], np.uint8).reshape(manifest.image_shape)
-        labels[place] = np.reshape(_integers(features["label"]), manifest.target_shape)
+        images[index] = np.frombuffer(features["image"], np.uint8).reshape(manifest.image_shape)
+        labels[index] = np.reshape(_integers(features["label"]), manifest.target_shape)
     return images, labels
 
 
@@ -129,12 +129,12 @@ def masked_checksums(records: Sequence[bytes]) -> list[int]:
     checksums = np.zeros(len(records), np.uint32)
     lengths = np.array([len(record) for record in records])
     for length in set(lengths.tolist()):
-        places = np.flatnonzero(lengths == length)
-        columns = np.stack([np.frombuffer(records[place], np.uint8) for place in places.tolist()], axis=1)
-        values = np.full(len(places), 0xFFFFFFFF, np.uint32)
+        indices = np.flatnonzero(lengths == length)
+        columns = np.stack([np.frombuffer(records[index], np.uint8) for index in indices.tolist()], axis=1)
+        values = np.full(len(indices), 0xFFFFFFFF, np.uint32)
         for column in columns:
             values = _CRC_TABLE[(values ^ column) & 255] ^ (values >> 8)
-        checksums[places] = ~values
+        checksums[indices] = ~values
     rotated = (checksums >> 15) | (checksums << 17)
     return (rotated + np.uint32(0xA282EAD8)).tolist()
 
