@@ -18,10 +18,9 @@ from labkit.errors import InputError, require_extra
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.find import find_run
+from labkit.tensorboard.server import LOOPBACK
 
 __all__ = ["declare_dashboard", "declare_tensorboard"]
-
-LOOPBACK = "127.0.0.1"
 
 
 def declare_dashboard(parser: Parser) -> Run:

@@ -133,7 +133,14 @@ def _check_cluster_options(config: Config, *, workers: int, asynchronous: bool) 
             f"--max-staleness is {distribution.max_staleness}, but only updates through parameter servers "
             "are stale; leave it out, or train with them: labkit cluster local --workers 2 --ps 1 -- train …"
         )
-    if distribution.slow is None or distribution.slow[0] < workers:
+    if distribution.slow is None:
+        return
+    if workers and config.run.deterministic:
+        raise InputError(
+            f"--slow-worker is {distribution.slow_worker!r} with --deterministic, which leaves the time of "
+            "computing unmeasured, so that nothing can be slowed down; leave one of them out"
+        )
+    if distribution.slow[0] < workers:
         return
     if not workers:
         raise InputError(

@@ -74,6 +74,7 @@ def _agreement(plan: RunPlan) -> str:
         "eval_batch_size": config.data.eval_batch_size,
         "checkpoint_every_steps": config.run.checkpoint_every_steps,
         "evaluate_test": config.run.evaluate_test,
+        "inspect_every_steps": config.run.inspect_every_steps,
     }
     words = json.dumps(config.identity() | order, sort_keys=True)
     return (

@@ -174,13 +174,12 @@ def test_bytes_are_those_of_weights_gradients_and_batches(ended):
             assert (row["bytes_sent_per_step"], row["bytes_received_per_step"]) == (sent, received)
 
 
-def test_the_slow_worker_takes_longer_and_is_named(ended):
+def test_the_slow_worker_takes_longer(ended):
     own = {}
     for name, rows in read_worker_metrics(ended.run.cluster_path).items():
         steps = sum(row["steps"] for row in rows)
         own[name] = sum(row["own_seconds_per_step"] * row["steps"] for row in rows) / steps
     assert own["worker:1"] > 2 * own["worker:0"], own
-    assert "] straggler: worker:1 takes " in ended.output
 
 
 def test_the_lines_of_all_tasks_are_gathered(ended):

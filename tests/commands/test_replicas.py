@@ -74,6 +74,20 @@ def test_one_variant_alone(pretended, tmp_path, capsys):
         (["--job-dir", "x"], ["--job-dir is 'x'", "--output"]),
         (["--num-gpus", "2"], ["--num-gpus is 2", "'2 GPUs'"]),
         (["--sync"], ["--sync is True", "name layouts"]),
+        (["--early-stopping-patience", "1"], ["--early-stopping-patience is 1", "stop early"]),
+        (["--test-time-augmentation", "mirror"], ["--test-time-augmentation is 'mirror'", "nothing else"]),
+        (["--bind", "0.0.0.0"], ["--bind is '0.0.0.0'", "leave it out"]),
+        (["--variable-placement", "greedy"], ["--variable-placement is 'greedy'", "no layout has parameter"]),
+        (["--max-staleness", "3"], ["--max-staleness is 3", "no layout has parameter servers"]),
+        (["--slow-worker", "1:3"], ["--slow-worker is '1:3'", "not every layout has workers"]),
+        (["--callbacks", "mine.py"], ["--callbacks is 'mine.py'", "leave it out"]),
+        (["--inspect-every-steps", "2"], ["--inspect-every-steps is 2", "labkit train"]),
+        (["--check-numerics"], ["--check-numerics is True", "labkit train"]),
+        (["--write-graph"], ["--write-graph is True", "labkit train"]),
+        (["--write-images"], ["--write-images is True", "labkit train"]),
+        (["--profile-steps", "1:2"], ["--profile-steps is '1:2'", "labkit train"]),
+        (["--debugger-dump"], ["--debugger-dump is True", "labkit train"]),
+        (["--log-device-placement"], ["--log-device-placement is True", "labkit train"]),
         (["--layout", "1 replica"], ["--layout", "did you mean '--layouts'"]),
         (["--output", "/dev/null/x"], ["--output /dev/null/x", "not a directory"]),
         (["--output", "s3://x"], ["s3://x", "a path on this machine"]),
@@ -139,22 +153,19 @@ def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pret
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(600)
-def test_devices_and_processes_train_like_one_replica_only_with_synchronized_statistics(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "layout", ["2 logical devices", pytest.param("2 processes", marks=pytest.mark.thorough)]
+)
+def test_two_replicas_train_like_one_only_with_synchronized_statistics(layout, tmp_path, capsys):
     small = ("--train-batch-size", "32", "--steps", "4")
-
-    def compared(layouts: str, variant: str) -> dict[str, dict]:
-        assert replicas(tmp_path, "--layouts", layouts, variant, *small) == 0, capsys.readouterr()
-        [found] = json.loads((tmp_path / "replicas.json").read_text())["comparisons"]
-        assert found.pop("sync_batch_norm") == (variant == "--sync-batch-norm")
-        return {layout["layout"]: layout for layout in found["layouts"] if layout["layout"] != "1 replica"}
-
-    synchronized = compared("1 replica,2 logical devices,2 processes", "--sync-batch-norm")
-    assert list(synchronized) == ["2 logical devices", "2 processes"]
-    for layout in synchronized.values():
-        # Equal, and yet not the same computation: else this would compare a training with itself.
-        assert layout["agrees"] and 0 < layout["largest_difference"] < 1e-5
-    # With processes the thorough test in tests/properties/test_cluster_curve.py shows the same.
-    own = compared("1 replica,2 logical devices", "--no-sync-batch-norm")["2 logical devices"]
+    assert replicas(tmp_path, "--layouts", f"1 replica,{layout}", *small) == 0, capsys.readouterr()
+    found = json.loads((tmp_path / "replicas.json").read_text())["comparisons"]
+    assert [comparison["sync_batch_norm"] for comparison in found] == [True, False]
+    synchronized, own = (
+        {row["layout"]: row for row in comparison["layouts"]}[layout] for comparison in found
+    )
+    # Equal, and yet not the same computation: else this would compare a training with itself.
+    assert synchronized["agrees"] and 0 < synchronized["largest_difference"] < 1e-5
     assert not own["agrees"] and own["largest_difference"] > 1e-3
     environments = [RunDirectory(path.parent).read_environment() for path in tmp_path.glob("*/config.json")]
-    assert sorted(environment["replicas"] for environment in environments) == [1, 2, 2, 2]
+    assert sorted(environment["replicas"] for environment in environments) == [1, 2, 2]

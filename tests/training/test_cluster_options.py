@@ -1,5 +1,7 @@
 """Options that only some clusters have: every way to start a training refuses them alike."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
@@ -11,6 +13,7 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.notebook.cluster import check_training
 from labkit.training.checks import check_cluster
+from labkit.training.cluster import _agreement
 from labkit.training.plan import plan_run
 
 ALONE = "^{flag} is .*, but .*; leave it out, or train with .*: labkit cluster local --workers 2"
@@ -57,6 +60,14 @@ def test_the_last_worker_may_be_slow(ps):
         check_cluster(config, as_task(1, ps))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_no_worker_of_a_deterministic_cluster_is_slow(way):
+    values = {"job_dir": "/shared/run", "sync": way != "launcher", "deterministic": True}
+    WAYS[way](Config.from_flat(values), 2, 0)
+    with pytest.raises(InputError, match="^--slow-worker is '1:2' with --deterministic, .*; leave one of"):
+        WAYS[way](Config.from_flat(values | {"slow_worker": "1:2"}), 2, 0)
+
+
 def test_a_chief_that_trains_is_no_numbered_worker():
     jobs = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",)}
     with pytest.raises(InputError, match="there is no worker:1; allowed: worker:0$"):
@@ -68,3 +79,26 @@ def test_one_process_has_no_such_option(fields):
     [name] = fields
     with pytest.raises(InputError, match=ALONE.format(flag="--" + name.replace("_", "-"))):
         plan_run(Config.from_flat(fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"learning_rate": 0.5},
+        {"eval_batch_size": 7},
+        {"checkpoint_every_steps": 3},
+        {"evaluate_test": False},
+        {"inspect_every_steps": 2},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_workers_that_would_take_part_in_other_collectives_do_not_agree(fields):
+    def agreement(values: dict) -> str:
+        plan = SimpleNamespace(
+            config=Config.from_flat(values),
+            devices=SimpleNamespace(num_local_replicas=1),
+            manifest=SimpleNamespace(checksum="0123456789"),
+        )
+        return _agreement(plan)
+
+    assert agreement({}) == agreement({"log_every_steps": 7}) != agreement(fields)

@@ -36,11 +36,15 @@ SETTINGS = {
 }
 _LAYOUT_DECIDES = "each layout decides it; name layouts, such as '2 GPUs' or '2 processes'"
 _LAUNCHER_DECIDES = "labkit starts the processes of each layout; leave it out"
-# Flags of labkit train that a comparison decides for each training.
+_NOT_COMPARED = "the losses of training are compared, nothing else; leave it out"
+_OTHER_OUTPUT = "the losses are compared, and nothing else is looked at; give it to labkit train"
+# Flags of labkit train that a comparison decides for each training, or has no use for.
 INSTEAD = {
     "train_steps": "say how many with --steps",
     "job_dir": "each training has a directory of its own; name the one for all with --output",
-    "evaluate_test": "the losses of training are compared, nothing else; leave it out",
+    "early_stopping_patience": "the losses of all steps are compared, so nothing may stop early; leave it out",
+    "evaluate_test": _NOT_COMPARED,
+    "test_time_augmentation": _NOT_COMPARED,
     "num_gpus": _LAYOUT_DECIDES,
     "simulate_missing_gpus": _LAYOUT_DECIDES,
     "sync": _LAYOUT_DECIDES,
@@ -48,7 +52,18 @@ INSTEAD = {
     "ps_hosts": _LAUNCHER_DECIDES,
     "job_name": _LAUNCHER_DECIDES,
     "task_index": _LAUNCHER_DECIDES,
-    "variable_placement": _LAUNCHER_DECIDES,
+    "bind": _LAUNCHER_DECIDES,
+    "variable_placement": "no layout has parameter servers; leave it out",
+    "max_staleness": "no layout has parameter servers, so no update is stale; leave it out",
+    "slow_worker": "not every layout has workers, and a slow one has the same losses; leave it out",
+    "callbacks": "callbacks may change a training or end it; leave it out",
+    "inspect_every_steps": _OTHER_OUTPUT,
+    "check_numerics": _OTHER_OUTPUT,
+    "write_graph": _OTHER_OUTPUT,
+    "write_images": _OTHER_OUTPUT,
+    "profile_steps": _OTHER_OUTPUT,
+    "debugger_dump": _OTHER_OUTPUT,
+    "log_device_placement": _OTHER_OUTPUT,
 }
 
 
