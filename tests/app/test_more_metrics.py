@@ -105,8 +105,6 @@ def test_what_is_drawn_stays_while_more_names_appear(make_run):
         append(run, train_row(121 + number, **{f"name{number}": 1.0, "noise": 0.5}))
         shown = titles(checked(at.run()))
         assert sorted(shown) == ["name" + str(n) for n in range(number + 1)] + ["noise"]
-        # What Streamlit does when it takes the widget for a new one.
-        del at.session_state[f"more-{run.path}"]
 
 
 def test_every_metric_of_labkits_own_rows_can_be_drawn(make_run):

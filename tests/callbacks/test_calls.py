@@ -245,7 +245,10 @@ def test_early_stopping_without_a_validation_split_fails_the_run(made):
         (EarlyStopping, "callbacks is an object of type"),
         (EarlyStopping(1), "callbacks is an object of EarlyStopping; allowed: a list of labkit.Callback"),
         ([EarlyStopping], "callbacks holds the class EarlyStopping; allowed: objects, EarlyStopping()"),
-        ([type("Typo", (Callback,), {"after_steps": print})()], "callback Typo has a method 'after_steps'; did"),
+        (
+            [type("Typo", (Callback,), {"after_steps": print})()],
+            "callback Typo has a method 'after_steps'",
+        ),
         ([print], "callbacks holds an object of builtin_function_or_method; allowed: objects of classes"),
         ("file.py", "callbacks is an object of str; allowed: a list of labkit.Callback objects"),
     ],

@@ -33,7 +33,10 @@ _LEFT_OUT: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
+ROUNDING = "the run wasn't --deterministic, so the loss may differ from its row by rounding"
+
+
+@dataclass(frozen=True, repr=False)
 class Replay:
     """A training step, made again.
 
@@ -58,6 +61,13 @@ class Replay:
     steps_before: int
     num_replicas: int
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        equal = "that of its row" if self.loss_is_equal else f"{self.row['loss']} in its row"
+        return (
+            f"<step {self.step} of {self.run.name}, made again: {len(self.batch)} examples, "
+            f"loss {self.metrics['loss']} ({equal})>"
+        )
 
     @property
     def step(self) -> int:
@@ -128,6 +138,7 @@ def replay(
         before=before,
         after=after,
     )
+    loss = result.metrics["loss"]
     return Replay(
         run=run,
         batch=recorded.batch(),
@@ -140,7 +151,7 @@ def replay(
         start=recorded.start.describe(),
         steps_before=step - 1 - recorded.start.step,
         num_replicas=recorded.num_replicas,
-        notes=notes,
+        notes=tuple(note for note in notes if note != ROUNDING or loss != recorded.row["loss"]),
     )
 
 
@@ -152,7 +163,7 @@ def _plan(recorded: RecordedStep) -> "tuple[RunPlan, tuple[str, ...]]":
     config, notes = _on_devices(recorded, num_gpus_found())
     devices, data_format = decide_devices(config)
     if not config.run.deterministic and not notes:
-        notes = ("the run wasn't --deterministic, so the loss may differ from its row by rounding",)
+        notes = (ROUNDING,)
     manifest = recorded.manifest
     plan = RunPlan(
         config, manifest, recorded.run, "resumable", manifest.dataset, "", None, False, devices, data_format

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ _OTHER_OUTPUT = "the losses are compared, and nothing else is looked at; give it
 INSTEAD = {
     "train_steps": "say how many with --steps",
     "job_dir": "each training has a directory of its own; name the one for all with --output",
-    "early_stopping_patience": "the losses of all steps are compared, so nothing may stop early; leave it out",
+    "early_stopping_patience": "the losses of all steps are compared, so none may stop early; leave it out",
     "evaluate_test": _NOT_COMPARED,
     "test_time_augmentation": _NOT_COMPARED,
     "num_gpus": _LAYOUT_DECIDES,
@@ -166,6 +167,14 @@ def _named_folder(output: str | os.PathLike[str]) -> Path:
         raise InputError(f"--output is {os.fspath(output)!r}; allowed: {home.LOCAL_PATH}")
     folder = Path(output).expanduser().absolute()
     check_writable(folder, "--output")
+    own = re.compile(r"replicas\.\w+|\d+-\w+.*|\..*")  # results and run directories of an earlier call
+    if folder.is_dir() and (
+        other := [path.name for path in folder.iterdir() if not own.fullmatch(path.name)]
+    ):
+        raise InputError(
+            f"--output {folder} holds something else ({sorted(other)[0]}); name a new folder, or one of an "
+            "earlier labkit replicas"
+        )
     return folder
 
 

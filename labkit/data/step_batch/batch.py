@@ -15,7 +15,7 @@ from labkit.data.step_batch.shards import find_split, read_rows
 __all__ = ["StepBatch", "batch_of_step"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepBatch:
     """The batch of one training step, as the network sees it.
 
@@ -33,6 +33,9 @@ class StepBatch:
     index: NDArray[np.int64]
     epoch: NDArray[np.int64]
     classes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<batch of step {self.step}: images {self.images.dtype} {list(self.images.shape)}>"
 
     def __len__(self) -> int:
         return len(self.labels)
