@@ -42,7 +42,7 @@ _OTHER_OUTPUT = "the losses are compared, and nothing else is looked at; give it
 INSTEAD = {
     "train_steps": "say how many with --steps",
     "job_dir": "each training has a directory of its own; name the one for all with --output",
-    "early_stopping_patience": "the losses of all steps are compared, so nothing may stop early; leave it out",
+    "early_stopping_patience": "the losses of all steps are compared, so none may stop early; leave it out",
     "evaluate_test": _NOT_COMPARED,
     "test_time_augmentation": _NOT_COMPARED,
     "num_gpus": _LAYOUT_DECIDES,
