@@ -36,8 +36,8 @@ def _check_methods(kind: type) -> None:
         if name.startswith(("on_", "before_", "after_")) and callable(getattr(kind, name)):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
             raise InputError(
-                f"callback {kind.__name__} has a method {name!r}; did you mean {near!r}? (only these may begin "
-                "with on_, before_ or after_)"
+                f"callback {kind.__name__} has a method {name!r}; did you mean {near!r}? (only methods of "
+                "labkit.Callback may begin with on_, before_ or after_)"
             )
 
 

@@ -168,12 +168,12 @@ def _named_folder(output: str | os.PathLike[str]) -> Path:
     folder = Path(output).expanduser().absolute()
     check_writable(folder, "--output")
     own = re.compile(r"replicas\.\w+|\d+-\w+.*|\..*")  # results and run directories of an earlier call
-    if folder.is_dir() and (
-        other := [path.name for path in folder.iterdir() if not own.fullmatch(path.name)]
-    ):
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    other = [name for name in names if not own.fullmatch(name)]
+    if other:
         raise InputError(
-            f"--output {folder} holds something else ({sorted(other)[0]}); name a new folder, or one of an "
-            "earlier labkit replicas"
+            f"--output {folder} holds something else ({other[0]}); name a new folder, or one of an earlier "
+            "labkit replicas"
         )
     return folder
 
