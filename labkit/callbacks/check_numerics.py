@@ -16,9 +16,10 @@ WAY_OUT = "lower --learning-rate, add --warmup-steps or --gradient-clip-norm"
 class CheckNumerics(Callback):
     """Ends the run at the first step whose loss, weights or velocities aren't finite, and names the tensor.
 
-    Before each step, the state is copied on the device. After a step with a NaN or an Infinity, the forward
-    and backward pass of that step is made again from the copy, on one device and without other processes, and
-    every tensor is looked at. The copy is kept as a checkpoint in the run's folder ``numerics``.
+    After each step, the state is copied on the device, as the state before the next one. After a step with a
+    NaN or an Infinity, the forward and backward pass of that step is made again from the copy, on one device
+    and without other processes, and every tensor is looked at. The copy is kept as a checkpoint in the run's
+    folder ``numerics``.
 
     Not for asynchronous clusters, where the weights change during a step.
     """
@@ -29,29 +30,34 @@ class CheckNumerics(Callback):
         from labkit.inspection.network import state_variables
 
         session = training.session
-        variables = state_variables(session.model, session.optimizer)
+        self._variables = state_variables(session.model, session.optimizer)
+        assert len({variable.dtype for variable in self._variables}) == 1
 
-        # Shares the variables' memory until the step overwrites them, so it costs one copy.
+        # One vector instead of some two hundred values to return and check.
         @tf.function
-        def copied() -> list[Any]:
-            return [tf.identity(variable) for variable in variables]
+        def copied() -> tuple[Any, Any]:
+            state = tf.concat([tf.reshape(variable, [-1]) for variable in self._variables], axis=0)
+            return state, tf.reduce_all(tf.math.is_finite(state))
 
-        @tf.function
-        def is_finite() -> Any:
-            return tf.reduce_all(
-                tf.stack([tf.reduce_all(tf.math.is_finite(variable)) for variable in variables])
-            )
-
-        self._copied, self._is_finite = copied, is_finite
-
-    def before_step(self, training: Training, step: int) -> None:
-        self._before = self._copied()
+        self._copied = copied
+        self._before, _ = copied()
 
     def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
-        if not (math.isfinite(row["loss"]) and bool(self._is_finite())):
-            raise TrainingFailed(self._explained(training, row["step"], row["loss"]))
+        state, is_finite = self._copied()
+        if not (math.isfinite(row["loss"]) and bool(is_finite)):
+            raise TrainingFailed(self._explained(training, row["step"], row["loss"], state))
+        self._before = state
 
-    def _explained(self, training: Training, step: int, loss: float) -> str:
+    def _by_variable(self, state: Any) -> list[Any]:
+        """Return the value of each variable in a copy of the state."""
+        import tensorflow as tf
+
+        parts = tf.split(state, [math.prod(variable.shape) for variable in self._variables])
+        return [
+            tf.reshape(part, variable.shape) for part, variable in zip(parts, self._variables, strict=True)
+        ]
+
+    def _explained(self, training: Training, step: int, loss: float, state: Any) -> str:
         """Keep the state before the step, and return the sentence that says what happened."""
         from labkit.data.step_batch.batch import batch_of_step
         from labkit.inspection.diagnosis import diagnose_step
@@ -60,21 +66,22 @@ class CheckNumerics(Callback):
         session, run = training.session, training.run
         config, manifest = session.config, session.manifest
         network = NetworkCopy(config, manifest, session.plan.data_format)
-        network.load(self._before, step - 1)
+        before = self._by_variable(self._before)
+        network.load(before, step - 1)
         shutil.rmtree(run.numerics_path, ignore_errors=True)  # of an earlier process of this run
         kept = session.keep_state(run.numerics_path, network.checkpoint(), step - 1)
-        state = f"the state before it is kept in {kept.relative_to(run.path)}"
+        kept_in = f"the state before it is kept in {kept.relative_to(run.path)}"
         _, first = diagnose_step(
             network,
             batch_of_step(manifest, config.data, seed=config.run.seed, step=step),
             config,
             num_replicas=session.devices.num_replicas,
             loss=session.loss,
-            before=self._before,
-            after=self._copied(),
+            before=before,
+            after=self._by_variable(state),
         )
         if first is None:
             what = f"loss is {loss}, but every tensor is finite when one device makes the step again"
         else:
             what = first.sentence(session.devices.num_replicas)
-        return f"step {step}: {what}; {state}: labkit replay {run.path} --step {step}; {WAY_OUT}"
+        return f"step {step}: {what}; {kept_in}: labkit replay {run.path} --step {step}; {WAY_OUT}"
