@@ -24,6 +24,7 @@ FIELDS = {
     "eval_batch_size": 332,
     "checkpoint_every_steps": SAVED,
     "keep_checkpoints": 5,
+    "callbacks": str(Path(__file__).parents[1] / "training" / "recorder.py"),
 }
 LAYOUTS = [(1, "CPU"), (2, "CPU"), (4, "CPU")]
 INSPECTED = 2  # replicas at most: an inspected step is compiled beside the others, for each of them
@@ -51,6 +52,8 @@ def runs(tmp_path_factory):
 def test_replicas_give_the_curve_of_one(runs, replicas, variable_strategy):
     one, job_dir = runs(1, "CPU"), runs(replicas, variable_strategy)
     assert np.abs(np.subtract(losses(job_dir), losses(one))).max() < 1e-5
+    calls = [json.loads(path.with_name("run.calls.json").read_text()) for path in (one, job_dir)]
+    assert [call[:2] for call in calls[0]] == [call[:2] for call in calls[1]], "callbacks see the same"
     single, several = checkpoint_values(one, STEPS), checkpoint_values(job_dir, STEPS)
     assert single.keys() == several.keys()
     for name, value in single.items():
