@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -200,14 +199,3 @@ def test_a_cluster_that_is_done_says_so_at_once(ended):
     assert again.code == 0
     assert "nothing left to do" in again.output
     assert ended.run.metrics_path.read_bytes() == before
-
-
-def test_no_update_is_lost_and_variables_are_spread(tmp_path):
-    """Two workers, two servers in one process of their own: counter, round robin and greedy placement."""
-    script = Path(__file__).with_name("parameter_servers.py")
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=TIME_LIMIT, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "all held"

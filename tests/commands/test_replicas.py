@@ -151,21 +151,27 @@ def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pret
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "layout", ["2 logical devices", pytest.param("2 processes", marks=pytest.mark.thorough)]
-)
-def test_two_replicas_train_like_one_only_with_synchronized_statistics(layout, tmp_path, capsys):
-    small = ("--train-batch-size", "32", "--steps", "4")
-    assert replicas(tmp_path, "--layouts", f"1 replica,{layout}", *small) == 0, capsys.readouterr()
-    found = json.loads((tmp_path / "replicas.json").read_text())["comparisons"]
-    assert [comparison["sync_batch_norm"] for comparison in found] == [True, False]
-    synchronized, own = (
-        {row["layout"]: row for row in comparison["layouts"]}[layout] for comparison in found
-    )
+def test_two_real_replicas_train_like_one(tmp_path, capsys):
+    synchronized, environments = _real(tmp_path, capsys, "2 logical devices", "--sync-batch-norm")
     # Equal, and yet not the same computation: else this would compare a training with itself.
     assert synchronized["agrees"] and 0 < synchronized["largest_difference"] < 1e-5
+    assert sorted(environment["replicas"] for environment in environments) == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("layout", ["2 logical devices", "2 processes"])
+def test_two_real_replicas_with_statistics_of_their_own_are_another_training(layout, tmp_path, capsys):
+    own, _ = _real(tmp_path, capsys, layout, "--no-sync-batch-norm")
     assert not own["agrees"] and own["largest_difference"] > 1e-3
-    environments = [RunDirectory(path.parent).read_environment() for path in tmp_path.glob("*/config.json")]
-    assert sorted(environment["replicas"] for environment in environments) == [1, 2, 2]
+
+
+def _real(folder: Path, capsys, layout: str, *flags: str) -> tuple[dict, list[dict]]:
+    """Run the command with real trainings; return the layout's result and the runs' environments."""
+    small = ("--train-batch-size", "32", "--steps", "4")
+    assert replicas(folder, "--layouts", f"1 replica,{layout}", *small, *flags) == 0, capsys.readouterr()
+    [found] = json.loads((folder / "replicas.json").read_text())["comparisons"]
+    environments = [RunDirectory(path.parent).read_environment() for path in folder.glob("*/config.json")]
+    return {row["layout"]: row for row in found["layouts"]}[layout], environments
