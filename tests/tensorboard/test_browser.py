@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.app.test_browser import process, visit  # noqa: F401 - visit is a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
 
 # What each page must show of the runs.
 PAGES = {
