@@ -17,9 +17,8 @@ __all__ = ["QUANTITIES", "Layers", "heat_figure", "lines_figure", "profile_figur
 
 MAX_COLUMNS = 240  # of the heat map; a column is then some five pixels wide
 MAX_TICKS = 60  # names beside the heat map
-USUAL_RATIO = (
-    1e-3  # of update to weight: "somewhere around 1e-3", Stanford's CS231n, "Neural Networks Part 3"
-)
+# Of update to weight: "somewhere around 1e-3", Stanford's CS231n, "Neural Networks Part 3".
+USUAL_RATIO = 1e-3
 
 SEQUENTIAL = "Viridis"
 DIVERGING = [[0, "#c0504d"], [0.5, "#d8dade"], [1, "#2f7fd1"]]
@@ -175,10 +174,10 @@ def lines_figure(layers: Layers, quantity: str, chosen: Sequence[str]) -> go.Fig
     lines = []
     for number, name in enumerate(chosen):
         if name in names:
-            place = names.index(name)
-            rows = present[:, place]
+            column = names.index(name)
+            rows = present[:, column]
             step = layers.step[rows]
-            curve = Curve(step, step, layers.wall_time[rows], values[rows, place])
+            curve = Curve(step, step, layers.wall_time[rows], values[rows, column])
             lines.append(Line(name, curve, PALETTE[number % len(PALETTE)]))
     figure = curve_figure(
         lines, title=f"{look.title} by step", log_y=look.logarithmic, percent=look.percent, height=400
@@ -206,7 +205,7 @@ def profile_figure(layers: Layers, quantity: str, row: int) -> go.Figure:
     if quantity == "update_ratio" and names:
         _add_usual_ratio(figure, [0, len(names) - 1])
     for trace in figure.data:
-        trace.x = [names[int(place)] for place in trace.x]
+        trace.x = [names[int(depth)] for depth in trace.x]
     every = -(-len(names) // 16) or 1
     figure.update_layout(
         xaxis={

@@ -16,7 +16,7 @@ from app.layer_charts import QUANTITIES, Layers, heat_figure, lines_figure, prof
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.layers import QUANTITIES as NAMES
-from labkit.run_directory.layers import LayerReader, LayerRow, layer_rows_that_count, layers_path
+from labkit.run_directory.layers import LayerReader, LayerRow, layer_rows_that_count
 from labkit.run_directory.metrics import ResumePoint
 
 __all__ = ["LayerStore", "page"]
@@ -44,8 +44,8 @@ class _Row:
 class LayerStore:
     """Follows ``layers.jsonl`` of a run. Several sessions may poll at once."""
 
-    def __init__(self, metrics_path: Path) -> None:
-        self._reader = LayerReader(layers_path(metrics_path))
+    def __init__(self, path: Path) -> None:
+        self._reader = LayerReader(path)
         self._lock = threading.Lock()
         self._rows: deque[_Row] = deque(maxlen=MAX_ROWS)
         self._seen: tuple[object, ...] | None = None
@@ -88,9 +88,9 @@ def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
         if row.layers == names:
             values[number], present[number] = row.values, row.present
             continue
-        place = {name: index for index, name in enumerate(row.layers)}
-        shared = [index for index, name in enumerate(names) if name in place]
-        there = [place[names[index]] for index in shared]
+        indices = {name: index for index, name in enumerate(row.layers)}
+        shared = [index for index, name in enumerate(names) if name in indices]
+        there = [indices[names[index]] for index in shared]
         values[number][:, shared], present[number][:, shared] = row.values[:, there], row.present[:, there]
     step = np.array([row.step for row in rows], np.float64)
     wall_time = np.array([row.wall_time for row in rows], np.float64)
@@ -98,8 +98,8 @@ def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _store(metrics_path: Path) -> LayerStore:
-    return LayerStore(metrics_path)
+def _store(path: Path) -> LayerStore:
+    return LayerStore(path)
 
 
 def page() -> None:
@@ -119,8 +119,8 @@ def _panel(run: RunDirectory) -> None:
     path = run.metrics_path
     try:
         resume_points = state.curves(run).resume_points
-        path = layers_path(run.metrics_path)
-        layers = _store(run.metrics_path).poll(resume_points)
+        path = run.layers_path
+        layers = _store(path).poll(resume_points)
     except OSError as error:
         st.error(f"`{path}` can't be read: {error.strerror}")
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.callbacks.training import Training
 
-__all__ = ["Callback", "TrainingFailed"]
+__all__ = ["METHODS", "Callback", "TrainingFailed"]
 
 Metrics = Mapping[str, float] | None
 
@@ -55,3 +55,6 @@ class Callback:
 
         ``state``: ``finished``, ``interrupted`` or ``failed``.
         """
+
+
+METHODS = tuple(name for name in vars(Callback) if not name.startswith("_"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from labkit.callbacks.callback import Callback, TrainingFailed
+from labkit.callbacks.callback import METHODS, Callback, TrainingFailed
 from labkit.callbacks.training import Training
 
 __all__ = ["Calls"]
@@ -45,15 +45,7 @@ class Calls:
         self.training, self.failure = training, ""
         self._beat, self._say = beat, say
         self._overriding = {
-            name: [callback for callback in callbacks if _overrides(callback, name)]
-            for name in (
-                "on_start",
-                "before_step",
-                "after_step",
-                "after_validation",
-                "after_checkpoint",
-                "on_end",
-            )
+            name: [callback for callback in callbacks if _overrides(callback, name)] for name in METHODS
         }
         self._not_finite: set[str] = set()
         self._running: tuple[str, float] | None = None

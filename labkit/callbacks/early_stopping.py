@@ -45,6 +45,6 @@ class EarlyStopping(Callback):
         self._without += 1
         if self._without >= self.patience:
             training.request_stop(
-                f"no better validation than {self._best:.4f} at step {self._best_step} in "
-                f"{counted(self._without, 'validation')} (--early-stopping-patience)"
+                f"early stopping: no better validation than {self._best:.4f} at step {self._best_step} in "
+                f"{counted(self._without, 'validation')}"
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.callbacks.callback import Callback
+from labkit.callbacks.callback import METHODS, Callback
 from labkit.errors import InputError
 
 __all__ = ["callbacks_of", "checked_callbacks"]
@@ -31,10 +31,9 @@ def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 def _check_methods(kind: type) -> None:
     """Raise InputError for a method that looks like one of ``Callback``, and would never be called."""
-    known = [name for name in vars(Callback) if not name.startswith("_")]
-    for name in set(dir(kind)) - set(known):
+    for name in set(dir(kind)) - set(METHODS):
         if name.startswith(("on_", "before_", "after_")) and callable(getattr(kind, name)):
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0)[0]
             raise InputError(
                 f"callback {kind.__name__} has a method {name!r}; did you mean {near!r}? (only methods of "
                 "labkit.Callback may begin with on_, before_ or after_)"

@@ -24,10 +24,7 @@ class Inspect(Callback):
         self._writer: MetricsWriter | None = None
 
     def on_start(self, training: Training) -> None:
-        resumed = training.run.layers_path.exists()
         self._writer = MetricsWriter(training.run.layers_path)
-        if resumed:
-            self._writer.mark_resume_point(training.step)
 
     def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
         observation = training.observation

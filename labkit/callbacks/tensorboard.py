@@ -40,7 +40,13 @@ class Images(Callback):
         session, config = training.session, training.config
         if training.step == training.total_steps:
             return
-        batch = batch_of_step(session.manifest, config.data, seed=config.run.seed, step=training.step + 1)
+        batch = batch_of_step(
+            session.manifest,
+            config.data,
+            seed=config.run.seed,
+            step=training.step + 1,
+            image_size=session.image_size_at(training.step),
+        )
         images = batch.standardized[: self.COUNT]
         low, high = images.min(), images.max()
         shown = np.round(255 * (images - low) / (high - low)).astype(np.uint8)

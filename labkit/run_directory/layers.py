@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from labkit.run_directory.metrics import MetricsReader, ResumePoint, is_superseded
 
-__all__ = ["QUANTITIES", "LayerReader", "LayerRow", "layer_rows_that_count", "layers_path"]
+__all__ = ["QUANTITIES", "LayerReader", "LayerRow", "layer_rows_that_count"]
 
 QUANTITIES = ("activation_mean", "activation_std", "zero_fraction", "gradient_norm", "update_ratio")
 
@@ -91,11 +91,6 @@ def layer_rows_that_count(rows: Iterable[Row], resume_points: Iterable[ResumePoi
     points = list(resume_points)
     kept = {row.step: row for row in rows if not is_superseded(row.step, row.wall_time, points)}
     return [kept[step] for step in sorted(kept)]
-
-
-def layers_path(metrics_path: Path) -> Path:
-    """Return the path of ``layers.jsonl``, which lies beside ``metrics.jsonl``."""
-    return metrics_path.with_name("layers.jsonl")
 
 
 def _parse(line: dict[str, Any]) -> LayerRow | None:

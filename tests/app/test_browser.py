@@ -19,7 +19,6 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.layers import layers_path
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import CLASSES, write_predictions
 from tests.app.test_layers import layer_row
@@ -234,7 +233,7 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
         page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
         assert page.locator(".lk-card").count() == min(count, 18)
         assert "true=" in page.url
-        MetricsWriter(layers_path(run.metrics_path)).append([layer_row(50), layer_row(100)])
+        MetricsWriter(run.layers_path).append([layer_row(50), layer_row(100)])
         page.get_by_role("link", name="Layers").click()
         page.locator(".js-plotly-plot .heatmaplayer image").first.wait_for()
         for name in ("Compare", "Configuration", "Live"):

@@ -8,7 +8,6 @@ import pytest
 from app.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_figure, profile_figure
 from app.layers import LayerStore
 from labkit.run_directory.layers import QUANTITIES as NAMES
-from labkit.run_directory.layers import layers_path
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import train_row
 from tests.app.test_pages import checked, figures, open_page, words
@@ -33,7 +32,7 @@ def layer_row(step: int, layers: list[str] = LAYERS, **values) -> dict[str, obje
 
 
 def append(run, *rows) -> None:
-    writer = MetricsWriter(layers_path(run.metrics_path))
+    writer = MetricsWriter(run.layers_path)
     writer.append(list(rows))
     writer.close()
 
@@ -48,7 +47,7 @@ def trace(figure, name: str):
 
 def layers_of(run, *rows) -> Layers:
     append(run, *rows)
-    return LayerStore(run.metrics_path).poll(())
+    return LayerStore(run.layers_path).poll(())
 
 
 # ---- the page ------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ def test_layers_with_zeros_are_the_first_choice_for_their_share(make_run):
 def test_damaged_lines_are_counted_and_an_unreadable_file_is_named(make_run):
     run = make_run()
     append(run, layer_row(50))
-    path = layers_path(run.metrics_path)
+    path = run.layers_path
     with open(path, "a") as file:
         file.write('oops\n{"step": 3}\n{"step": 100, "lay')
     at = open_page("layers", run)
@@ -155,7 +154,7 @@ def test_lines_of_steps_that_are_made_again_are_not_drawn(make_run):
 def test_unchanged_files_are_not_drawn_anew(make_run):
     run = make_run()
     append(run, layer_row(50))
-    store = LayerStore(run.metrics_path)
+    store = LayerStore(run.layers_path)
     first = store.poll(())
     assert store.poll(()) is first
     append(run, layer_row(100))

@@ -197,7 +197,7 @@ def test_early_stopping_counts_validations_without_a_better_one(tmp_path):
         assert not training.requests.stop
     stopping.after_validation(training, {"step": 50, "accuracy": 0.59})
     assert training.requests.stop == (
-        "no better validation than 0.6000 at step 30 in 2 validations (--early-stopping-patience)"
+        "early stopping: no better validation than 0.6000 at step 30 in 2 validations"
     )
 
 

@@ -9,8 +9,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import discard
+from labkit.run_directory.layers import LayerReader, layer_rows_that_count
 from labkit.run_directory.metrics import MetricsReader
-from tests.properties.harness import assert_bit_equal, checkpoint_values, labkit, losses, train_arguments
+from tests.properties.harness import (
+    assert_bit_equal,
+    checkpoint_values,
+    labkit,
+    losses,
+    metrics,
+    train_arguments,
+)
 from tests.tiny import prepare_tiny
 
 STEPS, EVERY, SAVED = 8, 3, 2
@@ -80,11 +88,14 @@ def test_a_resumed_run_inspects_the_steps_after_its_checkpoint_again(inspected, 
     with open(resumed / "layers.jsonl", "a") as file:
         file.write('{"step": 9, "laye')
     train(resumed, data_dir, inspect_every_steps=EVERY)
-    found = layers(resumed)
-    assert [point.step for point in found.resume_points] == [4] and not found.damaged_lines
-    assert len((resumed / "layers.jsonl").read_text().splitlines()) == 4
-    without_time = [{**row, "wall_time": 0} for row in found.rows]
-    assert without_time == [{**row, "wall_time": 0} for row in whole]
+    reader, points = LayerReader(RunDirectory(resumed).layers_path), metrics(resumed).resume_points
+    rows = reader.poll()
+    assert [row.step for row in rows] == [3, 6, 6] and not reader.damaged_lines
+    assert [point.step for point in points] == [4]
+    counting = layer_rows_that_count(rows, points)
+    assert [(row.step, row.values) for row in counting] == [
+        (row["step"], {figure: tuple(row[figure]) for figure in FIGURES}) for row in whole
+    ]
 
 
 def test_tensorboard_reads_a_histogram_of_each_layer_and_weight(inspected):

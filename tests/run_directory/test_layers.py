@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from labkit.run_directory.layers import LayerReader, layer_rows_that_count, layers_path
+from labkit.run_directory.layers import LayerReader, layer_rows_that_count
 from labkit.run_directory.metrics import MetricsWriter, ResumePoint
 
 
@@ -26,7 +26,7 @@ def line(step, wall_time=None, layers=("conv", "relu"), **values):
 @pytest.fixture
 def written(tmp_path):
     """Return a function that appends lines, and the reader of the file."""
-    path = layers_path(tmp_path / "metrics.jsonl")
+    path = tmp_path / "layers.jsonl"
 
     def write(*rows):
         writer = MetricsWriter(path)

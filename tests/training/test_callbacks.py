@@ -112,7 +112,7 @@ def test_early_stopping_by_its_flag_stops_where_it_would_without_an_interruption
     assert train(tmp_path / "cut", data_dir, **fields) == 0
     status = RunDirectory(tmp_path / "cut").read_status()
     assert status.step == 6
-    assert "in 2 validations (--early-stopping-patience)" in status.message
+    assert "early stopping: no better validation" in status.message
 
 
 @pytest.mark.parametrize("method", ["before_step", "after_checkpoint", "on_end"])
