@@ -1,11 +1,20 @@
-"""What ``pytest --nbval-lax notebooks/`` runs: notebooks, not what papermill made of them."""
+"""What ``pytest --nbval-lax notebooks/`` runs: notebooks, not what papermill wrote, in bounded time."""
 
 import json
+import re
+import time
 from pathlib import Path
 
 import pytest
 
-SECONDS_A_CELL = 1800  # training takes about two minutes on two idle cores
+SECONDS_A_CELL = 600
+# The first cell says how many minutes a notebook takes on two idle cores. A busy machine takes longer, but not
+# over three times as long.
+SLACK = 3
+MINUTES = re.compile(r"[Aa]bout (\w+) minutes? on two CPU cores")
+IN_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
+
+started: dict[Path, float] = {}
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -24,3 +33,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.timeout(SECONDS_A_CELL))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note when the first cell of a notebook begins."""
+    started.setdefault(item.path, time.monotonic())
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Fail a notebook that took much longer than its first cell says."""
+    if item.path.suffix != ".ipynb" or (nextitem is not None and nextitem.path == item.path):
+        return
+    first = "".join(json.loads(item.path.read_text(encoding="utf-8"))["cells"][0]["source"])
+    said = MINUTES.search(first)
+    if said is None:
+        return
+    word = said.group(1)
+    minutes = IN_WORDS.get(word) or int(word)
+    took = (time.monotonic() - started[item.path]) / 60
+    if took > SLACK * minutes:
+        pytest.fail(f"{item.path.name} took {took:.1f} minutes; its first cell says {minutes}")

@@ -33,7 +33,7 @@ COMMANDS: dict[str, Command] = {
     "resume": Command("manage", "Continue a run with its own configuration."),
     "stop": Command("manage", "Ask a training to save and stop, and wait until it has stopped."),
     "runs": Command("runs", "List the runs."),
-    "show": Command("show", "Show a run: state, results, configuration and checkpoints."),
+    "show": Command("runs", "Show a run: state, results, configuration and checkpoints."),
     "delete": Command("manage", "Delete a run."),
     "evaluate": Command("evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
     "dashboard": Command("dashboard", "Open the dashboard in a browser."),
@@ -50,6 +50,9 @@ COMMANDS: dict[str, Command] = {
     "cluster tf-config": Command("cluster", "Print TF_CONFIG for one task."),
     "cluster slurm-task": Command("cluster", "Within srun: run a command as this task."),
     "cluster kubernetes-task": Command("cluster", "Within a pod: run a command as the task of its index."),
+    "lesson list": Command("lesson", "List the lessons."),
+    "lesson start": Command("lesson", "Write copies of lessons to work in, without the solutions."),
+    "lesson check": Command("lesson", "Check the answer of an exercise in a saved notebook."),
     "doctor": Command("doctor", "Check this machine and say how to solve each problem."),
     "demo": Command("demo", "Run the training notebook and say where to look."),
 }

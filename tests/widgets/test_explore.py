@@ -10,7 +10,8 @@ from PIL import Image
 
 from labkit import plots
 from labkit.analysis.curves import Curves
-from labkit.notebook import widgets
+from labkit.widgets import explore as widgets
+from labkit.widgets import static_first
 from tests.plots.test_plots import make_predictions, rows, worker_rows
 
 FIGURE = plots.message("stands for a figure")
@@ -88,7 +89,7 @@ def test_worker_explorer_draws_over_the_selected_axis(monkeypatch):
 def test_the_static_figure_is_always_shown(monkeypatch, interactive):
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
-    monkeypatch.setattr(widgets, "is_interactive", lambda: interactive)
+    monkeypatch.setattr(static_first, "is_interactive", lambda: interactive)
     widgets.browse_predictions(make_predictions())
     widgets.explore_curves(Curves(rows(2.0, 1.0)))
     widgets.explore_workers({"worker:0": worker_rows([100.0])})
@@ -100,4 +101,4 @@ def test_the_static_figure_is_always_shown(monkeypatch, interactive):
 
 
 def test_a_plain_python_process_is_not_interactive():
-    assert widgets.is_interactive() is False
+    assert static_first.is_interactive() is False

@@ -1,13 +1,10 @@
-"""Interactive versions of the figures of ``labkit.plots``.
+"""Interactive versions of the figures of ``labkit.plots``."""
 
-Widgets don't work in a saved notebook. Each function therefore shows a static figure first, and adds controls
-below it only if a user can operate them.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit import plots
+from labkit.widgets.static_first import live, show
 
 if TYPE_CHECKING:
     from labkit.analysis.curves import Curves
@@ -17,7 +14,6 @@ __all__ = [
     "browse_predictions",
     "explore_curves",
     "explore_workers",
-    "is_interactive",
     "prediction_browser",
 ]
 
@@ -25,38 +21,19 @@ PAGE_SIZE = 16
 ANY = "any class"
 
 
-def is_interactive() -> bool:
-    """Return whether a user can operate widgets: true in JupyterLab, false in papermill or nbconvert."""
-    from IPython.core.getipython import get_ipython
-
-    kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None:
-        return False
-    request = kernel.get_parent("shell") or {}
-    return bool(request.get("content", {}).get("allow_stdin"))
-
-
 def browse_predictions(predictions: "Predictions", count: int = PAGE_SIZE) -> None:
     """Show the most confident mistakes and, if interactive, controls to browse all examples."""
-    _show(plots.wrong_predictions(predictions, count), lambda: prediction_browser(predictions))
+    show(plots.wrong_predictions(predictions, count), lambda: prediction_browser(predictions))
 
 
 def explore_curves(curves: "Curves", smoothing: float = 0.9) -> None:
     """Show the curves of a run and, if interactive, a slider for their smoothing."""
-    _show(plots.training_curves(curves, smoothing=smoothing), lambda: curve_explorer(curves, smoothing))
+    show(plots.training_curves(curves, smoothing=smoothing), lambda: curve_explorer(curves, smoothing))
 
 
 def explore_workers(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Show the speed of each worker of a cluster and, if interactive, a choice of the horizontal axis."""
-    _show(plots.worker_throughput(workers), lambda: worker_explorer(workers))
-
-
-def _show(figure: Any, make_widget: Callable[[], Any]) -> None:
-    from IPython.display import display
-
-    display(figure)
-    if is_interactive():
-        display(make_widget())
+    show(plots.worker_throughput(workers), lambda: worker_explorer(workers))
 
 
 def curve_explorer(curves: "Curves", smoothing: float) -> Any:
@@ -66,7 +43,7 @@ def curve_explorer(curves: "Curves", smoothing: float) -> Any:
     weight = ipywidgets.FloatSlider(
         smoothing, min=0, max=0.99, step=0.01, description="smoothing", continuous_update=False
     )
-    return _live(lambda: plots.training_curves(curves, smoothing=weight.value), weight)
+    return live(lambda: plots.training_curves(curves, smoothing=weight.value), weight)
 
 
 def worker_explorer(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
@@ -74,7 +51,7 @@ def worker_explorer(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
     import ipywidgets
 
     over = ipywidgets.ToggleButtons(options=["time", "step"], description="over")
-    return _live(lambda: plots.worker_throughput(workers, over=over.value), over)
+    return live(lambda: plots.worker_throughput(workers, over=over.value), over)
 
 
 def prediction_browser(predictions: "Predictions") -> Any:
@@ -96,26 +73,4 @@ def prediction_browser(predictions: "Predictions") -> Any:
             return plots.message("No example matches this selection.")
         return plots.prediction_grid(predictions, shown)
 
-    return _live(draw, true, predicted, wrong_only, page)
-
-
-def _live(draw: Callable[[], Any], *controls: Any) -> Any:
-    """Return ``controls`` above the figure of ``draw()``, which is redrawn when a control changes.
-
-    The figure is hidden until the first change, because the same static figure is shown right above.
-    """
-    import ipywidgets
-
-    image = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%", display="none"))
-
-    def redraw(change: Any = None) -> None:
-        figure = draw()
-        image.width = str(round(figure.get_figwidth() * plots.SHOWN_PER_INCH))
-        image.value = plots.png(figure)
-        image.layout.display = "none" if change is None else None
-
-    redraw()
-    for control in controls:
-        control.observe(redraw, names="value")
-    row = ipywidgets.HBox(controls, layout=ipywidgets.Layout(flex_flow="row wrap"))
-    return ipywidgets.VBox([row, image])
+    return live(draw, true, predicted, wrong_only, page)

@@ -1,0 +1,59 @@
+"""The start of a lesson: its parameters, and the folder of its runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit import home
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.notebook.parameters import Parameters, read_parameters
+
+__all__ = ["Lesson", "begin"]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson that has begun. Its runs are trained with ``overwrite=True``, so that it can be run again.
+
+    Args:
+        name: such as ``04_replicas``.
+        parameters: what its parameters cell and papermill ask for.
+        folder: for its runs and files, ``<home>/runs/lessons/<name>``.
+    """
+
+    name: str
+    parameters: Parameters
+    folder: Path
+
+    @property
+    def config(self) -> Config:
+        """The configuration that the parameters give; the lesson's runs change single values of it."""
+        return self.parameters.config
+
+    def __str__(self) -> str:
+        return f"lesson {self.name}\nruns: {self.folder}\n{self.parameters}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def begin(name: str) -> Lesson:
+    """Check the parameters of a lesson and make the folder of its runs.
+
+    ``labkit.notebook.parameters.watch_parameters`` has to be called in the first code cell.
+
+    Raises InputError for a parameter that isn't known or allowed, and for a home that can't be written.
+    """
+    parameters = read_parameters()
+    folder = home.runs_home() / "lessons" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(
+            f"{folder} can't be written: {error.strerror}; set LABKIT_HOME to a folder of yours, "
+            "restart the kernel and run the lesson from its first cell"
+        ) from None
+    return Lesson(name, parameters, folder)
