@@ -19,6 +19,7 @@ __all__ = [
     "read_notebook",
     "student_code",
     "student_notebook",
+    "training_notebook",
 ]
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -53,18 +54,28 @@ def lesson_path(name: str) -> Path:
     raise InputError(f"no lesson {name!r}; there are {', '.join(known)}")
 
 
+def training_notebook() -> Path:
+    """Return ``train.ipynb``. Raises InputError where labkit is installed without it."""
+    path = NOTEBOOKS / "train.ipynb"
+    if not path.is_file():
+        raise InputError(f"there is no {path}; clone the repository, which has it, and work there")
+    return path
+
+
 def read_notebook(path: Path) -> Any:
     """Return a notebook. Raises InputError if it can't be read."""
     import nbformat
 
     try:
-        return nbformat.read(path, as_version=4)
+        notebook = nbformat.read(path, as_version=4)
+        [(cell.cell_type, cell.source) for cell in notebook.cells]
     except FileNotFoundError:
         raise InputError(f"there is no {path}") from None
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from None
-    except ValueError:
+    except Exception:  # nbformat raises whatever its readers stumble over
         raise InputError(f"{path} is not a notebook") from None
+    return notebook
 
 
 def student_code(source: str) -> str:
