@@ -15,7 +15,7 @@ RIGHT = "answer = None\n### BEGIN SOLUTION\nanswer = 4\n### END SOLUTION\n\n"
 CHECK = 'check("04.2", answer)'
 
 
-def tested(answer):
+def verify(answer):
     if a_number(answer) != 4:
         raise Wrong("count the arrays")
     return "four arrays"
@@ -37,7 +37,7 @@ def here(tmp_path, monkeypatch):
         nbformat.write(lesson(), sources / f"{number:02}_{name}.ipynb")
     nbformat.write(new_notebook(cells=[new_markdown_cell("# Train", id="title")]), sources / "train.ipynb")
     monkeypatch.setattr(source, "NOTEBOOKS", sources)
-    monkeypatch.setattr(verdict, "exercises", lambda number: (Exercise("04.2", "Count the arrays", tested),))
+    monkeypatch.setattr(verdict, "exercises", lambda number: (Exercise("04.2", "Count the arrays", verify),))
     monkeypatch.chdir(current)
     return current
 
@@ -132,7 +132,7 @@ STUB = "answer = None\n...  # your code\n\n"
         (
             'answer = 4\ncheck("04.3", answer)\n# ' + CHECK,
             1,
-            "the cell raised InputError: no exercise '04.3'",
+            "InputError: no exercise '04.3'",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_deleted_line_and_a_missing_notebook_are_named(here, capsys):
         (["04.2", "--notebook", "."], ". can't be read: Is a directory"),
         (
             ["04.2"],
-            "no 04_replicas.ipynb in ./lessons or in this folder; write it with labkit lesson start 04",
+            "no 04_replicas.ipynb in ./lessons or in this folder; write it with labkit lesson start",
         ),
         (["04.7"], "no exercise '04.7'; lesson 04 has 04.2"),
         (["44.2"], "no lesson '44'"),
