@@ -51,12 +51,15 @@ def read_notebook(path: Path) -> Any:
     import nbformat
 
     try:
-        return nbformat.read(path, as_version=4)
+        notebook = nbformat.read(path, as_version=4)
+        if not isinstance(notebook.cells, list):
+            raise ValueError
+        return notebook
     except FileNotFoundError:
         raise InputError(f"there is no {path}") from None
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from None
-    except (ValueError, AttributeError, KeyError, TypeError):  # no JSON, or no notebook's
+    except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError):  # not its JSON
         raise InputError(f"{path} is not a notebook") from None
 
 
