@@ -14,6 +14,7 @@ __all__ = ["write_page"]
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
+SUMMARY = re.compile(r"<summary>.*?</summary>", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"  # stands below a static figure, and needs a kernel
 
 
@@ -28,10 +29,15 @@ def write_page(notebook: Any, page: Path, shown_as: Mapping[str, str] | None = N
     parts = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            parts.append(cell.source)
+            parts.append(SUMMARY.sub(_code_in_summary, cell.source))
         elif cell.cell_type == "code" and cell.source.strip():
             parts += _code_cell(cell, page, shown_as or {})
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _code_in_summary(summary: re.Match[str]) -> str:
+    """Return a summary with its code as HTML: Markdown isn't read there."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", summary[0])
 
 
 def _code_cell(cell: Any, page: Path, shown_as: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.lessons.verdict import LESSONS
+from labkit.notebook.files import NOTEBOOKS, read_notebook
 
 __all__ = [
     "exercise_cells",
@@ -22,7 +23,6 @@ __all__ = [
     "training_notebook",
 ]
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 SOLUTION = re.compile(
     r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.DOTALL | re.MULTILINE
 )
@@ -60,22 +60,6 @@ def training_notebook() -> Path:
     if not path.is_file():
         raise InputError(f"there is no {path}; clone the repository, which has it, and work there")
     return path
-
-
-def read_notebook(path: Path) -> Any:
-    """Return a notebook. Raises InputError if it can't be read."""
-    import nbformat
-
-    try:
-        notebook = nbformat.read(path, as_version=4)
-        [(cell.cell_type, cell.source) for cell in notebook.cells]
-    except FileNotFoundError:
-        raise InputError(f"there is no {path}") from None
-    except OSError as error:
-        raise InputError(f"{path} can't be read: {error.strerror}") from None
-    except Exception:  # nbformat raises whatever its readers stumble over
-        raise InputError(f"{path} is not a notebook") from None
-    return notebook
 
 
 def student_code(source: str) -> str:

@@ -77,33 +77,13 @@ def test_the_site_has_the_documents_the_reference_and_the_linked_files(built):
 def test_the_table_has_a_row_for_each_lesson(built):
     overview = built.overview.read_text()
     assert (
-        "| 00 [First](../notebooks/00_first.ipynb) | 2 | 13 | 1 | 1 | 0 of 0 | 0 of 0 | 1 | 0 |" in overview
+        "| 00 [First](../notebooks/00_first.ipynb) | 2 | 17 | 1 | 1 | 0 of 0 | 0 of 0 | 1 | 0 |" in overview
     )
     assert "| 01 [Second](../notebooks/01_second.ipynb) | 2 | " in overview
     assert " | 1 | 0 | 1 of 1 | 1 of 1 | 0 | 0 |" in overview
     assert overview.startswith("# Course\n\nWords.\n")
     assert overview.endswith("\nMore words.\n")
     assert 'href="../notebooks/00_first.html"' in text(built, "docs/course.html")
-
-
-@pytest.mark.alone
-@pytest.mark.browser
-def test_the_site_works_from_a_file_without_network(built):
-    chromium = pytest.importorskip("playwright.sync_api")
-    from tests.app.browser import launch
-
-    with chromium.sync_playwright() as playwright, launch(playwright) as browser:
-        page = browser.new_page()
-        asked = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((built.site / "notebooks" / "00_first.html").as_uri())
-        frames = page.locator(".labkit-frames figure")
-        assert not any(frame.is_visible() for frame in frames.all())
-        page.locator(".labkit-frames input").fill("2")
-        assert [frame.is_visible() for frame in frames.all()] == [False, False, True]
-        page.goto((built.site / "search.html").as_uri() + "?q=whole")
-        page.get_by_text("Search Results").wait_for()
-    assert {url.partition(":")[0] for url in asked} <= {"file", "data"}
 
 
 def test_the_sources_of_this_checkout_make_a_site(tmp_path):
