@@ -1,4 +1,4 @@
-"""``make format`` removes outputs of notebooks but for those that nbval compares; ``make check`` sees them."""
+"""``make format`` removes outputs but for those that nbval compares; ``make check`` sees what is left."""
 
 import re
 import subprocess
