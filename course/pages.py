@@ -5,6 +5,7 @@ import html
 import json
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,21 @@ def write_page(notebook: Any, page: Path, shown_as: Mapping[str, str] | None = N
         page: a path that ends in ``.md``; its folder exists.
         shown_as: texts of outputs that are replaced, such as the names of folders of this machine.
     """
-    parts = []
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            parts.append(SUMMARY.sub(_code_in_summary, cell.source))
-        elif cell.cell_type == "code" and cell.source.strip():
-            parts += _code_cell(cell, page, shown_as or {})
+    parts: list[str] = []
+    for is_setup, cells in groupby(notebook.cells, _is_setup):
+        inner: list[str] = []
+        for cell in cells:
+            if cell.cell_type == "markdown":
+                inner.append(SUMMARY.sub(_code_in_summary, cell.source))
+            elif cell.cell_type == "code" and cell.source.strip():
+                inner += _code_cell(cell, page, shown_as or {})
+        parts += _folded("setup", "Parameters of this lesson", inner) if is_setup else inner
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _is_setup(cell: Any) -> bool:
+    """Return whether a cell only serves the parameters, as every lesson has them."""
+    return "parameters" in cell.metadata.get("tags", ()) or cell.id == "watch"
 
 
 def _code_in_summary(summary: re.Match[str]) -> str:
@@ -51,13 +60,11 @@ def _code_cell(cell: Any, page: Path, shown_as: Mapping[str, str]) -> list[str]:
     if "### BEGIN SOLUTION" not in cell.source:
         return [_code(cell.source), *outputs]
     solution = _code(MARKERS.sub("", cell.source))
-    return [
-        _code(student_code(cell.source)),
-        '<details class="solution"><summary>Solution</summary>',
-        solution,
-        *outputs,
-        "</details>",
-    ]
+    return [_code(student_code(cell.source)), *_folded("solution", "Solution", [solution, *outputs])]
+
+
+def _folded(kind: str, summary: str, parts: list[str]) -> list[str]:
+    return [f'<details class="{kind}"><summary>{summary}</summary>', *parts, "</details>"]
 
 
 def _code(source: str) -> str:

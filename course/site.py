@@ -5,11 +5,13 @@ import io
 import os
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
+from course.counts import count_source
 from course.pages import write_page
 from course.places import ROOT, Places
 from labkit.errors import InputError
@@ -124,7 +126,7 @@ def _write_front(places: Places) -> None:
     _follow_links(page, source, places)
     documents = [path.stem for path in sorted(places.root.glob("docs/*.md"))]
     others = [name for name in documents if name not in (*GUIDES, "course", "index")]
-    lessons = [f"notebooks/{path.stem}" for path in places.all_notebooks()]
+    lessons = [_entry(path) for path in places.all_notebooks()]
     parts = {
         "Course": ["docs/course", *lessons],
         "Guides": [f"docs/{name}" for name in GUIDES if name in documents],
@@ -137,6 +139,13 @@ def _write_front(places: Places) -> None:
         for caption, entries in parts.items()
     ]
     page.write_text("\n\n".join([page.read_text(encoding="utf-8"), *trees]) + "\n", encoding="utf-8")
+
+
+def _entry(source: Path) -> str:
+    """Return the line of a lesson in the navigation, which begins with its number."""
+    title = count_source(nbformat.read(source, as_version=4)).title
+    number = source.stem[:2]
+    return f"{f'{number} ' if number.isdigit() else ''}{title} <notebooks/{source.stem}>"
 
 
 def _readmes(places: Places) -> list[Path]:
@@ -152,7 +161,8 @@ def _run_sphinx(places: Places) -> None:
     words = ["-q", "-E", "-W", "--keep-going", "-b", "html", "-c", str(ROOT / "course")]
     words += ["-d", str(places.build / "doctrees"), str(places.pages), str(staged)]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its extensions, about versions to come
         code = build_main(words)
     if code:
         raise InputError(f"Sphinx found something to mend:\n{said.getvalue()}")

@@ -36,6 +36,8 @@ def first(draw: str = DRAW) -> nbformat.NotebookNode:
     return new_notebook(
         cells=[
             title("First"),
+            new_code_cell("x = 1", id="watch"),
+            new_code_cell("# Parameters: none\ny = 2", id="parameters", metadata={"tags": ["parameters"]}),
             new_code_cell(draw, id="draw"),
             new_code_cell("print('<b>\\x1b[31mred\\x1b[0m')\nprint('half\\rwhole')", id="printed"),
             new_markdown_cell(QUESTION, id="question"),

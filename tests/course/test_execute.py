@@ -40,7 +40,7 @@ def test_a_failing_cell_is_named_in_the_result_and_in_a_banner(run, tmp_path):
     assert str(failure) == "00_first, cell draw: AssertionError: one is not two"
     assert "**This lesson failed in the cell `draw`.** AssertionError: one is not two" in banner(notebook)
     # Its home is its own, nothing is downloaded, and it runs where it stands.
-    assert notebook.cells[2].outputs[0].text.split() == [
+    assert notebook.cells[4].outputs[0].text.split() == [
         str(tmp_path / "home"),
         "http://127.0.0.1:9",
         str(tmp_path),

@@ -21,7 +21,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr("IPython.display.display", shown.append)
     slider(lambda value: plots.message(f"step {value}"), [1, 2, 3], "step")
     notebook = first()
-    notebook.cells[1].outputs = [new_output("display_data", data={"text/html": shown[1].data})]
+    notebook.cells[3].outputs = [new_output("display_data", data={"text/html": shown[1].data})]
     nbformat.write(notebook, places.executed / "00_first.ipynb")
     build_site(places)
     return places.site

@@ -46,6 +46,8 @@ def test_a_page_shows_figures_with_their_texts_and_what_was_printed(built):
     assert '<pre class="output">&lt;b&gt;red\nwhole</pre>' in shown
     assert 'class="labkit-frames"' in shown
     assert 'href="01_second.html"' in shown
+    assert page.summaries == ["Parameters of this lesson", "What is lost?"]
+    assert 'href="notebooks/01_second.html">01 Second</a>' in text(built, "index.html")
 
 
 def test_a_solution_and_its_outputs_are_folded_and_the_stub_is_not(built):
