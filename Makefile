@@ -14,10 +14,8 @@ LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | 
 INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
 OURS := $(VENV)/.made-by-make
 
-# The notebooks of the repository: a notebook that isn't in git keeps its outputs.
+# The notebooks of the repository. A notebook that isn't in git keeps its outputs.
 NOTEBOOKS = $(shell git ls-files 'notebooks/*.ipynb' 2>/dev/null || ls notebooks/*.ipynb 2>/dev/null)
-# Outputs go, but for cells with the tag keep_output, which nbval compares. Cell ids stay.
-STRIP = $(BIN)/nbstripout --keep-id
 
 .PHONY: help env demo test test-faults check format lab course app bench peers lock clean
 
@@ -48,17 +46,17 @@ test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to py
 test-faults: env ## run all fault-injection tests and the longest other tests; LABKIT_FAULTS_TABLE=FILE writes a table
 	@$(BIN)/python -m pytest -m "faults or thorough" $(ARGS)
 
-check: env ## check lint, formatting, types and the import contracts
+check: env ## check lint, formatting, types, the import contracts, and that notebooks have no outputs
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(STRIP) --verify $(NOTEBOOKS) || { echo "notebooks/ has outputs: make format removes them" >&2; exit 1; }
+	@$(BIN)/python -m course strip --check $(NOTEBOOKS)
 
 format: env ## sort imports, format the code, and remove the outputs of notebooks/
 	@$(BIN)/ruff check --select I --fix .
 	@$(BIN)/ruff format .
-	@$(STRIP) $(NOTEBOOKS)
+	@$(BIN)/python -m course strip $(NOTEBOOKS)
 
 lab: env ## open your copies of the lessons, in lessons/, in JupyterLab
 	@$(BIN)/labkit lesson start

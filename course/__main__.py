@@ -1,15 +1,17 @@
-"""``python -m course build [LESSON…]``, ``check`` and ``table``."""
+"""``python -m course build [LESSON…]``, ``check``, ``table`` and ``strip NOTEBOOK…``."""
 
 import argparse
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from course.check import problems
 from course.execute import SECONDS, execute
 from course.places import Places
 from course.site import build_site
+from course.strip import strip
 from course.table import write_table
 from labkit.errors import InputError
 
@@ -30,13 +32,21 @@ def main(arguments: Sequence[str] | None = None, places: Places | None = None) -
     builder.add_argument("--no-execute", action="store_true", help="take all lessons as they are")
     commands.add_parser("check", help="check the site that was built")
     commands.add_parser("table", help="write the table of lessons in docs/course.md")
+    stripper = commands.add_parser("strip", help="remove outputs from notebooks")
+    stripper.add_argument("notebook", nargs="*", type=Path)
+    stripper.add_argument("--check", action="store_true", help="only name those that have outputs")
     options = parser.parse_args(arguments)
     places = places or Places()
     try:
         if options.command == "check":
             return _check(places)
         if options.command == "table":
-            return _say_all(write_table(places), 0)
+            _say_all(write_table(places))
+            return 0
+        if options.command == "strip":
+            found = strip(options.notebook, check=options.check)
+            _say_all(found)
+            return 1 if found and options.check else 0
         names = None if options.no_execute else options.lesson
         return build(places, names, options.seconds)
     except InputError as error:
@@ -64,8 +74,8 @@ def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS)
             failure = execute(source, places.executed / source.name, places.home, seconds=seconds)
             print(f"  {'failed' if failure else 'done'} after {time.monotonic() - started:.0f} s", flush=True)
             failures += [failure] if failure else []
-    _say_all(write_table(places), 0)
-    _say_all(build_site(places), 0)
+    _say_all(write_table(places))
+    _say_all(build_site(places))
     code = _check(places)
     for failure in failures:
         print(f"FAILED {failure}")
@@ -75,16 +85,15 @@ def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS)
 
 def _check(places: Places) -> int:
     found = problems(places.site)
-    _say_all(found, 0)
+    _say_all(found)
     if not found:
         print(f"{places.site}: links, headings, alternative texts and folded answers are as they should be")
     return 1 if found else 0
 
 
-def _say_all(lines: Sequence[str], code: int) -> int:
+def _say_all(lines: Sequence[str]) -> None:
     for line in lines:
         print(line)
-    return code
 
 
 if __name__ == "__main__":

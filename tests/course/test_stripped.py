@@ -1,43 +1,59 @@
 """``make format`` removes outputs but for those that nbval compares; ``make check`` sees what is left."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course.places import ROOT, Places
-
-# The words after nbstripout in the Makefile.
-FLAGS = re.search(r"(?m)^STRIP = \S+/nbstripout (.*)$", (ROOT / "Makefile").read_text())[1].split()
-
-
-def strip(path: Path, *more: str) -> int:
-    words = [sys.executable, "-m", "nbstripout", *FLAGS, *more, str(path)]
-    return subprocess.run(words, capture_output=True, timeout=60, check=False).returncode
+from course.__main__ import main
+from course.places import Places
 
 
 def code_cell(name: str, *tags: str) -> nbformat.NotebookNode:
     cell = new_code_cell("6 * 7", id=name, execution_count=3)
-    cell.metadata["tags"] = list(tags)
+    cell.metadata.update(tags=list(tags), scrolled=True)
     cell.outputs = [new_output("execute_result", data={"text/plain": "42"}, execution_count=3)]
     return cell
 
 
-def test_only_tagged_outputs_stay_and_so_do_ids(tmp_path):
-    path = tmp_path / "lesson.ipynb"
+@pytest.fixture
+def path(tmp_path):
     cells = [code_cell("compared", "nbval-check-output", "keep_output"), code_cell("plain")]
-    nbformat.write(new_notebook(cells=cells), path)
-    assert strip(path, "--verify") == 1
-    assert strip(path) == 0
+    metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=metadata), tmp_path / "lesson.ipynb")
+    return tmp_path / "lesson.ipynb"
+
+
+def test_only_tagged_outputs_stay_and_so_do_ids(path, capsys):
+    written = path.read_bytes()
+    assert main(["strip", "--check", str(path)]) == 1
+    assert f"{path} has outputs: make format removes them" in capsys.readouterr().out
+    assert path.read_bytes() == written
+    assert main(["strip", str(path)]) == 0
     compared, plain = nbformat.read(path, as_version=4).cells
     assert compared.outputs[0].data["text/plain"] == "42"
-    assert (plain.outputs, plain.execution_count, compared.execution_count) == ([], None, None)
+    assert (plain.outputs, plain.execution_count) == ([], None)
     assert (compared.id, plain.id) == ("compared", "plain")
-    assert strip(path, "--verify") == 0
+    assert (compared.execution_count, compared.outputs[0].execution_count) == (1, 1)
+    assert (compared.metadata, plain.metadata) == ({"tags": compared.metadata.tags}, {"tags": []})
+    written = path.read_bytes()
+    assert main(["strip", "--check", str(path)]) == 0
+    assert main(["strip", str(path)]) == 0
+    assert path.read_bytes() == written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shown", "passed"), [("42", True), pytest.param("43", False, marks=pytest.mark.thorough)]
+)
+def test_nbval_compares_what_is_kept(shown, passed, path):
+    main(["strip", str(path)])
+    path.write_text(path.read_text().replace('"42"', f'"{shown}"'))
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nbval-lax", path.name]
+    ended = subprocess.run(words, cwd=path.parent, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode == 0) is passed, ended.stdout
 
 
 @pytest.mark.parametrize("path", Places().all_notebooks(), ids=lambda path: path.stem)
