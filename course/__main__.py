@@ -1,6 +1,7 @@
 """``python -m course build [LESSON…]``, ``check``, ``table`` and ``strip NOTEBOOK…``."""
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None, places: Places | None = None) -
     stripper.add_argument("--check", action="store_true", help="only name those that have outputs")
     options = parser.parse_args(arguments)
     places = places or Places()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # stubs and the reference import TensorFlow
     try:
         if options.command == "check":
             return _check(places)

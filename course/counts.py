@@ -1,6 +1,8 @@
 """What there is in a lesson: counted in its source, in its executed notebook, and by running its stubs."""
 
 import ast
+import contextlib
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +13,6 @@ from labkit.lessons.source import exercise_cells, student_code
 __all__ = ["FromOutputs", "FromSource", "count_outputs", "count_source", "failed_stubs"]
 
 MINUTES = re.compile(r"[Aa]bout (\d+) minutes? on two CPU cores")
-LIVE = {
-    "browse_predictions",
-    "explore_curves",
-    "explore_workers",
-    "show",
-}  # each a static figure and a widget
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ def count_source(notebook: Any) -> FromSource:
         minutes=int(minutes[1]) if minutes else 0,
         words=sum(_words(cell.source) for cell in notebook.cells if cell.cell_type == "markdown"),
         exercises=len(exercise_cells(notebook)),
-        live=sum(map(_live_widgets, code)),
+        live=_live_widgets(code),
     )
 
 
@@ -60,12 +56,21 @@ def _words(text: str) -> int:
     return len(re.findall(r"\w[\w'’.-]*", text))
 
 
-def _live_widgets(code: str) -> int:
-    try:
-        calls = [node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    except SyntaxError:  # a command of IPython
-        return 0
-    return sum(getattr(call, "id", getattr(call, "attr", "")) in LIVE for call in calls)
+def _live_widgets(code: list[str]) -> int:
+    """Count the calls of what is imported from labkit.widgets: each shows a static figure, and then a widget."""
+    names: set[str] = set()
+    calls = []
+    for source in code:
+        try:
+            nodes = [*ast.walk(ast.parse(source))]
+        except SyntaxError:  # a command of IPython
+            continue
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labkit.widgets"):
+                names |= {alias.asname or alias.name for alias in node.names} - {"slider"}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                calls.append(node.func.id)
+    return sum(call in names for call in calls)
 
 
 def count_outputs(notebook: Any) -> FromOutputs:
@@ -91,6 +96,7 @@ def failed_stubs(notebook: Any) -> Mapping[str, bool]:
     found = {}
     for number, source in exercise_cells(notebook).items():
         verdicts: list[Any] = []
-        error = run_exercise_cell(student_code(source), verdicts)
+        with contextlib.redirect_stdout(io.StringIO()):
+            error = run_exercise_cell(student_code(source), verdicts)
         found[number] = error is None and [bool(verdict) for verdict in verdicts] == [False]
     return found

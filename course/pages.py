@@ -15,6 +15,7 @@ __all__ = ["write_page"]
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
+LOCAL_SERVER = re.compile(r"<iframe\b[^>]*\bsrc=[\"']https?://(127\.0\.0\.1|localhost)\b")
 SUMMARY = re.compile(r"<summary>.*?</summary>", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"  # stands below a static figure, and needs a kernel
 
@@ -98,6 +99,8 @@ def _output(output: Mapping[str, Any], number: int, cell: Any, page: Path) -> li
     data = output["data"]
     if WIDGET in data:
         return []
+    if LOCAL_SERVER.search(data.get("text/html", "")):
+        return ["*A page of a server that runs with the notebook: run the lesson to see it here.*"]
     if "text/html" in data:
         # In one paragraph of HTML, an empty line would end it.
         return [_fenced("{raw} html", f'<div class="output">{data["text/html"]}</div>')]

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 import shutil
 import warnings
@@ -77,7 +76,8 @@ def _write_lessons(places: Places) -> list[str]:
 
 def _sources(notebook: Any) -> list[str]:
     """Return the code of a notebook, without what papermill added."""
-    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [cell.source for cell in code if "injected-parameters" not in cell.metadata.get("tags", ())]
 
 
 def _write_documents(places: Places) -> None:
@@ -160,7 +160,6 @@ def _run_sphinx(places: Places) -> None:
     said = io.StringIO()
     words = ["-q", "-E", "-W", "--keep-going", "-b", "html", "-c", str(ROOT / "course")]
     words += ["-d", str(places.build / "doctrees"), str(places.pages), str(staged)]
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its extensions, about versions to come
         code = build_main(words)

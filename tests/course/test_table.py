@@ -28,9 +28,9 @@ def test_the_source_is_counted():
     assert (counted.title, counted.minutes, counted.exercises) == ("Second", 2, 1)
     texts = [cell.source for cell in second(executed=False).cells if cell.cell_type == "markdown"]
     assert counted.words == sum(map(words, texts))  # as the test of the lessons' length counts them
-    code = "from labkit.widgets import explore_curves\nexplore_curves(curves)\nwidgets.browse_predictions(p)"
-    cells = [new_markdown_cell("# T"), new_code_cell(code), new_code_cell("%cd ..")]
-    assert count_source(new_notebook(cells=cells)).live == 2
+    code = "from labkit.widgets import explore_curves, slider\nexplore_curves(curves)\nslider(draw)"
+    cells = [new_markdown_cell("# T"), new_code_cell(code), new_code_cell("%cd .."), new_code_cell("f(x)")]
+    assert count_source(new_notebook(cells=[*cells, new_code_cell("explore_curves(2)")])).live == 2
 
 
 def test_outputs_are_counted():
