@@ -57,7 +57,7 @@ def _words(text: str) -> int:
 
 
 def _live_widgets(code: list[str]) -> int:
-    """Count the calls of what is imported from labkit.widgets: each shows a static figure, and then a widget."""
+    """Count the calls of what comes from labkit.widgets: each shows a static figure, and then a widget."""
     names: set[str] = set()
     calls = []
     for source in code:
