@@ -21,7 +21,7 @@ from labkit.analysis.show_table import html_table, text_table
 from labkit.cluster import subreaper
 from labkit.errors import InputError
 from labkit.notebook.files import conclusion_of, read_notebook
-from labkit.notebook.given import check_given
+from labkit.notebook.given import check_given, takes_flags
 from labkit.plurals import counted
 
 __all__ = ["Sweep", "SweepPoint", "gather", "grid_points", "run_sweep"]
@@ -151,7 +151,9 @@ def run_sweep(
     commands, targets = [], []
     for number, values in enumerate(points, 1):
         target = folder / f"{_file_name(number, values)}.ipynb"
-        given = {**(parameters or {}), **values, "job_dir": str(target.with_suffix("")), "overwrite": True}
+        given = {**(parameters or {}), **values}
+        if takes_flags(source):
+            given |= {"job_dir": str(folder / target.stem), "overwrite": True}
         check_given(source, given)
         words = [word for name, value in given.items() for word in ("-p", name, str(value))]
         command = [sys.executable, "-m", "labkit", "notebook", "run", str(notebook), *words]
@@ -162,7 +164,7 @@ def run_sweep(
     for target in targets:  # of an earlier sweep
         target.unlink(missing_ok=True)
         _kept(target).unlink(missing_ok=True)
-    logs = [target.with_suffix(".log") for target in targets]
+    logs = [target.with_name(f"{target.stem}.log") for target in targets]
     reasons = _run_all(commands, names, logs, at_a_time, announce)
     for number, target in enumerate(targets):
         if not target.exists():
