@@ -47,7 +47,7 @@ class SweepPoint:
     @property
     def name(self) -> str:
         """The values in words."""
-        return ", ".join(f"{name} {value}" for name, value in self.values.items())
+        return _in_words(self.values)
 
     @property
     def accuracy(self) -> float:
@@ -79,6 +79,14 @@ class Sweep:
         if not self.ranked:
             raise InputError("no notebook of the sweep finished; read their -failed.ipynb")
         return self.ranked[0]
+
+    def grouped(self, without: str) -> dict[str, list[SweepPoint]]:
+        """Return the points that differ in the parameter ``without`` alone, by the other values in words."""
+        groups: dict[str, list[SweepPoint]] = {}
+        for point in self.points:
+            others = {name: value for name, value in point.values.items() if name != without}
+            groups.setdefault(_in_words(others), []).append(point)
+        return groups
 
     def _rows(self) -> list[tuple[str, ...]]:
         names = list(self.points[0].values) if self.points else []
@@ -159,7 +167,7 @@ def run_sweep(
         command = [sys.executable, "-m", "labkit", "notebook", "run", str(notebook), *words]
         commands.append([*command, "--output", str(target)])
         targets.append(target)
-    names = [", ".join(f"{name} {value}" for name, value in values.items()) for values in points]
+    names = [_in_words(values) for values in points]
     folder.mkdir(parents=True, exist_ok=True)
     for target in targets:  # of an earlier sweep
         target.unlink(missing_ok=True)
@@ -172,6 +180,10 @@ def run_sweep(
             if not targets[number].exists():
                 raise InputError(f"{names[number]}: {reasons[number]}")
     return targets
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _file_name(number: int, values: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from labkit.notebook.sweep import Sweep
 from labkit.plots.style import MARK, OKABE_ITO, new_figure, styled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["accuracy_table", "heat_map", "loss_curves"]
@@ -17,53 +18,63 @@ __all__ = ["accuracy_table", "heat_map", "loss_curves"]
 def accuracy_table(sweep: Sweep, rows: str, columns: str) -> tuple[list[object], list[object], np.ndarray]:
     """Return the values of two parameters and the accuracies, float64 [row, column], NaN without a result.
 
-    Raises InputError for a parameter that the sweep doesn't vary, and where it varies others too.
+    Where the sweep varies other parameters too, such as the seed, each accuracy is the mean over them.
+
+    Raises InputError for a parameter that the sweep doesn't vary.
     """
     names = list(sweep.points[0].values)
-    if sorted((rows, columns)) != sorted(names):
-        raise InputError(f"the sweep varies {', '.join(names)}; a heat map shows two parameters: name them")
+    for name in (rows, columns):
+        if name not in names:
+            raise InputError(f"the sweep doesn't vary {name}; it varies {', '.join(names)}")
     of_rows = list(dict.fromkeys(point.values[rows] for point in sweep.points))
     of_columns = list(dict.fromkeys(point.values[columns] for point in sweep.points))
-    found = np.full((len(of_rows), len(of_columns)), np.nan)
-    for point in sweep.points:
-        found[of_rows.index(point.values[rows]), of_columns.index(point.values[columns])] = point.accuracy
-    return of_rows, of_columns, found
+    sums, runs = np.zeros((2, len(of_rows), len(of_columns)))
+    for point in sweep.ranked:
+        place = of_rows.index(point.values[rows]), of_columns.index(point.values[columns])
+        sums[place] += point.accuracy
+        runs[place] += 1
+    return of_rows, of_columns, np.where(runs, sums / np.maximum(runs, 1), np.nan)
 
 
 def heat_map(sweep: Sweep, rows: str, columns: str) -> "Figure":
-    """Draw the accuracy for each combination of two parameters; the best one has a frame.
+    """Draw the accuracy for each combination of two parameters; the highest one has a frame.
 
     Raises InputError for what ``accuracy_table`` refuses, and where no notebook finished.
     """
     from matplotlib.patches import Rectangle
 
     of_rows, of_columns, found = accuracy_table(sweep, rows, columns)
-    best = sweep.best
-    assert best.result is not None
-    split = best.result["split"]
+    assert sweep.best.result is not None
+    split = sweep.best.result["split"]
+    row, column = np.unravel_index(np.nanargmax(found), found.shape)
     alt = (
-        f"Heat map of the {split} accuracy over {rows} and {columns}; the highest, {best.accuracy:.1%}, is "
-        f"at {best.name}"
+        f"Heat map of the {split} accuracy over {rows} and {columns}; the highest, {found[row, column]:.1%}, "
+        f"is at {rows} {of_rows[row]}, {columns} {of_columns[column]}"
     )
+    each = len(sweep.points) // found.size
     with styled():
         figure = new_figure(2.6 + 1.3 * len(of_columns), 1.4 + 0.75 * len(of_rows), alt)
         axis = figure.subplots()
-        low, high = np.nanmin(found), np.nanmax(found)
         image = axis.imshow(found * 100, cmap="cividis", aspect="auto")
         axis.set_xticks(range(len(of_columns)), [f"{value}" for value in of_columns])
         axis.set_yticks(range(len(of_rows)), [f"{value}" for value in of_rows])
         axis.set(xlabel=columns.replace("_", " "), ylabel=rows.replace("_", " "))
-        axis.set_title(f"{split} accuracy (%)".capitalize())
+        axis.set_title(f"{split} accuracy (%)".capitalize() + (f", mean of {each} runs" if each > 1 else ""))
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)
-        for (row, column), value in np.ndenumerate(found):
-            text = "failed" if np.isnan(value) else f"{value:.1%}"
-            dark = not np.isnan(value) and value - low < 0.5 * (high - low)
-            axis.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
-        place = (of_columns.index(best.values[columns]) - 0.47, of_rows.index(best.values[rows]) - 0.47)
-        axis.add_patch(Rectangle(place, 0.94, 0.94, fill=False, edgecolor=MARK, linewidth=2.5))
+        _write_values(axis, found)
+        frame = (column - 0.47, row - 0.47)
+        axis.add_patch(Rectangle(frame, 0.94, 0.94, fill=False, edgecolor=MARK, linewidth=2.5))
         figure.colorbar(image, ax=axis, label="%")
     return figure
+
+
+def _write_values(axis: "Axes", found: np.ndarray) -> None:
+    middle = (np.nanmin(found) + np.nanmax(found)) / 2
+    for (row, column), value in np.ndenumerate(found):
+        text = "failed" if np.isnan(value) else f"{value:.1%}"
+        color = "white" if value < middle else "black"  # black on the white of a NaN
+        axis.text(column, row, text, ha="center", va="center", color=color)
 
 
 def loss_curves(losses: dict[str, np.ndarray], *, smoothing: int = 5) -> "Figure":
@@ -90,6 +101,6 @@ def loss_curves(losses: dict[str, np.ndarray], *, smoothing: int = 5) -> "Figure
                 label=name,
             )
         axis.grid(axis="y")
-        axis.set(xlabel="step", ylabel=f"training loss (nats), mean of {smoothing} steps")
+        axis.set(xlabel="step", ylabel=f"training loss (nats), mean of the last {smoothing} steps")
         figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -137,8 +137,23 @@ def test_the_heat_map_shows_each_accuracy_at_its_place(sweep):
     assert texts == ["50.0%", "25.0%", "75.0%", "failed"]
     assert "75.0%, is at rate 0.2, size 8" in repr(figure)
     figure.draw_without_rendering()
-    with pytest.raises(InputError, match="varies rate, size"):
+    with pytest.raises(InputError, match="doesn't vary seed; it varies rate, size"):
         heat_map(sweep, "rate", "seed")
+
+
+def test_other_parameters_are_averaged_and_grouped(tmp_path):
+    scores = {(8, 0): 0.5, (8, 1): 0.7, (16, 0): 0.65, (16, 1): None}
+    found = gather(
+        [executed(tmp_path / f"{a}_{b}.ipynb", score, size=a, seed=b) for (a, b), score in scores.items()],
+        ["size", "seed"],
+    )
+    _, _, means = accuracy_table(found, "size", "size")
+    np.testing.assert_allclose(np.diag(means), [0.6, 0.65])
+    assert {name: len(points) for name, points in found.grouped("seed").items()} == {
+        "size 8": 2,
+        "size 16": 2,
+    }
+    assert list(found.grouped("size")) == ["seed 0", "seed 1"]
 
 
 def test_loss_curves_are_running_means():
