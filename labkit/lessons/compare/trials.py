@@ -49,7 +49,8 @@ class Trial:
         return float(self.test_right.mean())
 
     def __repr__(self) -> str:
-        return f"<{self.recipe}, rate {self.learning_rate:g}, seed {self.seed}: validation {self.validation:.3f}>"
+        accuracy = f"validation {self.validation:.3f}, test {self.test:.3f}"
+        return f"<{self.recipe}, rate {self.learning_rate:g}, seed {self.seed}: {accuracy}>"
 
 
 def halved(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -63,8 +64,8 @@ class Bench:
     """Trains the network of ``config`` with several recipes and seeds.
 
     Args:
-        config: network, optimizer, steps and batch size. Each recipe changes the learning-rate schedule and the
-            learning rate alone.
+        config: network, optimizer, steps and batch size. A recipe changes the schedule and the height of
+            the learning rate alone.
         manifest: the data set; ``labkit.notebook.prepared.prepare`` returns it.
         train_images: how many training images are used.
     """
@@ -108,7 +109,7 @@ class Bench:
         )
 
     def train(self, recipe: str, learning_rate: float, seed: int) -> Trial:
-        """Train once. The seed decides the initial weights and the order of the images, and nothing else does.
+        """Train once. The seed decides the initial weights and the order of the images.
 
         Args:
             recipe: a learning-rate schedule: ``one_cycle``, ``cosine``, ``constant``.
@@ -125,9 +126,7 @@ class Bench:
             velocity.assign(tf.zeros_like(velocity))
         images, labels = self._data["train"]
         steps, batch = self.config.run.train_steps, self.config.data.train_batch_size
-        schedule = replace(
-            self.config.optimizer, learning_rate_schedule=recipe, learning_rate=learning_rate
-        )
+        schedule = replace(self.config.optimizer, learning_rate_schedule=recipe, learning_rate=learning_rate)
         random = np.random.default_rng(seed)
         order = np.concatenate(
             [random.permutation(len(images)) for _ in range(-(-steps * batch // len(images)))]
@@ -152,6 +151,7 @@ class Bench:
     def _right(self, split: str) -> NDArray[np.bool_]:
         images, labels = self._data[split]
         predicted = [
-            self._predict(images[start : start + 500]).numpy().argmax(1) for start in range(0, len(images), 500)
+            self._predict(images[start : start + 500]).numpy().argmax(1)
+            for start in range(0, len(images), 500)
         ]
         return np.concatenate(predicted) == labels

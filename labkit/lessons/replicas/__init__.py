@@ -1,7 +1,9 @@
 """What lesson 04 computes and draws: all-reduce, batch statistics, loss scaling, the gradient noise scale."""
 
 from labkit.lessons.replicas.moments import (
+    comparison_flags,
     gradient_bytes,
+    layout_name,
     noise_scale,
     place_variable,
     slice_statistics,
@@ -9,13 +11,15 @@ from labkit.lessons.replicas.moments import (
     stem_outputs,
     step_seconds,
 )
-from labkit.lessons.replicas.ring import EXCHANGES, ring, ring_moments
-from labkit.lessons.replicas.sweep import Sweep, small_images
+from labkit.lessons.replicas.ring import count_exchanges, ring, ring_moments
+from labkit.lessons.replicas.sweep import Sweep, small_images, sweep_rates
 
 __all__ = [
-    "EXCHANGES",
     "Sweep",
+    "comparison_flags",
+    "count_exchanges",
     "gradient_bytes",
+    "layout_name",
     "noise_scale",
     "place_variable",
     "ring",
@@ -25,4 +29,5 @@ __all__ = [
     "squared_norms",
     "stem_outputs",
     "step_seconds",
+    "sweep_rates",
 ]

@@ -26,8 +26,8 @@ __all__ = [
     "two_curves",
 ]
 
-# From one contribution to all of them: light to dark.
-SHADES = ("#eaf2f8", "#bcd9ec", "#7db5da", "#56b4e9", "#2e8bc0", "#1f78ad", "#10659b", "#0072b2")
+# From one contribution to the last but one: light to dark. A complete sum is green.
+SHADES, COMPLETE = ("#eaf2f8", "#bcd9ec", "#7db5da", "#56b4e9", "#2e8bc0"), "#00755a"
 
 
 def ring_state(moment: "Moment") -> "Figure":
@@ -45,8 +45,8 @@ def ring_state(moment: "Moment") -> "Figure":
             for chunk, contributions in enumerate(chunks):
                 _draw_chunk(axis, worker, chunk, contributions, count, (worker, chunk) in arrived)
         for message in moment.messages:
-            _draw_message(axis, message.sender, message.receiver, message.chunk or 0, count)
-        axis.set(xlim=(-0.1, count * 1.5 - 0.3), ylim=(count - 0.45, -0.75))
+            _draw_message(axis, message.sender, message.receiver, message.chunk or 0)
+        axis.set(xlim=(-0.3, count * 1.5 - 0.3), ylim=(count - 0.45, -0.75))
         axis.set_xticks(
             [1.5 * worker + 0.5 for worker in range(count)],
             [f"worker {worker}" for worker in range(count)],
@@ -67,12 +67,13 @@ def _draw_chunk(
     from matplotlib.patches import Rectangle
 
     have = len(contributions)
+    shade = SHADES[min(have - 1, len(SHADES) - 1)] if have < count else COMPLETE
     axis.add_patch(
         Rectangle(
             (1.5 * worker, chunk - 0.4),
             1.0,
             0.8,
-            facecolor=SHADES[round((have - 1) / (count - 1) * (len(SHADES) - 1))],
+            facecolor=shade,
             edgecolor=MARK if arrived else "#9ca3af",
             linewidth=2.2 if arrived else 0.8,
         )
@@ -84,28 +85,20 @@ def _draw_chunk(
         ha="center",
         va="center",
         fontsize=7.5 if have > 2 else 9,
-        color="white" if have > count / 2 else "#1f2328",
+        color="white" if have == count else "#1f2328",
     )
 
 
-def _draw_message(axis: "Axes", sender: int, receiver: int, chunk: int, count: int) -> None:
+def _draw_message(axis: "Axes", sender: int, receiver: int, chunk: int) -> None:
+    arrow = {"arrowstyle": "-|>", "color": MARK, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
     if receiver > sender:
-        start, end, bend = (1.5 * sender + 1.0, chunk), (1.5 * receiver, chunk), 0.0
-    else:  # from the last worker around to the first
-        start, end, bend = (1.5 * sender + 0.5, chunk - 0.4), (1.5 * receiver + 0.5, chunk - 0.4), 0.08
-    axis.annotate(
-        "",
-        xy=end,
-        xytext=start,
-        arrowprops={
-            "arrowstyle": "-|>",
-            "color": MARK,
-            "linewidth": 1.4,
-            "shrinkA": 1,
-            "shrinkB": 1,
-            "connectionstyle": f"arc3,rad={bend}",
-        },
-    )
+        start, end = (1.5 * sender + 1.0, chunk), (1.5 * receiver, chunk)
+    else:  # from the last worker around to the first, between two rows
+        x, y = 1.5 * sender + 0.5, chunk - 0.5
+        axis.plot([x, x, 1.5 * receiver - 0.2], [y + 0.1, y, y], color=MARK, linewidth=1.4)
+        axis.plot([1.5 * receiver - 0.2] * 2, [y, chunk], color=MARK, linewidth=1.4)
+        start, end = (1.5 * receiver - 0.2, chunk), (1.5 * receiver, chunk)
+    axis.annotate("", xy=end, xytext=start, arrowprops=arrow)
 
 
 def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
@@ -116,8 +109,8 @@ def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
     """
     with styled():
         alt = (
-            "Bytes sent by the busiest worker over the number of workers: all to all and one worker rise in a "
-            "line, the ring stays below two array sizes; its steps rise"
+            "Bytes sent by the busiest worker over the number of workers: all to all and one worker rise in "
+            "a line, the ring stays below two array sizes; its steps rise"
         )
         figure = new_figure(9.0, 3.4, alt)
         left, right = figure.subplots(1, 2)
@@ -126,7 +119,7 @@ def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
         for number, (name, found) in enumerate(exchanges.items()):
             workers = [len(exchange.results) for exchange in found]
             style = {"color": OKABE_ITO[number], "marker": "osD"[number], "markersize": 7 - 2 * number}
-            sizes = [exchange.busiest() / exchange.results[0].nbytes for exchange in found]
+            sizes = [exchange.busiest_share for exchange in found]
             left.plot(workers, sizes, label=name, linewidth=3 - number, **style)
             right.plot(workers, [exchange.steps for exchange in found], label=name, **style)
         grid = np.arange(2, workers[-1] + 1)
@@ -144,7 +137,9 @@ def placements(found: Sequence["Placement"]) -> "Figure":
     """Draw which devices hold a copy of a variable, for each strategy; a reader sees which one updates it."""
     from matplotlib.patches import FancyBboxPatch
 
-    replicas = max(len(placement.replicas) for placement in found)
+    # With GPUs, central storage is on the CPU, which computes no gradients.
+    devices = [list(dict.fromkeys((*placement.replicas, *placement.copies))) for placement in found]
+    most = max(map(len, devices))
     with styled():
         alt = "; ".join(
             f"{placement.strategy}: variable on {', '.join(map(_short, placement.copies))}"
@@ -152,16 +147,18 @@ def placements(found: Sequence["Placement"]) -> "Figure":
         )
         figure = new_figure(9.0, 2.7, alt)
         axes = figure.subplots(1, len(found), squeeze=False)[0]
-        for axis, placement in zip(axes, found, strict=True):
+        for axis, placement, names in zip(axes, found, devices, strict=True):
             axis.set_title(f"{placement.strategy}\nvariable_strategy = {placement.variable_strategy}")
-            for number, device in enumerate(placement.replicas):
+            for number, device in enumerate(names):
+                computes = device in placement.replicas
                 axis.add_patch(
                     FancyBboxPatch(
                         (number, 0), 0.8, 1, boxstyle="round,pad=0.05", facecolor="white", edgecolor=GREY
                     )
                 )
                 axis.text(number + 0.4, 0.88, _short(device), ha="center", va="center", fontweight="bold")
-                axis.text(number + 0.4, 0.62, f"replica {number}: gradients", ha="center", va="center")
+                role = f"replica {number}: gradients" if computes else "no replica"
+                axis.text(number + 0.4, 0.62, role, ha="center", va="center")
                 holds = device in placement.copies
                 axis.text(
                     number + 0.4,
@@ -172,7 +169,7 @@ def placements(found: Sequence["Placement"]) -> "Figure":
                     color="white" if holds else GREY,
                     bbox={"facecolor": OKABE_ITO[0], "edgecolor": "none", "pad": 5} if holds else None,
                 )
-            axis.set(xlim=(-0.15, replicas - 0.05), ylim=(-0.15, 1.15))
+            axis.set(xlim=(-0.15, most - 0.05), ylim=(-0.15, 1.15))
             axis.axis("off")
     return figure
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Placement",
+    "comparison_flags",
     "gradient_bytes",
+    "layout_name",
     "noise_scale",
     "place_variable",
     "slice_statistics",
@@ -103,6 +105,26 @@ def place_variable(devices: "Devices", variable_strategy: str) -> Placement:
         tuple(_canonical(name) for name in strategy.extended.worker_devices),
         tuple(_canonical(copy.device) for copy in copies),
     )
+
+
+def comparison_flags(config: "Config") -> dict[str, Any]:
+    """Return the flags of ``labkit.compare_replicas`` that train ``config``: its network, data and rate."""
+    names = (
+        "dataset",
+        "data_dir",
+        "num_layers",
+        "train_batch_size",
+        "learning_rate",
+        "batch_norm_decay",
+        "seed",
+    )
+    return {name: value for name, value in config.flat().items() if name in names}
+
+
+def layout_name(devices: "Devices") -> str:
+    """Return what ``labkit.compare_replicas`` calls these devices; two replicas at least."""
+    kind = "GPUs" if devices.kind == "GPU" and devices.num_local_replicas > 1 else "logical devices"
+    return f"{max(2, devices.num_local_replicas)} {kind}"
 
 
 def _canonical(device: str) -> str:

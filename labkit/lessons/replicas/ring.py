@@ -3,13 +3,23 @@
 Nothing is assumed about the bytes: each simulation moves real NumPy arrays and counts what it moves.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EXCHANGES", "Exchange", "Message", "Moment", "all_to_all", "central", "ring", "ring_moments"]
+__all__ = [
+    "EXCHANGES",
+    "Exchange",
+    "Message",
+    "Moment",
+    "all_to_all",
+    "central",
+    "count_exchanges",
+    "ring",
+    "ring_moments",
+]
 
 
 @dataclass(frozen=True)
@@ -39,16 +49,17 @@ class Exchange:
         """Bytes that a worker sends in all steps."""
         return sum(message.num_bytes for message in self.messages if message.sender == worker)
 
-    def busiest(self) -> int:
-        """Bytes that the busiest worker sends."""
-        return max(self.sent(worker) for worker in range(len(self.results)))
+    @property
+    def busiest_share(self) -> float:
+        """Bytes that the busiest worker sends, divided by those of the array."""
+        return max(self.sent(worker) for worker in range(len(self.results))) / self.results[0].nbytes
 
 
 @dataclass(frozen=True)
 class Moment:
     """The state of a ring after a step.
 
-    ``contributions``: which workers' values are summed in each chunk, [worker][chunk], sets of worker numbers.
+    ``contributions``: whose values are summed in each chunk, [worker][chunk], sets of worker numbers.
     ``messages``: of the step. ``title``: what the step was.
     """
 
@@ -60,9 +71,10 @@ class Moment:
 def ring(arrays: Sequence[NDArray[np.float64]]) -> Exchange:
     """Sum arrays over a ring: reduce-scatter, then all-gather (Patarasuk and Yuan, 2009).
 
-    Each of the N workers splits its array into N chunks. In each of 2 (N − 1) steps each worker sends one chunk
-    to the next worker. In the first half the receiver adds it to its own; in the second half it replaces it.
-
+    Each of the N workers splits its array into N chunks. In each of 2 (N − 1) steps each worker sends one
+    Each of the N workers splits its array into N chunks. In each of 2 (N − 1) steps each worker sends one
+    chunk to the next worker. In the first half the receiver adds it to its own; in the second half it
+    replaces it.
     Args:
         arrays: one for each worker, equal in shape [n].
     """
@@ -147,3 +159,18 @@ EXCHANGES: dict[str, Callable[[Sequence[NDArray[np.float64]]], Exchange]] = {
     "one worker sums": central,
     "ring": ring,
 }
+
+
+def count_exchanges(workers: Iterable[int]) -> dict[str, list[Exchange]]:
+    """Sum arrays with each method and each number of workers, and check the sums.
+
+    The arrays have 720,720 values, which all numbers up to 16 divide. Raises AssertionError for a wrong sum.
+    """
+    found: dict[str, list[Exchange]] = {name: [] for name in EXCHANGES}
+    for count in workers:
+        arrays = [np.full(720720, float(worker)) for worker in range(count)]
+        for name, all_reduce in EXCHANGES.items():
+            exchange = all_reduce(arrays)
+            assert all((result == sum(range(count))).all() for result in exchange.results), name
+            found[name].append(exchange)
+    return found

@@ -1,7 +1,7 @@
 """Many trainings of a small dense network at once, each with another learning rate.
 
-A dense network of one hidden layer trains in milliseconds on images that are averaged to 8×8 pixels. Its weights
-have a leading axis, one entry for each learning rate, so that one call trains them all.
+A dense network of one hidden layer trains in milliseconds on images that are averaged to 8×8 pixels. Its
+weights have a leading axis, one entry for each learning rate, so that one call trains them all.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
 
-__all__ = ["Sweep", "small_images"]
+__all__ = ["Sweep", "small_images", "sweep_rates"]
 
 HIDDEN = 32
 Weights = list[Any]  # kernels and biases of both layers, float32 tensors [variants, …]
@@ -84,6 +84,20 @@ class Sweep:
         found = np.array(losses, np.float64).T
         return np.where(np.isfinite(found), found, np.inf)
 
+    def steps_to(self, target: float, batches: Sequence[int], rates: Sequence[float]) -> NDArray[np.float64]:
+        """Return the steps to a loss with the best learning rate of each batch size, float64 [batches].
+
+        Infinite where no rate reaches ``target``, in nats, within 10,000 images and 60 steps.
+        """
+        found = []
+        for batch in batches:
+            most = 60 + 10000 // batch
+            every = max(1, most // 60)
+            reached = self.train(rates, most, batch, every=every) < target
+            first = np.where(reached.any(1), reached.argmax(1) * every, np.inf)
+            found.append(float(first.min()))
+        return np.array(found)
+
     def gradients(self, weights: Weights, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the gradients of the mean losses of several batches, float64 [batches, weights].
 
@@ -126,6 +140,29 @@ class Sweep:
     def _evaluate(self, state: Any) -> NDArray[np.float32]:
         fixed = np.random.default_rng(0).permutation(len(self.images))[:2000]
         return _losses(state[0], self.images[fixed], self.labels[fixed], self.normalized).numpy()
+
+
+def sweep_rates(
+    images: NDArray[np.float32], labels: NDArray[np.int32], *, scale: float, steps: int = 150
+) -> tuple[dict[str, NDArray[np.float64]], ...]:
+    """Train with 13 learning rates, with the loss and with ``scale`` times the loss.
+
+    Returns three mappings, each by ``SGD``, ``SGD, normalized`` and ``Adam``: the rates, the final losses of
+    the right loss, and those of the scaled one; float64 [13].
+    """
+    rates: dict[str, NDArray[np.float64]] = {}
+    right, wrong = {}, {}
+    for name, optimizer, normalized, highest in (
+        ("SGD", "sgd", False, 8.0),
+        ("SGD, normalized", "sgd", True, 8.0),
+        ("Adam", "adam", False, 0.25),
+    ):
+        sweep = Sweep(images, labels, optimizer, normalized)
+        rates[name] = highest * 2.0 ** np.arange(-12, 1)
+        tried = rates[name].tolist()
+        right[name] = sweep.train(tried, steps, 64, every=steps)[:, -1]
+        wrong[name] = sweep.train(tried, steps, 64, scale=scale, every=steps)[:, -1]
+    return rates, right, wrong
 
 
 def _losses(weights: Weights, images: Any, labels: Any, normalized: bool) -> Any:
