@@ -53,7 +53,9 @@ def pairs(first: Sequence["Trial"], second: Sequence["Trial"]) -> "Figure":
     """Draw the test accuracies of two recipes, one line for each seed, and the differences."""
     with styled():
         found = 100 * np.array([a.test - b.test for a, b in zip(first, second, strict=True)])
-        alt = f"Accuracies of {first[0].recipe} and {second[0].recipe}, paired by seed; differences in points: "
+        alt = (
+            f"Accuracies of {first[0].recipe} and {second[0].recipe}, paired by seed; differences in points: "
+        )
         figure = new_figure(9.0, 3.4, alt + ", ".join(f"{value:+.1f}" for value in found))
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         for number, (a, b) in enumerate(zip(first, second, strict=True)):
@@ -64,7 +66,9 @@ def pairs(first: Sequence["Trial"], second: Sequence["Trial"]) -> "Figure":
         left.set_xticks([0, 1], [first[0].recipe, second[0].recipe])
         left.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         right.axvline(0, color=GREY, linewidth=1)
-        right.set(title="Differences", xlabel=f"{first[0].recipe} − {second[0].recipe} (points)", ylabel="seed")
+        right.set(
+            title="Differences", xlabel=f"{first[0].recipe} − {second[0].recipe} (points)", ylabel="seed"
+        )
         right.set_yticks([a.seed for a in first])
         right.margins(0.2)
         left.grid(axis="y")
@@ -79,7 +83,7 @@ def intervals(found: Mapping[str, "Interval"]) -> "Figure":
             8.4, 0.9 + 0.45 * len(found), "; ".join(f"{name}: {i}" for name, i in found.items())
         )
         axis = figure.add_subplot()
-        for row, (name, interval) in enumerate(found.items()):
+        for row, interval in enumerate(found.values()):
             color = GREY if interval.contains_zero else OKABE_ITO[0]
             axis.plot([100 * interval.low, 100 * interval.high], [row, row], color=color, linewidth=3)
             axis.plot(100 * interval.mean, row, "o", color=color, markersize=8)
@@ -145,7 +149,9 @@ def discordance(result: "Discordance", both_right: int, both_wrong: int, names: 
         for label, count, color in zip(labels, counts, ("#d1d5db", *OKABE_ITO[:2], "#9ca3af"), strict=True):
             axis.barh(0, count, left=left, color=color, label=f"{label}: {count}")
             left += count
-        axis.set(xlabel="test images", xlim=(0, left), title="Only the coloured images can tell the two apart")
+        axis.set(
+            xlabel="test images", xlim=(0, left), title="Only the coloured images can tell the two apart"
+        )
         axis.set_yticks([])
         axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, -1.35))
     return figure

@@ -221,7 +221,7 @@ def rate_sweep(
             axis.set(title=name, xscale="log", xlabel="learning rate (log)", ylim=(None, 2.85))
             axis.grid(axis="y")
         axes[0].set_ylabel("final loss (nats); × diverged")
-        axes[0].legend(loc="lower left")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -269,6 +269,8 @@ def steps_and_examples(
         noise: the measured gradient noise scale, in images.
         target: the loss, in nats.
     """
+    from matplotlib.ticker import NullLocator
+
     with styled():
         alt = f"Steps and images to a loss of {target:g} over the batch size; noise scale {noise:.0f}"
         figure = new_figure(9.0, 3.4, alt)
@@ -280,10 +282,14 @@ def steps_and_examples(
             axis.plot(batches, values, "o-", color=color, label=f"{name} to a loss of {target:g}")
             axis.axvline(noise, color=GREY, linestyle="--", label=f"measured noise scale: {noise:.0f}")
             axis.set(xscale="log", yscale="log", xlabel="images in a batch (log)", ylabel=f"{name} (log)")
+            axis.set_xticks(batches, [f"{batch:,}" for batch in batches])
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axis.yaxis.set_minor_formatter(lambda value, _: "")
+            axis.xaxis.set_minor_locator(NullLocator())
             axis.grid()
             axis.legend()
-        left.set_title("Time, with a replica for each slice")
-        right.set_title("Work, over all replicas")
+        left.set_title("Steps: the time, with enough replicas")
+        right.set_title("Images: the work of all replicas")
     return figure
 
 

@@ -139,7 +139,7 @@ def _canonical(device: str) -> str:
 
 
 def squared_norms(
-    sweep: "Sweep", weights: Sequence[Any], sizes: Sequence[int], draws: int = 48
+    sweep: "Sweep", weights: list[Any], sizes: Sequence[int], draws: int = 48
 ) -> NDArray[np.float64]:
     """Return the mean squared length of the gradient of random batches of each size, float64 [sizes]."""
     random = np.random.default_rng(0)

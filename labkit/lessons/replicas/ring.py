@@ -5,6 +5,7 @@ Nothing is assumed about the bytes: each simulation moves real NumPy arrays and 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ class Message:
 class Exchange:
     """What an all-reduce did: ``results``, the array of each worker at the end, and each message."""
 
-    results: list[NDArray[np.float64]]
+    results: list[NDArray[Any]]
     messages: list[Message] = field(default_factory=list)
 
     @property
@@ -68,13 +69,13 @@ class Moment:
     messages: list[Message]
 
 
-def ring(arrays: Sequence[NDArray[np.float64]]) -> Exchange:
+def ring(arrays: Sequence[NDArray[Any]]) -> Exchange:
     """Sum arrays over a ring: reduce-scatter, then all-gather (Patarasuk and Yuan, 2009).
 
     Each of the N workers splits its array into N chunks. In each of 2 (N − 1) steps each worker sends one
-    Each of the N workers splits its array into N chunks. In each of 2 (N − 1) steps each worker sends one
     chunk to the next worker. In the first half the receiver adds it to its own; in the second half it
     replaces it.
+
     Args:
         arrays: one for each worker, equal in shape [n].
     """
@@ -86,7 +87,7 @@ def ring_moments(workers: int) -> list[Moment]:
     names = [np.array([{worker}] * workers, dtype=object) for worker in range(workers)]
     moments = [Moment("start: each worker has its own values", _contributions(names), [])]
 
-    def after(step: int, parts: list[list[NDArray]], messages: list[Message]) -> None:
+    def after(step: int, parts: list[list[NDArray[Any]]], messages: list[Message]) -> None:
         first = step < workers
         half = "reduce-scatter" if first else "all-gather"
         number = step if first else step - (workers - 1)
@@ -99,9 +100,9 @@ def ring_moments(workers: int) -> list[Moment]:
 
 
 def _ring(
-    arrays: Sequence[NDArray],
-    add: Callable[[NDArray, NDArray], NDArray],
-    after: Callable[[int, list[list[NDArray]], list[Message]], None] | None = None,
+    arrays: Sequence[NDArray[Any]],
+    add: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]],
+    after: Callable[[int, list[list[NDArray[Any]]], list[Message]], None] | None = None,
 ) -> Exchange:
     workers = len(arrays)
     parts = [list(np.array_split(array, workers)) for array in arrays]
@@ -125,11 +126,11 @@ def _ring(
     return exchange
 
 
-def _contributions(arrays: Sequence[NDArray]) -> list[list[frozenset[int]]]:
+def _contributions(arrays: Sequence[NDArray[Any]]) -> list[list[frozenset[int]]]:
     return [[frozenset(chunk) for chunk in array] for array in arrays]
 
 
-def all_to_all(arrays: Sequence[NDArray[np.float64]]) -> Exchange:
+def all_to_all(arrays: Sequence[NDArray[Any]]) -> Exchange:
     """Sum arrays in one step: each worker sends its whole array to each other worker."""
     workers = range(len(arrays))
     exchange = Exchange([array.copy() for array in arrays])
@@ -141,7 +142,7 @@ def all_to_all(arrays: Sequence[NDArray[np.float64]]) -> Exchange:
     return exchange
 
 
-def central(arrays: Sequence[NDArray[np.float64]]) -> Exchange:
+def central(arrays: Sequence[NDArray[Any]]) -> Exchange:
     """Sum arrays on worker 0: all send to it, and it sends the sum back to each."""
     total = arrays[0].copy()
     exchange = Exchange([])
@@ -154,7 +155,7 @@ def central(arrays: Sequence[NDArray[np.float64]]) -> Exchange:
     return exchange
 
 
-EXCHANGES: dict[str, Callable[[Sequence[NDArray[np.float64]]], Exchange]] = {
+EXCHANGES: dict[str, Callable[[Sequence[NDArray[Any]]], Exchange]] = {
     "all to all": all_to_all,
     "one worker sums": central,
     "ring": ring,
@@ -168,7 +169,7 @@ def count_exchanges(workers: Iterable[int]) -> dict[str, list[Exchange]]:
     """
     found: dict[str, list[Exchange]] = {name: [] for name in EXCHANGES}
     for count in workers:
-        arrays = [np.full(720720, float(worker)) for worker in range(count)]
+        arrays = [np.full(720720, worker, np.uint8) for worker in range(count)]
         for name, all_reduce in EXCHANGES.items():
             exchange = all_reduce(arrays)
             assert all((result == sum(range(count))).all() for result in exchange.results), name

@@ -158,7 +158,7 @@ def sweep_rates(
         ("Adam", "adam", False, 0.25),
     ):
         sweep = Sweep(images, labels, optimizer, normalized)
-        rates[name] = highest * 2.0 ** np.arange(-12, 1)
+        rates[name] = np.array([highest / 2**halvings for halvings in range(12, -1, -1)])
         tried = rates[name].tolist()
         right[name] = sweep.train(tried, steps, 64, every=steps)[:, -1]
         wrong[name] = sweep.train(tried, steps, 64, scale=scale, every=steps)[:, -1]
