@@ -103,7 +103,10 @@ def coverage(counts: Sequence[int], found: Mapping[str, NDArray[np.float64]]) ->
         axis.axhline(95, color=GREY, linestyle=":", label="promised: 95 %")
         for number, (name, values) in enumerate(found.items()):
             axis.plot(counts, 100 * values, MARKERS[number] + "-", color=OKABE_ITO[number], label=name)
-        axis.set(xlabel="seeds", ylabel="intervals that contain\nthe true mean (%)", ylim=(50, 100))
+        axis.set(xscale="log", xlabel="seeds (log)", ylim=(49, 100))
+        axis.set_ylabel("intervals that contain\nthe true mean (%)")
+        axis.set_xticks(list(counts), [str(count) for count in counts])
+        axis.minorticks_off()
         axis.grid(axis="y")
         axis.legend(loc="lower right")
     return figure
@@ -143,7 +146,7 @@ def discordance(result: "Discordance", both_right: int, both_wrong: int, names: 
         counts = (both_right, result.only_first, result.only_second, both_wrong)
         labels = ("both right", f"only {names[0]}", f"only {names[1]}", "both wrong")
         alt = ", ".join(f"{label}: {count} images" for label, count in zip(labels, counts, strict=True))
-        figure = new_figure(8.4, 1.9, alt)
+        figure = new_figure(8.4, 2.2, alt)
         axis = figure.add_subplot()
         left = 0
         for label, count, color in zip(labels, counts, ("#d1d5db", *OKABE_ITO[:2], "#9ca3af"), strict=True):
@@ -153,7 +156,7 @@ def discordance(result: "Discordance", both_right: int, both_wrong: int, names: 
             xlabel="test images", xlim=(0, left), title="Only the coloured images can tell the two apart"
         )
         axis.set_yticks([])
-        axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, -1.35))
+        figure.legend(ncols=4, loc="outside lower center")
     return figure
 
 
