@@ -1,5 +1,6 @@
 """Lesson 02: networks with and without shortcuts, and what they do to a signal."""
 
+from labkit.lessons.resnet.fields import Field, gradient_fields
 from labkit.lessons.resnet.figures import (
     batch_norm_figure,
     depth_figure,
@@ -8,7 +9,6 @@ from labkit.lessons.resnet.figures import (
     first_kernels,
     loss_figure,
 )
-from labkit.lessons.resnet.fields import Field, gradient_fields
 from labkit.lessons.resnet.networks import (
     SmallImages,
     Training,

@@ -42,8 +42,11 @@ class Field:
         """Side in pixels of the smallest square around the centre of ``box`` with 90 % of the influence."""
         top, bottom, left, right = self.box
         row, column = (top + bottom) // 2, (left + right) // 2
+        height, width = self.strength.shape
+        rows, columns = abs(np.arange(height) - row)[:, None], abs(np.arange(width) - column)
+        distance = np.maximum(rows, columns)
         radius = 0
-        while self.strength[max(0, row - radius) : row + radius + 1, max(0, column - radius) : column + radius + 1].sum() < 0.9:  # fmt: skip
+        while self.strength[distance <= radius].sum() < 0.9:
             radius += 1
         return 2 * radius + 1
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labkit.analysis.curves import moving_average
 from labkit.lessons.resnet.fields import Field
 from labkit.lessons.resnet.networks import Training
-from labkit.plots.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, new_figure, styled
+from labkit.plots.style import GREY, MARK, TRAIN, VALIDATION, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ def _look(name: str) -> dict[str, Any]:
     """Colour by whether a network has shortcuts, line by its depth."""
     return {
         "color": TRAIN if name.startswith("ResNet") else VALIDATION,
-        "linestyle": "-" if name.endswith("-20") else "--",
+        "linestyle": "--" if name.endswith("-56") else "-",
     }
 
 
@@ -44,8 +44,18 @@ def loss_figure(trainings: Mapping[str, Training], *, guessing: float) -> "Figur
             axis.plot(steps, training.losses, alpha=0.15, linewidth=0.7, **_look(name))
             axis.plot(steps, moving_average(training.losses, 0.9), linewidth=1.8, label=name, **_look(name))
         axis.axhline(guessing, color=GREY, linewidth=1, linestyle=":")
-        axis.text(1.0, guessing, " guessing", color=GREY, va="center", fontsize=8, transform=axis.get_yaxis_transform())
-        axis.set(title="Same weights at the start, same batches", xlabel="step", ylabel="cross-entropy (nats)")
+        axis.text(
+            1.0,
+            guessing,
+            " guessing",
+            color=GREY,
+            va="center",
+            fontsize=8,
+            transform=axis.get_yaxis_transform(),
+        )
+        axis.set(
+            title="Same weights at the start, same batches", xlabel="step", ylabel="cross-entropy (nats)"
+        )
         axis.set_ylim(0, 2 * guessing)
         axis.legend(loc="lower left", ncols=2)
     return figure
@@ -64,7 +74,9 @@ def depth_figure(observations: "Mapping[str, Observation]", title: str) -> "Figu
         )
         left, right = figure.subplots(1, 2)
         for name, seen in observations.items():
-            blocks = [i for i, layer in enumerate(seen.layers) if layer.endswith("relu2") or "stem_relu" in layer]
+            blocks = [
+                i for i, layer in enumerate(seen.layers) if layer.endswith("relu2") or "stem_relu" in layer
+            ]
             signal = [seen.activation_std[i] for i in blocks]
             kernels = [i for i, layer in enumerate(seen.layers) if "_conv" in layer]
             gradient = [float(seen.gradient_norm[i] or 0.0) for i in kernels]
@@ -117,7 +129,9 @@ def field_figure(field: Field) -> "Figure":
 
     with styled():
         figure = new_figure(
-            5.0, 4.2, f"Receptive field of {field.layer}: {field.counted} pixels by the formula, brighter in the middle"
+            5.0,
+            4.2,
+            f"Receptive field of {field.layer}: {field.counted} pixels, strongest in the middle",
         )
         axis = figure.subplots()
         relative = field.strength / field.strength.max()
@@ -126,9 +140,20 @@ def field_figure(field: Field) -> "Figure":
         image = axis.imshow(shown, vmin=-6, vmax=0, cmap="cividis")
         top, _, left, _ = field.box
         axis.add_patch(
-            Rectangle((left - 0.5, top - 0.5), field.counted, field.counted, fill=False, edgecolor=MARK, linewidth=1.5)
+            Rectangle(
+                (left - 0.5, top - 0.5),
+                field.counted,
+                field.counted,
+                fill=False,
+                edgecolor=MARK,
+                linewidth=1.5,
+            )
         )
-        axis.set(title=f"{field.layer}: {field.counted} × {field.counted} pixels", xlabel="column (pixel)", ylabel="row (pixel)")
+        axis.set(
+            title=f"{field.layer}: {field.counted} × {field.counted} pixels",
+            xlabel="column (pixel)",
+            ylabel="row (pixel)",
+        )
         figure.colorbar(image, ax=axis, label="influence, log10 of its share of the largest", extend="min")
     return figure
 
@@ -137,7 +162,9 @@ def first_kernels(before: NDArray[np.float32], after: NDArray[np.float32]) -> "F
     """Draw the kernels of the first convolution [3, 3, colours, kernels], before and after training."""
     count = before.shape[-1]
     with styled():
-        figure = new_figure(9.5, 2.2, f"The {count} kernels of the first convolution, before and after training")
+        figure = new_figure(
+            9.5, 2.2, f"The {count} kernels of the first convolution, before and after training"
+        )
         rows = figure.subplots(3, count)
         change = np.abs(after - before).max()
         for row, kernels in zip(rows, (before, after, (after - before) / change), strict=True):
@@ -152,7 +179,9 @@ def first_kernels(before: NDArray[np.float32], after: NDArray[np.float32]) -> "F
     return figure
 
 
-def feature_maps(pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float32]], columns: int = 8) -> "Figure":
+def feature_maps(
+    pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float32]], columns: int = 8
+) -> "Figure":
     """Draw an image and the strongest channels of some layers, a row for each layer.
 
     Args:
@@ -167,7 +196,9 @@ def feature_maps(pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float3
             strongest: Sequence[int] = np.argsort(-values.std(axis=(0, 1)))[:columns]
             for axis, channel in zip(row[1:], strongest, strict=False):
                 axis.imshow(values[..., channel], cmap="cividis")
-            row[1].set_ylabel(f"{name}\n{values.shape[0]}×{values.shape[1]}", rotation=0, ha="right", va="center")
+            row[1].set_ylabel(
+                f"{name}\n{values.shape[0]}×{values.shape[1]}", rotation=0, ha="right", va="center"
+            )
         rows[0, 0].imshow(pixels)
         rows[0, 0].set_title("image")
         for axis in rows.flat:

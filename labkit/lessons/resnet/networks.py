@@ -82,9 +82,7 @@ def small_network(
     """
     layers = (LayerFactory if shortcuts else WithoutShortcuts)(seed=seed, batch_norm_decay=0.9)
     images = keras.Input((size, size, 3), name="images", dtype="float32")
-    logits = resnet(
-        layers, images, num_layers=num_layers, version=1, block="basic", num_classes=num_classes
-    )
+    logits = resnet(layers, images, num_layers=num_layers, version=1, block="basic", num_classes=num_classes)
     return keras.Model(images, logits, name=f"{'ResNet' if shortcuts else 'plain'}-{num_layers}")
 
 
