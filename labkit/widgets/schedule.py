@@ -26,7 +26,9 @@ def design_schedule(learning_rate: float = 0.1, *, epochs: int = 350, steps_per_
         epochs: length of the run.
         steps_per_epoch: steps of an epoch.
     """
-    four = {name: OptimizerConfig(learning_rate=learning_rate, learning_rate_schedule=name) for name in SCHEDULES}
+    four = {
+        name: OptimizerConfig(learning_rate=learning_rate, learning_rate_schedule=name) for name in SCHEDULES
+    }
     figure = schedule_figure(four, epochs * steps_per_epoch, steps_per_epoch)
     show(figure, lambda: schedule_designer(learning_rate, epochs, steps_per_epoch))
 

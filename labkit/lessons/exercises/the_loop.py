@@ -76,7 +76,9 @@ def _update(answer: Any) -> str:
         copies = [[array.copy() for array in arrays] for arrays in (weights, velocities, gradients)]
         found = _two_lists(update(*copies, rate, momentum, decay))
 
-        def expected(way: str, arguments: Any = (weights, velocities, gradients, rate, momentum, decay)) -> Any:
+        def expected(
+            way: str, arguments: Any = (weights, velocities, gradients, rate, momentum, decay)
+        ) -> Any:
             return _updated(way, *arguments)
 
         if _same(found, expected("right")):
@@ -103,7 +105,7 @@ def _two_lists(found: Any) -> tuple[list[Array], list[Array]]:
 
 
 _UPDATE_HINTS = {
-    "decay all": "your decay also shrinks vectors (gamma, beta, biases); it is for weights with more than one axis",
+    "decay all": "your decay also shrinks vectors (gamma, beta, biases); it is for weights of several axes",
     "decay none": "the weight decay is missing: it adds decay · w to the gradient of a kernel",
     "old velocity": "you move by the old velocity; compute the new one first",
     "with rate": "your velocity contains the rate; labkit's doesn't: v = momentum · v + gradient",
@@ -112,7 +114,9 @@ _UPDATE_HINTS = {
 }
 
 
-def _updated(way: str, weights: Any, velocities: Any, gradients: Any, rate: float, momentum: float, decay: float):
+def _updated(
+    way: str, weights: Any, velocities: Any, gradients: Any, rate: float, momentum: float, decay: float
+):
     new: tuple[list[Array], list[Array]] = ([], [])
     for weight, velocity, gradient in zip(weights, velocities, gradients, strict=True):
         decays = way == "decay all" or (weight.ndim > 1 and way != "decay none")
@@ -142,8 +146,12 @@ def _schedule(answer: Any) -> str:
     rate = a_function(answer)
     for total, warmup, peak in ((100, 10, 0.5), (41, 0, 2.0), (250, 40, 0.1)):
         config = OptimizerConfig(learning_rate=peak, learning_rate_schedule="cosine", warmup_steps=warmup)
-        expected = [learning_rate_at(step, config, total_steps=total, steps_per_epoch=1) for step in range(total)]
-        found = [a_number(rate(step, total, warmup, peak), f"your rate at step {step}") for step in range(total)]
+        expected = [
+            learning_rate_at(step, config, total_steps=total, steps_per_epoch=1) for step in range(total)
+        ]
+        found = [
+            a_number(rate(step, total, warmup, peak), f"your rate at step {step}") for step in range(total)
+        ]
         if np.allclose(found, expected, rtol=1e-6, atol=1e-9):
             continue
         for way, hint in _SCHEDULE_HINTS:
@@ -206,7 +214,7 @@ def _mended_loop(answer: Any) -> str:
     loop = a_function(answer)
     random = np.random.default_rng(34)
     batches = [random.normal(size=(12, 4)) for _ in range(5)]
-    for parts in (1, 2, 3, 6):
+    for parts in (6, 3, 2, 1):
         start = random.normal(size=3)
         found = an_array(loop(_slope, start.copy(), batches, 0.1, parts), start.shape)
         if np.allclose(found, _loop(start, batches, parts), rtol=1e-6):
@@ -244,7 +252,10 @@ _LOOP_HINTS = (
     ("inside", "you move after every part; move once for each batch, after its last part"),
     ("kept sum", "one mistake is mended; the total isn't set to 0 for each batch, nor divided by parts"),
     ("kept inside", "one mistake is mended; the total isn't set to 0, and the weights move after every part"),
-    ("sum inside", "one mistake is mended; the total isn't divided by parts, and the weights move in each part"),
+    (
+        "sum inside",
+        "one mistake is mended; the total isn't divided by parts, and the weights move in each part",
+    ),
     ("kept sum inside", "all three mistakes are still there; run it in your head with two parts"),
 )
 

@@ -1,6 +1,6 @@
 """The figures of lesson 02."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -193,7 +193,7 @@ def feature_maps(
         figure = new_figure(9.5, 1.05 * len(maps) + 0.3, f"An image and feature maps of {', '.join(maps)}")
         rows: Any = figure.subplots(len(maps), columns + 1, squeeze=False)
         for row, (name, values) in zip(rows, maps.items(), strict=True):
-            strongest: Sequence[int] = np.argsort(-values.std(axis=(0, 1)))[:columns]
+            strongest = np.argsort(-values.std(axis=(0, 1)))[:columns]
             for axis, channel in zip(row[1:], strongest, strict=False):
                 axis.imshow(values[..., channel], cmap="cividis")
             row[1].set_ylabel(

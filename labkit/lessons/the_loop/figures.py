@@ -112,7 +112,9 @@ def ratio_figure(rows: Sequence[LayerRow]) -> "Figure":
             ratios = [float(row.values["update_ratio"][index] or np.nan) for index in trained]
             axis.plot(ratios, "o-", color=TRAIN, alpha=shade, markersize=4, label=f"step {row.step}")
         axis.axhline(1e-3, color=MARK, linewidth=1, linestyle="--", label="0.001")
-        names = [first.layers[index].replace("_conv", " conv").replace("_block", " block ") for index in trained]
+        names = [
+            first.layers[index].replace("_conv", " conv").replace("_block", " block ") for index in trained
+        ]
         axis.set_xticks(range(len(trained)), names, rotation=30, ha="right", fontsize=8)
         axis.set(title="Change of a layer's weights in a step, relative to the weights", yscale="log")
         axis.set_ylabel("update ratio")
@@ -147,7 +149,9 @@ def surface_figure(surfaces: "Sequence[Surface]") -> "Figure":
         for axis, surface in zip(axes, surfaces, strict=True):
             offsets = surface.offsets
             shown = axis.contourf(offsets, offsets, surface.losses, levels, cmap="cividis", extend="both")
-            lines = axis.contour(offsets, offsets, surface.losses, levels[::2], colors="white", linewidths=0.6)
+            lines = axis.contour(
+                offsets, offsets, surface.losses, levels[::2], colors="white", linewidths=0.6
+            )
             axis.clabel(lines, fontsize=7, fmt="%.1f")
             axis.plot(0, 0, "*", color=MARK, markersize=10)
             axis.set(title=surface.name, xlabel="first direction (filter norms)", aspect="equal")

@@ -15,9 +15,7 @@ def loss_at(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 * ((weights - MINIMUM) ** 2 * CURVATURE).sum(axis=-1)
 
 
-def descend(
-    rate: float, momentum: float = 0.0, decay: float = 0.0, steps: int = 40
-) -> NDArray[np.float64]:
+def descend(rate: float, momentum: float = 0.0, decay: float = 0.0, steps: int = 40) -> NDArray[np.float64]:
     """Return the weights from ``START`` on, float64 [steps + 1, 2], under SGD with labkit's rule."""
     weights, velocity = START.copy(), np.zeros(2)
     path = [weights]

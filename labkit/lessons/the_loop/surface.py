@@ -87,7 +87,10 @@ def loss_surface(
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
     offsets = np.linspace(-radius, radius, points)
-    grid = [[float(loss_at(tf.constant(x, tf.float32), tf.constant(y, tf.float32))) for x in offsets] for y in offsets]
+    grid = [
+        [float(loss_at(tf.constant(x, tf.float32), tf.constant(y, tf.float32))) for x in offsets]
+        for y in offsets
+    ]
     for variable, start in zip(variables, trained, strict=True):
         variable.assign(start)
     return Surface(model.name, offsets, np.array(grid))
