@@ -81,9 +81,7 @@ class EventFiles:
     def graph_boxes(self) -> Counter[str]:
         """Return the number of operations in each outer box of the graph of the training step."""
         graphs = [reader.Graph() for reader in self._readers if reader.Tags()["graph"]]
-        return Counter(
-            node.name.split("/")[0] for graph in graphs for node in graph.node if "/" in node.name
-        )
+        return Counter(node.name.split("/")[0] for graph in graphs for node in graph.node if "/" in node.name)
 
     def _reader(self, kind: str, tag: str) -> Any:
         for reader in self._readers:

@@ -49,11 +49,12 @@ class Patient:
         }
 
     def batch(self, step: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the batch of a step as the network gets it: images float32 [64, 12, 12], labels int64 [64]."""
+        """Return the batch of a step: images float32 [64, 12, 12] as the network gets them, labels int64 [64]."""
         images, labels = digits(BATCH, seed=1_000_000 * (self._seed + 1) + step)
         if self._fault == "labels":
             labels = np.random.default_rng(step).permutation(labels)
-        return (images / 255**2 if self._fault == "input" else images), labels
+        scale = 255**2 if self._fault == "input" else 1
+        return images / np.float32(scale), labels
 
     def weights(self) -> dict[str, Array]:
         """Return a copy of each weight by its name."""

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.lessons.debug.digits import SIZE, digits
 from labkit.plots.style import GREY, OKABE_ITO, TRAIN, new_figure, styled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "draw_dependency",
     "draw_patients",
     "draw_values",
+    "numerics_report",
     "one_batch_losses",
     "run_tests",
     "scripted_pdb",
@@ -142,12 +145,23 @@ def draw_patients(panels: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> "Figur
                 axis.plot(steps, values, color=color, label=name, linewidth=1.3)
             is_accuracy = "accuracy" in title
             axis.set(title=title, xlabel="step", ylabel="fraction right" if is_accuracy else "loss (nats)")
-            axis.set_ylim(0, 1.05 if is_accuracy else min(4.0, axis.get_ylim()[1]))
+            axis.set_ylim(0, 1.05 if is_accuracy else min(8.0, axis.get_ylim()[1]))
             axis.grid(axis="y")
-            axis.legend()
-        for axis in axes[len(panels) :]:
-            axis.set_axis_off()
+            axis.legend(frameon=True, framealpha=0.9, edgecolor="none")
+        _draw_digits(axes[-1])
     return figure
+
+
+def _draw_digits(axis: "Axes") -> None:
+    """Draw the images that the patients learn from."""
+    images, labels = digits(24)
+    rows = images.reshape(4, 6, SIZE, SIZE).transpose(0, 2, 1, 3)
+    axis.imshow(rows.reshape(4 * SIZE, 6 * SIZE), cmap="gray", interpolation="nearest")
+    for number, label in enumerate(labels):
+        row, column = divmod(number, 6)
+        axis.text(column * SIZE + 0.3, row * SIZE + 0.3, str(label), color="#f0e442", fontsize=8, va="top")
+    axis.set_title("some images, with their labels")
+    axis.set_axis_off()
 
 
 def draw_values(groups: Mapping[str, NDArray[Any]]) -> "Figure":
@@ -190,3 +204,26 @@ def draw_dependency(matrices: Mapping[str, Array]) -> "Figure":
             axis.set(xticks=ticks, yticks=ticks)
         figure.colorbar(image, ax=figure.axes, label="change / largest", shrink=0.8)
     return figure
+
+
+def numerics_report(function: Callable[[], Any]) -> str:
+    """Call ``function`` while TensorFlow checks the result of each operation.
+
+    Returns what TensorFlow says of the first NaN or Infinity: the operation, how many values, and the inputs;
+    "every result is finite" if there is none.
+    """
+    import tensorflow as tf
+
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    tf.debugging.enable_check_numerics()
+    try:
+        function()
+    except tf.errors.InvalidArgumentError as error:
+        said = error.message.partition("!!! ")[2].partition(" : Tensor had")[0]
+        return "\n".join(line for line in said.replace(" !!!", "").splitlines() if line.strip())
+    finally:
+        tf.debugging.disable_check_numerics()
+        logger.setLevel(level)
+    return "every result is finite"

@@ -66,6 +66,9 @@ def draw_timeline(spans: list[Span]) -> "Figure":
             total = sum(span.seconds for span in chosen)
             axis.plot([], [], "s", color=COLORS[kind], label=f"{kind} ({1e3 * total:.0f} ms)")
         axis.set_yticks(range(threads), [f"thread {number + 1}" for number in range(threads)])
-        axis.set(xlabel="milliseconds since the first operation of the trace", title="Traced steps (in brackets: time, summed over the threads)")
+        axis.set(
+            xlabel="milliseconds since the first operation of the trace",
+            title="Traced steps (in brackets: time, summed over the threads)",
+        )
         figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     return figure
