@@ -1,4 +1,4 @@
-"""Patients 3 and 4, whose code the lesson shows and the student mends, and what trains them. Needs TensorFlow.
+"""Patients 3 and 4, whose code the lesson shows and the student mends, and what trains them.
 
 A test compares the two broken functions with the cells of the lesson, which show the same code.
 """
@@ -91,7 +91,7 @@ def mean_loss(labels: Any, logits: Any) -> tf.Tensor:
 
 
 def mixing_weights(seed: int = 0) -> dict[str, tf.Variable]:
-    """Return the weights of patient 4: ``half`` [72, 32], of each half of an image, and ``logits`` [64, 10]."""
+    """Return the weights of patient 4: ``half`` [72, 32] of each half, and ``logits`` [64, 10]."""
     random = np.random.default_rng(seed)
     half = random.normal(0, (2 / 72) ** 0.5, (SIZE * SIZE // 2, UNITS // 2))
     logits = random.normal(0, 0.3 / UNITS**0.5, (UNITS, CLASSES))

@@ -79,9 +79,10 @@ class EventFiles:
         return np.stack([tf.io.decode_png(data).numpy() for data in encoded])
 
     def graph_boxes(self) -> Counter[str]:
-        """Return the number of operations in each outer box of the graph of the training step."""
+        """Return the number of operations in each outer box of the graph of the training step, if over 1."""
         graphs = [reader.Graph() for reader in self._readers if reader.Tags()["graph"]]
-        return Counter(node.name.split("/")[0] for graph in graphs for node in graph.node if "/" in node.name)
+        names = [node.name.split("/")[0] for graph in graphs for node in graph.node if "/" in node.name]
+        return Counter({name: count for name, count in Counter(names).items() if count > 1})
 
     def _reader(self, kind: str, tag: str) -> Any:
         for reader in self._readers:
@@ -145,14 +146,13 @@ def draw_distributions(events: EventFiles, tags: Sequence[str]) -> "Figure":
     return figure
 
 
-def draw_histograms(events: EventFiles, tags: Sequence[str], number: int) -> "Figure":
-    """Draw the histogram of each tag at the ``number``-th inspected step, on the axes of the first one."""
-    step = events.histograms(tags[0])[number].step
+def draw_histograms(events: EventFiles, tags: Sequence[str], step: int) -> "Figure":
+    """Draw the histogram of each tag at an inspected step, on the axes of all steps."""
     with styled():
         figure = new_figure(9.5, 2.6, f"Histograms at step {step} of {', '.join(tags)}")
         for axis, tag in zip(figure.subplots(1, len(tags), squeeze=False).flat, tags, strict=True):
             every = events.histograms(tag)
-            edges, counts = every[number].edges, every[number].counts
+            edges, counts = next((h.edges, h.counts) for h in every if h.step == step)
             width = np.maximum(np.diff(edges), 1e-12)
             axis.stairs(counts / counts.sum() / width, edges, fill=True, color=VALIDATION, alpha=0.8)
             axis.set(title=tag.partition("/")[2], xlabel="value")

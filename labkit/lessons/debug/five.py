@@ -4,12 +4,21 @@ from typing import Any
 
 import numpy as np
 
-from labkit.lessons.debug.broken import broken_network, broken_step, train_accumulating, train_network
 from labkit.lessons.debug.patients import Patient, leaky_split, train_on
+from labkit.lessons.debug.probes import dependency
 
-__all__ = ["symptoms"]
+__all__ = ["mixing", "symptoms"]
 
 STEPS, LONG = 60, 400
+
+
+def mixing() -> Any:
+    """Return the ``dependency`` of patient 4 on a batch of 8 images, float64 [8, 8]."""
+    from labkit.lessons.debug.broken import broken_network, mixing_weights
+
+    weights = mixing_weights()
+    images, _ = Patient().batch(1)
+    return dependency(lambda shown: broken_network(shown, weights), images[:8])
 
 
 def symptoms() -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -17,6 +26,8 @@ def symptoms() -> dict[str, dict[str, tuple[Any, Any]]]:
 
     Returns, by the title of a panel, (steps, values) by the name of a curve, for ``draw_patients``.
     """
+    from labkit.lessons.debug.broken import broken_network, broken_step, train_accumulating, train_network
+
     sound = Patient().train(LONG)
     patients = {
         "patient 1": Patient("labels").train(STEPS),

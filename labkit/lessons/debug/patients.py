@@ -49,7 +49,7 @@ class Patient:
         }
 
     def batch(self, step: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the batch of a step: images float32 [64, 12, 12] as the network gets them, labels int64 [64]."""
+        """Return images float32 [64, 12, 12], as the network gets them, and labels int64 [64] of a step."""
         images, labels = digits(BATCH, seed=1_000_000 * (self._seed + 1) + step)
         if self._fault == "labels":
             labels = np.random.default_rng(step).permutation(labels)

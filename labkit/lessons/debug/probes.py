@@ -28,6 +28,7 @@ __all__ = [
     "draw_dependency",
     "draw_patients",
     "draw_values",
+    "first_loss",
     "numerics_report",
     "one_batch_losses",
     "run_tests",
@@ -55,6 +56,18 @@ def dependency(network: Callable[[Any], Any], images: NDArray[np.float32]) -> Ar
         shown[changed] = -shown[changed]
         changes[:, changed] = np.abs(np.asarray(network(shown), np.float64) - before).max(axis=1)
     return changes
+
+
+def first_loss(model: Any, batch: Any) -> float:
+    """Return the mean cross-entropy, in nats, of a model that gives logits, in training mode.
+
+    Args:
+        batch: with ``standardized`` and ``labels``, as ``run.batch`` returns it.
+    """
+    logits = np.asarray(model(batch.standardized, training=True), np.float64)
+    highest = logits.max(axis=1)
+    total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
+    return float(np.mean(total - logits[np.arange(len(logits)), batch.labels]))
 
 
 def one_batch_losses(patient: Any, steps: int) -> Array:
@@ -85,7 +98,8 @@ def run_tests(case: type[unittest.TestCase]) -> bool:
         if name == "test_session":  # a method of tf.test.TestCase, which isn't a test
             continue
         result = unittest.TestResult()
-        case(name).run(result)
+        with np.errstate(all="ignore"):
+            case(name).run(result)
         reasons = [_reason(trace) for _, trace in (*result.failures, *result.errors)]
         print(f"{'FAIL' if reasons else 'ok  '} {name}{': ' + reasons[0] if reasons else ''}")
         passed = passed and result.wasSuccessful()
@@ -118,7 +132,11 @@ def scripted_pdb(function: Callable[[], Any], commands: Sequence[str]) -> str:
 
     debugger.precmd = echo
     before = sys.breakpointhook
-    sys.breakpointhook = lambda: debugger.set_trace(sys._getframe(1))
+
+    def stop() -> None:
+        debugger.set_trace(sys._getframe(1))
+
+    sys.breakpointhook = stop
     try:
         with contextlib.suppress(bdb.BdbQuit):
             function()
@@ -165,12 +183,18 @@ def _draw_digits(axis: "Axes") -> None:
 
 
 def draw_values(groups: Mapping[str, NDArray[Any]]) -> "Figure":
-    """Draw the histogram of the values of each group, with mean and standard deviation in its title."""
+    """Draw the histogram of the values of each group, with mean and standard deviation in its title.
+
+    All but the first have one x axis.
+    """
+    low = min(float(values.min()) for values in list(groups.values())[1:])
+    high = max(float(values.max()) for values in list(groups.values())[1:])
     with styled():
         figure = new_figure(9.5, 2.6, f"Histograms of the values of {', '.join(groups)}")
-        for axis, (name, values) in zip(figure.subplots(1, len(groups)), groups.items(), strict=True):
+        axes = figure.subplots(1, len(groups))
+        for number, (axis, (name, values)) in enumerate(zip(axes, groups.items(), strict=True)):
             flat = np.asarray(values, np.float64).ravel()
-            axis.hist(flat, bins=50, color=TRAIN)
+            axis.hist(flat, bins=50, range=(low, high) if number else None, color=TRAIN)
             axis.set(title=f"{name}\nmean {flat.mean():.2f}, std {flat.std():.2g}", xlabel="value of a pixel")
         figure.axes[0].set_ylabel("pixels")
     return figure
@@ -184,7 +208,8 @@ def draw_curves(curves: Mapping[str, Array], classes: int, title: str) -> "Figur
         for color, (name, losses) in zip(OKABE_ITO, curves.items(), strict=False):
             axis.plot(np.arange(1, len(losses) + 1), losses, color=color, label=name, linewidth=1.6)
         axis.axhline(np.log(classes), color=GREY, linestyle="--", linewidth=1)
-        axis.text(len(losses), np.log(classes) + 0.03, f"ln {classes}", color=GREY, ha="right", fontsize=8)
+        place = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points"}
+        axis.annotate(f"ln {classes}", (1, np.log(classes)), color=GREY, va="center", fontsize=8, **place)
         axis.set(xlabel="step", ylabel="loss (nats)", title=title)
         axis.set_ylim(bottom=0)
         axis.grid(axis="y")

@@ -1,5 +1,6 @@
 """The profiler's trace of some training steps as a timeline: which thread ran which operation when."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from labkit.plots.style import OKABE_ITO, new_figure, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Span", "draw_timeline", "operations"]
+__all__ = ["Span", "draw_timeline", "operations", "seconds_by_kind"]
 
 COLORS = dict(zip(KINDS, (*OKABE_ITO[:6], "#f0e442", "#000000", "#8c564b", "#c7cbd1"), strict=True))
 
@@ -50,9 +51,18 @@ def _operations(space: Any) -> Iterator[tuple[str, str, int, int]]:
                     yield line.name, about.name, line.timestamp_ns * 1000 + event.offset_ps, event.duration_ps
 
 
+def seconds_by_kind(spans: list[Span]) -> Counter[str]:
+    """Return the time of the operations of each kind, in seconds, summed over the threads."""
+    found: Counter[str] = Counter()
+    for span in spans:
+        found[span.kind] += span.seconds  # type: ignore[assignment]
+    return found
+
+
 def draw_timeline(spans: list[Span]) -> "Figure":
     """Draw the operations of each thread over time, coloured by their kind."""
     threads = max(span.thread for span in spans) + 1
+    totals = seconds_by_kind(spans)
     with styled():
         figure = new_figure(9.5, 2.2 + 0.35 * threads, "Operations of each thread over time, by kind")
         axis = figure.subplots()
@@ -63,8 +73,7 @@ def draw_timeline(spans: list[Span]) -> "Figure":
             for thread in range(threads):
                 bars = [(1e3 * span.start, 1e3 * span.seconds) for span in chosen if span.thread == thread]
                 axis.broken_barh(bars, (thread - 0.4, 0.8), color=COLORS[kind])
-            total = sum(span.seconds for span in chosen)
-            axis.plot([], [], "s", color=COLORS[kind], label=f"{kind} ({1e3 * total:.0f} ms)")
+            axis.plot([], [], "s", color=COLORS[kind], label=f"{kind} ({1e3 * totals[kind]:.0f} ms)")
         axis.set_yticks(range(threads), [f"thread {number + 1}" for number in range(threads)])
         axis.set(
             xlabel="milliseconds since the first operation of the trace",

@@ -184,9 +184,8 @@ def _mended_network(answer: Any) -> str:
 
 def _leaked(answer: Any) -> str:
     find = a_function(answer)
-    for seed, (count, copied, noise) in enumerate(
-        ((90, 0.5, 0.02), (150, 0.1, 0.01), (60, 0.0, 0.02), (40, 1.0, 0.03))
-    ):
+    cases = ((90, 0.5, 0.02), (150, 0.1, 0.01), (60, 0.0, 0.02), (40, 1.0, 0.03))
+    for seed, (count, copied, noise) in enumerate(cases):
         split = leaky_split(count, copied, seed=seed, noise=noise)
         kept = count * 2 // 3  # another number than of training images
         images, truth = split.validation[0][:kept], split.is_copy[:kept]
@@ -200,8 +199,8 @@ def _leaked(answer: Any) -> str:
             )
         if wrong:
             raise Wrong(
-                f"{wrong} images were taken for copies that show the same digit at most; a copy is much nearer to "
-                "its original than two digits of one class are to each other"
+                f"{wrong} images were taken for copies that show the same digit at most; a copy is much "
+                "nearer to its original than two digits of one class are to each other"
             )
     split = leaky_split(200, 0.9, seed=1)
     _, accuracy = train_on(split, 60)
