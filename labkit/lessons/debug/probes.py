@@ -208,7 +208,11 @@ def draw_curves(curves: Mapping[str, Array], classes: int, title: str) -> "Figur
         for color, (name, losses) in zip(OKABE_ITO, curves.items(), strict=False):
             axis.plot(np.arange(1, len(losses) + 1), losses, color=color, label=name, linewidth=1.6)
         axis.axhline(np.log(classes), color=GREY, linestyle="--", linewidth=1)
-        place = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points"}
+        place: dict[str, Any] = {
+            "xycoords": ("axes fraction", "data"),
+            "xytext": (4, 0),
+            "textcoords": "offset points",
+        }
         axis.annotate(f"ln {classes}", (1, np.log(classes)), color=GREY, va="center", fontsize=8, **place)
         axis.set(xlabel="step", ylabel="loss (nats)", title=title)
         axis.set_ylim(bottom=0)
