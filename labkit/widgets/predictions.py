@@ -52,7 +52,9 @@ class PredictionExplorer:
         if isinstance(run, Predictions):
             self.predictions = run
             return
-        self.run = run if isinstance(run, Run) else load_run(run.path if isinstance(run, RunDirectory) else run)
+        self.run = (
+            run if isinstance(run, Run) else load_run(run.path if isinstance(run, RunDirectory) else run)
+        )
         split = split or ("test" if self.run.config.run.evaluate_test else "validation")
         self.predictions = self.run.predictions(split)
 

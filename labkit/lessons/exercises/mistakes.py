@@ -14,6 +14,8 @@ from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_arr
 __all__ = ["EXERCISES"]
 
 
+CANCEL = "gaps of opposite sign cancel; take the absolute value of each bin's gap"
+
 # ---- 09.1 ----------------------------------------------------------------------------------------------
 
 
@@ -21,12 +23,17 @@ def _test_calibration_error(answer: Any) -> str:
     error = a_function(answer)
     generator = np.random.default_rng(1)
     sure = np.eye(3)[[0, 1, 2, 0]]
-    half = a_number(error(sure, np.array([0, 1, 0, 1])), "the error of four sure predictions, half of them right,")
+    half = a_number(
+        error(sure, np.array([0, 1, 0, 1])), "the error of four sure predictions, half of them right,"
+    )
     if abs(half) < 1e-9:
-        raise Wrong("four predictions with confidence 1 have the error 0; a confidence of exactly 1 belongs to the last bin")
+        raise Wrong(
+            "sure predictions, half of them right, get the error 0; a confidence of exactly 1 "
+            "belongs to the last bin"
+        )
     if not 0.49 < half < 0.51:
         raise Wrong(
-            f"four predictions with confidence 1, of which two are right, have the error 0.5, yours is {half:.3f}; "
+            f"four predictions of 100 %, of which two are right, have the error 0.5, yours is {half:.3f}; "
             "compare the confidence of a bin with the share of right predictions in it"
         )
     for count, classes in ((700, 10), (60, 4), (31, 3)):
@@ -47,13 +54,13 @@ def _compare_error(given: float, probabilities: NDArray[Any], labels: NDArray[An
     counts = [np.sum(number == at) for at in np.unique(number)]
     true = probabilities[np.arange(len(labels)), labels]
     hints = (
-        (np.abs(gaps).mean(), "every bin counts the same; weight each gap with the bin's share of the examples"),
-        (np.dot(gaps, counts) / len(labels), "gaps of opposite sign cancel; take the absolute value of each bin's gap"),
-        (np.abs(np.dot(gaps, counts)) / len(labels), "gaps of opposite sign cancel; take the absolute value of each bin's gap"),
+        (np.abs(gaps).mean(), "every bin counts the same; weight its gap with its share of the examples"),
+        (np.dot(gaps, counts) / len(labels), CANCEL),
+        (np.abs(np.dot(gaps, counts)) / len(labels), CANCEL),
         (np.dot(np.abs(gaps), counts), "the sum is not divided by the number of examples"),
-        (np.abs(gaps).max(), "this is the largest gap; the expected error is the weighted mean of the gaps"),
-        (np.mean(np.abs(true - right)), "the confidence is the probability of the predicted class, not of the true one"),
-        (np.mean(np.abs(confidence - right)), "this is the gap of each example; average within a bin before you compare"),
+        (np.abs(gaps).max(), "this is the largest gap; the error is their weighted mean"),
+        (np.mean(np.abs(true - right)), "confidence is the probability of the predicted class"),
+        (np.mean(np.abs(confidence - right)), "this is the gap of each example; average within a bin first"),
     )  # fmt: skip
     for value, hint in hints:
         if abs(given - value) < 1e-6:
@@ -87,13 +94,13 @@ def _test_temperature(answer: Any) -> str:
             raise Wrong("a temperature of 1 changes nothing; search for a value with a smaller cross-entropy")
         if after > before:
             raise Wrong(
-                f"with your temperature {found:.2f} the cross-entropy rises from {before:.3f} to {after:.3f}; "
-                "look for its minimum, not for the maximum of something else"
+                f"with your {found:.2f} the cross-entropy goes from {before:.3f} to {after:.3f}; "
+                "look for its minimum"
             )
         raise Wrong(
-            f"your temperature {found:.2f} lowers the cross-entropy, but {true:.2f} lowers it further; use a finer or wider grid"
+            f"your {found:.2f} lowers the cross-entropy, {true:.2f} lowers it more; use a finer or wider grid"
         )  # fmt: skip
-    return "it finds the temperature by which logits were multiplied, for networks that are too sure and too unsure"
+    return "it finds the factor of the logits, for networks that are too sure and too unsure"
 
 
 # ---- 09.3 ----------------------------------------------------------------------------------------------
@@ -116,7 +123,7 @@ def _test_occlusion(answer: Any) -> str:
         if not np.array_equal(image, before):
             raise Wrong("your function changes the image that it gets; cover a copy of it")
         _compare_falls(falls, (top // patch, left // patch))
-    return "the fall is where the pretended network looks, for three sizes of image and patch, and zero elsewhere"
+    return "the fall is where the pretended network looks, for three sizes of image, and zero elsewhere"
 
 
 def _compare_falls(falls: NDArray[np.float64], at: tuple[int, int]) -> None:
@@ -183,7 +190,7 @@ def _compare_suspects(
 ) -> None:
     precision = flipped[index].mean()
     for score, hint in (
-        (losses[-1], "the last loss alone misses labels that the network learned by heart; use all records"),
+        (losses[-1], "the last loss alone misses labels that were learned by heart; use all records"),
         (losses.max(axis=0), "one bad record makes hard examples suspects; use more than the largest loss"),
         (losses[0], "at the first record nothing is learned yet, and every loss is high; use the later ones"),
         (-losses.mean(axis=0), "these are the examples with the lowest loss; suspects have the highest"),
@@ -192,8 +199,8 @@ def _compare_suspects(
             raise Wrong(f"{precision:.0%} of your suspects have flipped labels; {hint}")
     if precision < 0.75:
         raise Wrong(
-            f"{precision:.0%} of your suspects have flipped labels; expected 75 % or more: rank by how high the "
-            "loss of an example is over the whole training"
+            f"{precision:.0%} of your suspects have flipped labels; expected 75 % or more: rank by how "
+            "high the loss of an example is over the whole training"
         )
     mean = losses.mean(axis=0)[index]
     if mean[: flips // 3].mean() < mean[-(flips // 3) :].mean():
@@ -227,7 +234,9 @@ def _test_interval(answer: Any) -> str:
     interval = a_function(answer)
     coverages = []
     for total in (15, 40, 200):
-        bounds = np.array([an_array(interval(right, total), (2,), "your interval") for right in range(total + 1)])
+        bounds = np.array(
+            [an_array(interval(right, total), (2,), "your interval") for right in range(total + 1)]
+        )
         low, high = bounds.T
         shares = np.arange(total + 1) / total
         if (low > high).any():
@@ -240,7 +249,7 @@ def _test_interval(answer: Any) -> str:
             raise Wrong("a share is never below 0 or above 1; the formula of Wilson stays within by itself")
         if high[-1] - low[-1] < 1e-6:
             raise Wrong(
-                f"{total} right of {total} gives an interval without width, as if nothing could ever go wrong; "
+                f"{total} right of {total} gives an interval without width, as if it never failed; "
                 "use Wilson's formula instead of share ± 1.96 × standard error"
             )
         for true in (0.6, 0.8, 0.95):
@@ -251,7 +260,7 @@ def _test_interval(answer: Any) -> str:
             f"in some case only {min(coverages):.0%} of your intervals contain the true accuracy, instead of "
             "95 %; is the 1.96 missing, or squared where it shouldn't be?"
         )
-    return f"{min(coverages):.1%} or more of your intervals contain the true accuracy, and none is wider than needed"
+    return f"{min(coverages):.1%} or more of your intervals contain the true accuracy, and none is too wide"
 
 
 def _coverage(low: NDArray[Any], high: NDArray[Any], true: float) -> float:

@@ -31,7 +31,7 @@ def _test_steps(answer: Any) -> str:
         if given == epochs * (examples // batch):
             raise Wrong(f"{where}: the rest of an epoch isn't dropped; batches go on into the next epoch")
         if given == epochs * -(-examples // batch):
-            raise Wrong(f"{where}: round once, at the end; a batch may hold the end of an epoch and the start of the next")  # fmt: skip
+            raise Wrong(f"{where}: round once, at the end; a batch may hold parts of two epochs")
         if given != round(given):
             raise Wrong(f"{where}: {given:.2f} isn't a whole number; there are no half steps")
         raise Wrong(
@@ -51,11 +51,11 @@ def _test_ignorance(answer: Any) -> str:
         if abs(given - wanted) < 1e-6:
             continue
         hints = (
-            (-wanted, "the sign is wrong: a loss is minus the logarithm of the probability of the true class"),
+            (-wanted, "the sign is wrong: a loss is minus the logarithm of a probability"),
             (math.log2(classes), "this is in bits; labkit's loss uses the natural logarithm, math.log"),
-            (math.log10(classes), "this is the logarithm to base 10; the loss uses the natural one, math.log"),
+            (math.log10(classes), "this is the logarithm to base 10; use the natural one, math.log"),
             (1 / classes, "this is the probability of the true class; the loss is minus its logarithm"),
-            (1 - 1 / classes, "this is the share of mistakes; the loss is minus the logarithm of a probability"),
+            (1 - 1 / classes, "this is the share of mistakes, not a logarithm of a probability"),
         )  # fmt: skip
         for value, hint in hints:
             if abs(given - value) < 1e-6:
@@ -89,7 +89,7 @@ def _rows(generator: np.random.Generator, tie: bool) -> list[dict[str, Any]]:
     # The best validation is neither the last one nor the one of the smallest loss.
     winner, smallest, second = generator.permutation(len(validated) - 1)[:3]
     for step in range(1, last + 1):
-        rows.append(_row("train", step, 0.95 + 0.0001 * step, 1.0 / step))
+        rows.append(_row("train", step, 0.97 - 0.001 * abs(step - last + 5), 1.0 / step))
         if step in validated:
             at = validated.index(step)
             accuracy = 0.9 if at == winner or (tie and at == second) else generator.uniform(0.3, 0.8)
@@ -110,10 +110,11 @@ def _compare_step(given: float, rows: list[dict[str, Any]]) -> None:
     if abs(given - wanted["accuracy"]) < 1e-9:
         raise Wrong("this is the accuracy; return its step")
     if given == max(rows, key=lambda row: row["accuracy"])["step"]:
-        raise Wrong(
-            "this is the best row of all splits; choose by validation, because the test set has to stay unseen"
-        )
-    if given == max((row for row in rows if row["split"] == "train"), key=lambda row: row["accuracy"])["step"]:
+        raise Wrong("this is the best row of all splits; choose by validation, the test set stays unseen")
+    if (
+        given
+        == max((row for row in rows if row["split"] == "train"), key=lambda row: row["accuracy"])["step"]
+    ):
         raise Wrong("this step is chosen by the training batches; take the rows with the split validation")
     if given == min(validation, key=lambda row: row["loss"])["step"]:
         raise Wrong("this step has the smallest loss; the exercise asks for the highest accuracy")
@@ -157,7 +158,9 @@ def _compare_mistakes(given: Any, probabilities: Any, labels: Any, count: int) -
         raise Wrong("these are the right images, but the most confident mistake has to come first")
     if confidence[given.astype(int)].mean() < np.median(confidence[wrong]):
         raise Wrong("these are mistakes with a low confidence; sort from the highest probability down")
-    raise Wrong("these are mistakes, but not the most confident; rank by the probability of the predicted class")
+    raise Wrong(
+        "these are mistakes, but not the most confident; rank by the probability of the predicted class"
+    )
 
 
 EXERCISES = (

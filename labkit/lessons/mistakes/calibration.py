@@ -33,7 +33,7 @@ class Reliability(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The expected calibration error: mean gap of the bins, weighted by their counts (Guo et al., 2017)."""
+        """The expected calibration error (Guo et al., 2017): mean gap of the bins, by their counts."""
         gaps = np.nan_to_num(np.abs(self.confidence - self.accuracy))
         return float((gaps * self.counts).sum() / self.counts.sum())
 

@@ -64,8 +64,8 @@ def flip_labels(source: Manifest, folder: Path, examples: int, share: float, see
     directory = folder / source.dataset
     directory.mkdir(parents=True, exist_ok=True)
     splits = {}
-    for name, arrays in (parts | {"train": (images, labels)}).items():
-        shard = write_shard(directory / f"{name}-00000-of-00001.tfrecord", *arrays, 0)
+    for name, (pixels, targets) in (parts | {"train": (images, labels)}).items():
+        shard = write_shard(directory / f"{name}-00000-of-00001.tfrecord", pixels, targets, 0)
         splits[name] = Split(name, shard.count, (shard,))
     mean, std = channel_statistics(images)
     manifest = replace(

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Slice", "by_class", "by_quarters", "chance_slices", "image_properties", "wilson"]
 
-QUARTERS = ("lowest quarter", "second quarter", "third quarter", "highest quarter")
-
 
 def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
     """Return the interval of Wilson (1927) for a share: 95 % of such intervals contain the true one.
@@ -75,16 +73,20 @@ def by_class(predictions: "Predictions") -> list[Slice]:
 
 
 def by_quarters(predictions: "Predictions", values: NDArray[Any]) -> list[Slice]:
-    """Return four slices of equal size by a property, its lowest values first.
+    """Return four slices of equal size by a property, its lowest values first. A name is a range of values.
 
     Args:
         predictions: of n examples.
         values: the property, float [n].
     """
-    parts = np.array_split(np.argsort(values, kind="stable"), len(QUARTERS))
+    parts = np.array_split(np.argsort(values, kind="stable"), 4)
     return [
-        Slice(name, int((~predictions.wrong[part]).sum()), len(part))
-        for name, part in zip(QUARTERS, parts, strict=True)
+        Slice(
+            f"{values[part].min():.3g} to {values[part].max():.3g}",
+            int((~predictions.wrong[part]).sum()),
+            len(part),
+        )
+        for part in parts
     ]
 
 

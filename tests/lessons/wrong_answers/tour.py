@@ -38,7 +38,9 @@ WRONG = {
         ),
         (lambda path: min(rows(path, "validation"), key=lambda row: row["loss"])["step"], "smallest loss"),
         (
-            lambda path: max(rows(path, "validation"), key=lambda row: (row["accuracy"], row["step"]))["step"],
+            lambda path: max(rows(path, "validation"), key=lambda row: (row["accuracy"], row["step"]))[
+                "step"
+            ],
             "take the earlier one",
         ),
     ],
