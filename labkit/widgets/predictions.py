@@ -113,6 +113,7 @@ class PredictionExplorer:
                 (f"{number}: {predictions.names(predictions.has[index])}", int(index))
                 for number, index in enumerate(shown, 1)
             ]
+            image.index = 0 if len(shown) else None
             if not len(shown):
                 return plots.message("No example matches this selection.")
             return plots.prediction_grid(predictions, shown)
