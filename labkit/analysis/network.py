@@ -1,7 +1,8 @@
 """The trained network of a run, to ask it about any image."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["BATCH", "Network", "load_network"]
 
 BATCH = 500  # images in a forward pass
+
+
+class HasPath(Protocol):
+    """A ``labkit.Run`` or a ``RunDirectory``."""
+
+    @property
+    def path(self) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,17 @@ class Network:
         return np.asarray(self.loss.probabilities(self.logits(images)))
 
 
-def load_network(run: RunDirectory, checkpoint: str = "best") -> Network:
+def load_network(run: HasPath, checkpoint: str = "best") -> Network:
     """Return the network of a run.
 
     Args:
-        run: the run directory.
+        run: a ``labkit.Run`` or a run directory.
         checkpoint: ``best`` (by validation accuracy), ``last``, or a step.
 
     Raises InputError if the checkpoint or the data set is missing, damaged, or doesn't belong to the run.
     """
-    config = recorded_config(run)
+    directory = RunDirectory(run.path)
+    config = recorded_config(directory)
     manifest = load_manifest(data_directory(config), config.data.dataset)
     import_tensorflow()
     from labkit.export.trained import trained_model
@@ -74,8 +83,8 @@ def load_network(run: RunDirectory, checkpoint: str = "best") -> Network:
     from labkit.training.checkpoints import CheckpointStore
     from labkit.training.losses import LOSSES
 
-    store = CheckpointStore(run.checkpoints_path)
+    store = CheckpointStore(directory.checkpoints_path)
     step = store.step_of(checkpoint)
-    check_same_data(run, store.state(step), manifest)
+    check_same_data(directory, store.state(step), manifest)
     model = trained_model(config, manifest, store, step)
     return Network(model, manifest, LOSSES[config.optimizer.loss], step)

@@ -1,6 +1,7 @@
 """``PredictionExplorer``: the predictions of a run, the most confident mistakes first."""
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from labkit import plots
@@ -48,7 +49,6 @@ class PredictionExplorer:
     ) -> None:
         self.count = count
         self.run: Run | None = None
-        self._network: Network | None = None
         if isinstance(run, Predictions):
             self.predictions = run
             return
@@ -78,19 +78,22 @@ class PredictionExplorer:
             return plots.message(f"The network can't be loaded: {error}")
         return plots.prediction_detail(self.predictions, index, heat, patch)
 
-    def _occlusion(self, index: int, patch: int) -> Any:
+    @cached_property
+    def network(self) -> "Network":
+        """The network that made the predictions. Raises InputError if it can't be loaded."""
         from labkit.analysis.network import load_network
+
+        if self.run is None:
+            raise InputError("only predictions were given; give the run")
+        step = self.predictions.summary.get("checkpoint_step")
+        return load_network(self.run, str(step) if step in self.run.checkpoints else "best")
+
+    def _occlusion(self, index: int, patch: int) -> Any:
         from labkit.analysis.saliency import occlusion_map
 
-        if self._network is None:
-            if self.run is None:
-                raise InputError("only predictions were given; give the run")
-            step = self.predictions.summary.get("checkpoint_step")
-            checkpoint = str(step) if step in self.run.checkpoints else "best"
-            self._network = load_network(RunDirectory(self.run.path), checkpoint)
+        network = self.network
         label = int(self.predictions.probabilities[index].argmax())
-        image = self.predictions.images[index]
-        return occlusion_map(self._network.probabilities, image, label, patch, STRIDE)
+        return occlusion_map(network.probabilities, self.predictions.images[index], label, patch, STRIDE)
 
     def widget(self) -> Any:
         """Return the controls, a page of images, and one of them with its probabilities."""

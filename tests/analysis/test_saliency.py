@@ -56,7 +56,7 @@ def test_the_fall_is_where_the_network_looks():
 @pytest.mark.slow
 def test_a_runs_network_predicts_what_the_run_recorded(trained_run):
     predictions = trained_run.predictions("test")
-    network = load_network(RunDirectory(trained_run.path))
+    network = load_network(trained_run)
     np.testing.assert_allclose(
         network.probabilities(predictions.images), predictions.probabilities, atol=1e-4
     )
@@ -78,7 +78,7 @@ def test_a_runs_network_predicts_what_the_run_recorded(trained_run):
 @pytest.mark.slow
 def test_a_network_without_its_data_or_checkpoint_is_refused(trained_run, tmp_path):
     with pytest.raises(InputError, match="--checkpoint is '5'"):
-        load_network(RunDirectory(trained_run.path), "5")
+        load_network(trained_run, "5")
     copy = RunDirectory(tmp_path / "run")
     copy.create()
     copy.config_path.write_bytes((trained_run.path / "config.json").read_bytes())

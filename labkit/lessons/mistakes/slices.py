@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.errors import InputError
+
 if TYPE_CHECKING:
     from labkit.analysis.predictions import Predictions
     from labkit.data.manifest import Manifest
 
-__all__ = ["Slice", "by_class", "by_quarters", "chance_slices", "image_properties", "wilson"]
+__all__ = [
+    "Slice",
+    "by_class",
+    "by_quarters",
+    "chance_slices",
+    "image_properties",
+    "most_confused",
+    "wilson",
+]
 
 
 def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
@@ -98,3 +108,15 @@ def chance_slices(predictions: "Predictions", size: int, count: int, seed: int =
         Slice(f"{number}", int(right[generator.choice(len(right), size, replace=False)].sum()), size)
         for number in range(1, count + 1)
     ]
+
+
+def most_confused(predictions: "Predictions", count: int) -> tuple[list[str], float]:
+    """Return the ``count`` most frequent kinds of mistakes as text, and their share of all mistakes."""
+    confusion = predictions.confusion
+    if confusion is None:
+        raise InputError("images with several labels have no confusion matrix")
+    mistakes = confusion - np.diag(confusion.diagonal())
+    kinds = [np.unravel_index(at, mistakes.shape) for at in np.argsort(-mistakes, axis=None)[:count]]
+    names = predictions.classes
+    texts = [f"{mistakes[true, said]}× {names[true]} as {names[said]}" for true, said in kinds]
+    return texts, float(sum(mistakes[kind] for kind in kinds) / max(mistakes.sum(), 1))
