@@ -43,12 +43,12 @@ def test_the_fall_is_where_the_network_looks():
     image = np.random.default_rng(1).integers(0, 256, (16, 16, 3)).astype(np.uint8)
 
     def predict(images):
-        seen = (images[:, 10, 3] == image[10, 3]).all(axis=-1)
+        seen = (images[:, 10, 7] == image[10, 7]).all(axis=-1)
         return np.stack([np.where(seen, 0.9, 0.1), np.where(seen, 0.1, 0.9)], axis=1)
 
     fall = occlusion_map(predict, image, 0, patch=4, stride=1)
-    assert np.unravel_index(fall.argmax(), fall.shape) == (10, 3)
-    assert fall[10, 3] == pytest.approx(0.8)
+    assert np.unravel_index(fall.argmax(), fall.shape) == (10, 7)
+    assert fall[10, 7] == pytest.approx(0.8)
     assert fall[0, 15] == 0
     np.testing.assert_allclose(occlusion_map(predict, image, 1, patch=4, stride=1), -fall)
 
