@@ -79,7 +79,7 @@ def opened(notebook: Path) -> Iterator[Page]:
         page.set_default_timeout(PATIENCE * 1000)
         page.goto(f"{address}/tree/{notebook.name}?token={TOKEN}&reset")
         page.wait_for_selector(".jp-NotebookPanel .jp-Cell", state="attached")
-        page.wait_for_selector("text=Python 3", state="attached")
+        page.wait_for_selector("text=Python 3 (ipykernel) | Idle", state="attached")
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_text("Run All Cells", exact=True).click()
         try:
@@ -119,7 +119,7 @@ def test_the_monitor_moves_a_button_kills_a_worker_and_stop_works_while_a_cell_w
         "run = training.wait()\nprint('the cell has ended:', run.state, run.step)",
     )
     with opened(notebook) as page:
-        wait_for(lambda: steps_shown(page) > 25, page.locator('.jp-NotebookPanel').inner_text)
+        wait_for(lambda: steps_shown(page) > 25, page.locator(".jp-NotebookPanel").inner_text)
         first = steps_shown(page)
         wait_for(lambda: steps_shown(page) > first)
         page.get_by_role("button", name="kill worker 1").click()
