@@ -14,7 +14,10 @@ LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | 
 INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
 OURS := $(VENV)/.made-by-make
 
-.PHONY: help env demo test test-faults check format lab app bench peers lock clean
+# The notebooks of the repository. A notebook that isn't in git keeps its outputs.
+NOTEBOOKS = $(shell git ls-files 'notebooks/*.ipynb' 2>/dev/null || ls notebooks/*.ipynb 2>/dev/null)
+
+.PHONY: help env demo test test-faults check format lab course app bench peers lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -33,28 +36,34 @@ test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to py
 	else \
 	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); \
 	fi
-	@# The notebook as anybody runs it. What it writes goes into a home of its own, not among the user's runs, and the
-	@# proxy that isn't there keeps it from downloading CIFAR-10 for that home.
+	@# The notebooks as anybody runs them, two at a time. What they write goes into a home of its own, not among the
+	@# user's runs, and the proxy that isn't there keeps them from downloading CIFAR-10 for that home.
 	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \
 	    home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; trap 'exit 130' INT TERM; \
-	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest --nbval-lax notebooks/; \
+	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax notebooks/; \
 	fi
 
 test-faults: env ## run all fault-injection tests and the longest other tests; LABKIT_FAULTS_TABLE=FILE writes a table
 	@$(BIN)/python -m pytest -m "faults or thorough" $(ARGS)
 
-check: env ## check lint, formatting, types and the import contracts
+check: env ## check lint, formatting, types, the import contracts, and that notebooks have no outputs
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m course strip --check $(NOTEBOOKS)
 
-format: env ## sort imports and format the code
+format: env ## sort imports, format the code, and remove the outputs of notebooks/
 	@$(BIN)/ruff check --select I --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/python -m course strip $(NOTEBOOKS)
 
-lab: env ## open the training notebook in JupyterLab
-	@$(BIN)/jupyter lab notebooks/train.ipynb
+lab: env ## open your copies of the lessons, in lessons/, in JupyterLab
+	@$(BIN)/labkit lesson start
+	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/lessons/00_tour.ipynb
+
+course: env ## run all lessons and build their site in build/course; ARGS=04_replicas runs one, the others stay
+	@$(BIN)/python -m course build $(ARGS)
 
 app: env ## start the dashboard on 127.0.0.1
 	@$(BIN)/streamlit run app/main.py --server.address=127.0.0.1
@@ -77,7 +86,7 @@ lock: ## update requirements.lock from pyproject.toml; ARGS=--upgrade takes newe
 clean: ## remove .venv and caches; keeps data and runs
 	@if [ -e $(OURS) ]; then $(discard); fi
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find labkit app tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find labkit app course tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Sets $$python to the first of $(PYTHONS) that runs and has a supported version, else to one that uv knows. Each is
 # run, because a pyenv shim can be on the PATH for a version that isn't selected.

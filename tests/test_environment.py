@@ -27,7 +27,14 @@ from labkit.commands import doctor
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
 TESTED_PYTHON = "3.11"  # of CI, environment.yml and the container image
-PARTS = ("core", "notebook", "app", "onnx", "dev")  # the dependencies and the extras that the lock holds
+PARTS = (
+    "core",
+    "notebook",
+    "app",
+    "onnx",
+    "course",
+    "dev",
+)  # the dependencies and the extras that the lock holds
 
 
 def read_lock(text: str) -> dict[str, tuple[Requirement, list[str]]]:
@@ -186,7 +193,7 @@ OPTIONAL = {"torch"}
 
 def third_party_imports() -> Iterator[tuple[str, Path]]:
     """Yield (top-level module, file) for each absolute import that isn't ours or the standard library's."""
-    ours = {"labkit", "app", "tests", "benchmarks"}
+    ours = {"labkit", "app", "course", "tests", "benchmarks"}
     for folder in sorted(ours):
         for path in sorted((ROOT / folder).rglob("*.py")):
             local = {neighbour.stem for neighbour in path.parent.iterdir()} | {"conftest"}

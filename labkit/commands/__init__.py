@@ -54,5 +54,6 @@ COMMANDS: dict[str, Command] = {
     "lesson start": Command("lesson", "Write copies of lessons to work in, without the solutions."),
     "lesson check": Command("lesson", "Check the answer of an exercise in a saved notebook."),
     "doctor": Command("doctor", "Check this machine and say how to solve each problem."),
-    "demo": Command("demo", "Run the training notebook and say where to look."),
+    "notebook run": Command("notebook", "Run a notebook with parameters of your choice."),
+    "demo": Command("notebook", "Run the training notebook and say where to look."),
 }

@@ -8,9 +8,11 @@ from typing import Any
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.commands.terminal.text_tables import print_table
-from labkit.errors import InputError
+from labkit.errors import InputError, require_extra
 
-__all__ = ["declare_check", "declare_list", "declare_start"]
+__all__ = ["declare_check", "declare_list", "declare_start", "run_exercise_cell"]
+
+NEEDS = ("nbformat",)
 
 
 def declare_list(parser: Parser) -> Run:
@@ -22,6 +24,7 @@ def _list(options: argparse.Namespace) -> int:
     """Print number, name and title of each lesson. Returns 0."""
     from labkit.lessons.source import lesson_paths, read_notebook
 
+    require_extra("notebook", NEEDS, "labkit lesson list")
     rows = []
     for path in lesson_paths():
         first = read_notebook(path).cells[0].source
@@ -33,7 +36,12 @@ def _list(options: argparse.Namespace) -> int:
 
 def declare_start(parser: Parser) -> Run:
     """Declare the flags of ``labkit lesson start``."""
-    parser.add_argument("lesson", metavar="LESSON", nargs="*", help="Numbers or names. Default: all lessons.")
+    parser.add_argument(
+        "lesson",
+        metavar="LESSON",
+        nargs="*",
+        help="Numbers or names. Default: all lessons, and the training notebook.",
+    )
     parser.add_argument(
         "--folder",
         type=local_path,
@@ -46,29 +54,40 @@ def declare_start(parser: Parser) -> Run:
 
 def _start(options: argparse.Namespace) -> int:
     """Write a copy without solutions of each lesson that isn't there yet. Returns 0."""
-    import nbformat
+    from labkit.lessons.source import lesson_path, lesson_paths, training_notebook
 
-    from labkit.lessons.source import lesson_path, lesson_paths, read_notebook, student_notebook
-
-    sources = [lesson_path(name) for name in options.lesson] or lesson_paths()
+    require_extra("notebook", NEEDS, "labkit lesson start")
+    sources = [lesson_path(name) for name in options.lesson] or [*lesson_paths(), training_notebook()]
     folder = Path(options.folder).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source in sources:
-            target = folder / source.name
-            if target.exists():
-                print(f"{target} is there already and stays as it is; delete it to start anew")
-                continue
-            partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-            nbformat.write(student_notebook(read_notebook(source)), partial)
-            partial.replace(target)
-            print(f"wrote {target}")
+            _copy(source, folder / source.name)
     except OSError as error:
         raise InputError(
             f"--folder {folder} can't be written: {error.strerror}; name a folder of yours"
         ) from None
     print(f"open them with: jupyter lab {folder}")
     return 0
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Write the student's copy of ``source``, unless there is a ``target``: it may hold a student's work."""
+    import nbformat
+
+    from labkit.lessons.source import read_notebook, student_notebook
+
+    if os.path.lexists(target):
+        print(f"{target} is there already and stays as it is; delete it to start anew")
+        return
+    notebook = student_notebook(read_notebook(source))
+    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        nbformat.write(notebook, partial)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    print(f"wrote {target}")
 
 
 def declare_check(parser: Parser) -> Run:
@@ -88,6 +107,7 @@ def _check(options: argparse.Namespace) -> int:
     from labkit.lessons.source import exercise_cells, read_notebook
     from labkit.lessons.verdict import Checked, exercise
 
+    require_extra("notebook", NEEDS, "labkit lesson check")
     found = exercise(options.exercise)
     path = _notebook(options.notebook, found.number)
     source = exercise_cells(read_notebook(path)).get(found.number)
@@ -99,25 +119,40 @@ def _check(options: argparse.Namespace) -> int:
     for verdict in verdicts:
         print(verdict)
     if error is not None:
-        print(f"✗ exercise {found.number}: the cell raised {type(error).__name__}: {error}")
-        if isinstance(error, NameError):
-            print("  the cell is run alone: import and define in it what it uses")
-    return 0 if error is None and verdicts and all(verdicts) else 1
+        print(f"✗ exercise {found.number}: {_what_was_raised(error)}")
+    elif found.number not in [verdict.number for verdict in verdicts]:
+        print(f'✗ exercise {found.number}: the cell ended without check("{found.number}", …)')
+    return int(error is not None or found.number not in [each.number for each in verdicts if each])
 
 
-def run_exercise_cell(source: str, verdicts: list[Any]) -> Exception | None:
+def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
     """Run the code of an exercise's cell alone, and append each verdict. Returns what it raised, or None."""
+    from labkit import lessons
     from labkit.lessons.verdict import check
 
     def checked(number: str, answer: Any = None) -> Any:
         verdicts.append(check(number, answer))
         return verdicts[-1]
 
+    before = lessons.check
+    lessons.check = checked  # for a cell that imports it
     try:
         exec(compile(source, "<your cell>", "exec"), {"__name__": "__main__", "check": checked})
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return error
+    finally:
+        lessons.check = before
     return None
+
+
+def _what_was_raised(error: BaseException) -> str:
+    """Return one line that says what a cell raised, and what to do where that is known."""
+    text = f"the cell raised {type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, NameError):
+        return f"{text}; the cell is run alone: import and define in it what it uses"
+    if isinstance(error, SyntaxError):
+        return f"{text}; % and ! commands of notebooks don't work here"
+    return text
 
 
 def _notebook(given: str | None, number: str) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.lessons.verdict import LESSONS
+from labkit.notebook.files import NOTEBOOKS, read_notebook
 
 __all__ = [
     "exercise_cells",
@@ -19,9 +20,9 @@ __all__ = [
     "read_notebook",
     "student_code",
     "student_notebook",
+    "training_notebook",
 ]
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 SOLUTION = re.compile(
     r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.DOTALL | re.MULTILINE
 )
@@ -53,18 +54,12 @@ def lesson_path(name: str) -> Path:
     raise InputError(f"no lesson {name!r}; there are {', '.join(known)}")
 
 
-def read_notebook(path: Path) -> Any:
-    """Return a notebook. Raises InputError if it can't be read."""
-    import nbformat
-
-    try:
-        return nbformat.read(path, as_version=4)
-    except FileNotFoundError:
-        raise InputError(f"there is no {path}") from None
-    except OSError as error:
-        raise InputError(f"{path} can't be read: {error.strerror}") from None
-    except ValueError:
-        raise InputError(f"{path} is not a notebook") from None
+def training_notebook() -> Path:
+    """Return ``train.ipynb``. Raises InputError where labkit is installed without it."""
+    path = NOTEBOOKS / "train.ipynb"
+    if not path.is_file():
+        raise InputError(f"there is no {path}; clone the repository, which has it, and work there")
+    return path
 
 
 def student_code(source: str) -> str:

@@ -10,9 +10,11 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from labkit.commands import demo
 from labkit.commands import main as cli
+from labkit.commands import notebook as commands
 from labkit.errors import InputError
+from labkit.notebook import files
+from labkit.notebook.files import read_conclusion
 from labkit.notebook.results import RESULT_MIME, Conclusion
 from labkit.run_directory import RunDirectory
 
@@ -41,13 +43,15 @@ def home(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def notebook(tmp_path, monkeypatch):
     """Return a function that makes ``code`` the notebook of the demo."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    monkeypatch.setattr(files, "NOTEBOOKS", folder)
 
     def make(*code: str) -> Path:
         cells = [new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}), *map(new_code_cell, code)]
         metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        path = tmp_path / "train.ipynb"
+        path = folder / "train.ipynb"
         nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
-        monkeypatch.setattr(demo, "find_notebook", lambda: path)
         return path
 
     return make
@@ -71,9 +75,9 @@ def test_the_executed_notebook_goes_to_its_run_and_everything_is_said(home, note
     run.mkdir()
     notebook("print('step 1\\nstep 2')", conclude())
     said: list[str] = []
-    assert demo.run_demo(parameters={"folder": str(run)}, announce=said.append) == 0
-    assert left_behind(home / "runs", run) == ["train.ipynb"]
-    assert demo.read_conclusion(run / "train.ipynb")["run"] == str(run)
+    assert commands.run_demo(parameters={"folder": str(run)}, announce=said.append) == 0
+    assert left_behind(home / "runs" / "notebooks", run) == ["train.ipynb"]
+    assert read_conclusion(run / "train.ipynb")["run"] == str(run)
     text = "\n".join(said)
     assert said.index("step 1") < said.index("step 2")
     for expected in (run / "train.ipynb", run, "0.9877", "shapes in /data (no network)", "SIMULATED: two"):
@@ -84,7 +88,7 @@ def test_the_executed_notebook_goes_to_its_run_and_everything_is_said(home, note
 
 def test_a_named_output_is_used(home, notebook, tmp_path):
     notebook(conclude("'/nowhere'"))
-    assert demo.run_demo(output=tmp_path / "out" / "mine.ipynb", announce=lambda line: None) == 0
+    assert commands.run_demo(output=tmp_path / "out" / "mine.ipynb", announce=lambda line: None) == 0
     assert left_behind(tmp_path / "out") == ["mine.ipynb"]
 
 
@@ -94,7 +98,7 @@ def test_an_error_is_reported_and_the_earlier_result_kept(home, notebook, tmp_pa
     output.write_text("earlier")
     notebook("1 / 0")
     said: list[str] = []
-    assert demo.run_demo(output=output, announce=said.append) == 1
+    assert commands.run_demo(output=output, announce=said.append) == 1
     assert output.read_text() == "earlier"
     assert left_behind(output.parent) == ["mine-failed.ipynb", "mine.ipynb"]
     assert "ZeroDivisionError" in said[-1]
@@ -104,22 +108,22 @@ def test_an_error_is_reported_and_the_earlier_result_kept(home, notebook, tmp_pa
 def test_what_the_notebook_refuses_is_refused_in_one_line(home, notebook):
     notebook("from labkit.errors import InputError\nraise InputError('unknown parameter')")
     with pytest.raises(InputError, match=r"^unknown parameter \(see .*train-failed\.ipynb\)$"):
-        demo.run_demo(announce=lambda line: None)
+        commands.run_demo(announce=lambda line: None)
 
 
 def test_a_kernel_that_dies_leaves_no_partial_notebook(home, notebook):
     notebook("import os\nos._exit(1)")
     said: list[str] = []
-    assert demo.run_demo(announce=said.append) == 1
-    assert "DeadKernelError" in said[-1]
-    assert left_behind(home / "runs") == ["train-failed.ipynb"]
+    assert commands.run_demo(announce=said.append) == 1
+    assert "kernel was lost" in said[-1]
+    assert left_behind(home / "runs" / "notebooks") == ["train-failed.ipynb"]
 
 
 def test_a_notebook_without_a_result_is_refused(home, notebook):
     notebook("1")
     with pytest.raises(InputError, match="holds no result"):
-        demo.run_demo(announce=lambda line: None)
-    assert left_behind(home / "runs") == []
+        commands.run_demo(announce=lambda line: None)
+    assert left_behind(home / "runs" / "notebooks") == ["train.ipynb"]
 
 
 def test_a_home_that_cannot_be_made_is_refused(tmp_path, notebook, monkeypatch):
@@ -127,7 +131,7 @@ def test_a_home_that_cannot_be_made_is_refused(tmp_path, notebook, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "file"))
     notebook("1")
     with pytest.raises(InputError, match="LABKIT_HOME"):
-        demo.run_demo(announce=lambda line: None)
+        commands.run_demo(announce=lambda line: None)
 
 
 def test_a_missing_package_is_named_before_the_notebook_runs(home, notebook, monkeypatch, capsys):
@@ -140,9 +144,9 @@ def test_a_missing_package_is_named_before_the_notebook_runs(home, notebook, mon
 
 
 def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "__file__", str(tmp_path / "labkit" / "demo.py"))
+    monkeypatch.setattr(files, "NOTEBOOKS", tmp_path)
     with pytest.raises(InputError, match="without its notebooks; clone the repository"):
-        demo.find_notebook()
+        commands.run_demo()
 
 
 @pytest.mark.slow
@@ -158,7 +162,7 @@ def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, shapes, tm
         "validate_every_steps": 0,
     }
     call = f"run_demo(parameters={parameters!r})"
-    program = f"import sys; from labkit.commands.demo import run_demo; sys.exit({call})"
+    program = f"import sys; from labkit.commands.notebook import run_demo; sys.exit({call})"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
@@ -182,4 +186,4 @@ def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, shapes, tm
     kernel.wait(30)
     assert run.read_status().state == "interrupted"
     assert any(run.checkpoints_path.iterdir())
-    assert not list((session_home / "runs").glob(".train-*"))
+    assert not list((session_home / "runs").glob("notebooks/.train*"))

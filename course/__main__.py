@@ -1,0 +1,102 @@
+"""``python -m course build [LESSON…]``, ``check``, ``table`` and ``strip NOTEBOOK…``."""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from course.check import problems
+from course.execute import SECONDS, execute
+from course.places import Places
+from course.site import build_site
+from course.strip import strip
+from course.table import write_table
+from labkit.errors import InputError
+
+__all__ = ["build", "main"]
+
+
+def main(arguments: Sequence[str] | None = None, places: Places | None = None) -> int:
+    """Run one of the commands. Returns the exit code: 0 done, 1 something is wrong, 2 bad input."""
+    parser = argparse.ArgumentParser(prog="python -m course", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    builder = commands.add_parser("build", help="execute lessons, build the site and check it")
+    builder.add_argument(
+        "lesson", nargs="*", help="execute these, and take the others as they are; default: all"
+    )
+    builder.add_argument(
+        "--seconds", type=float, default=SECONDS, help="for each lesson (default: %(default)s)"
+    )
+    builder.add_argument("--no-execute", action="store_true", help="take all lessons as they are")
+    commands.add_parser("check", help="check the site that was built")
+    commands.add_parser("table", help="write the table of lessons in docs/course.md")
+    stripper = commands.add_parser("strip", help="remove outputs from notebooks")
+    stripper.add_argument("notebook", nargs="*", type=Path)
+    stripper.add_argument("--check", action="store_true", help="only name those that have outputs")
+    options = parser.parse_args(arguments)
+    places = places or Places()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # stubs and the reference import TensorFlow
+    try:
+        if options.command == "check":
+            return _check(places)
+        if options.command == "table":
+            _say_all(write_table(places))
+            return 0
+        if options.command == "strip":
+            found = strip(options.notebook, check=options.check)
+            _say_all(found)
+            return 1 if found and options.check else 0
+        names = None if options.no_execute else options.lesson
+        return build(places, names, options.seconds)
+    except InputError as error:
+        print(f"course: error: {error}", file=sys.stderr)
+        return 2
+
+
+def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS) -> int:
+    """Execute lessons, write their table, build the site and check it.
+
+    Args:
+        places: the folders.
+        names: of the lessons to execute; empty: all; None: none.
+        seconds: the limit of each lesson.
+
+    Returns 0, or 1 if a lesson failed or the site has a problem.
+    """
+    failures = []
+    if names is not None:
+        chosen = places.chosen(names)
+        shutil.rmtree(places.home / "runs", ignore_errors=True)  # a finished run wouldn't be trained again
+        for source in chosen:
+            print(f"executing {source.stem}", flush=True)
+            started = time.monotonic()
+            failure = execute(source, places.executed / source.name, places.home, seconds=seconds)
+            print(f"  {'failed' if failure else 'done'} after {time.monotonic() - started:.0f} s", flush=True)
+            failures += [failure] if failure else []
+    _say_all(write_table(places))
+    _say_all(build_site(places))
+    code = _check(places)
+    for failure in failures:
+        print(f"FAILED {failure}")
+    print(f"open {places.site / 'index.html'}")
+    return 1 if failures else code
+
+
+def _check(places: Places) -> int:
+    found = problems(places.site)
+    _say_all(found)
+    if not found:
+        print(f"{places.site}: links, headings, alternative texts and folded answers are as they should be")
+    return 1 if found else 0
+
+
+def _say_all(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Removes outputs from the notebooks that are kept in git."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+__all__ = ["strip", "stripped"]
+
+# What editors write for themselves, and the state of widgets.
+METADATA = [
+    "metadata.signature",
+    "metadata.widgets",
+    "cell.metadata.collapsed",
+    "cell.metadata.ExecuteTime",
+    "cell.metadata.execution",
+    "cell.metadata.heading_collapsed",
+    "cell.metadata.hidden",
+    "cell.metadata.scrolled",
+]
+
+
+def stripped(notebook: Any) -> Any:
+    """Return a copy of a notebook with outputs only in cells that have the tag ``keep_output``.
+
+    Such a cell counts as executed once: nbval refuses to compare an output where nothing was executed.
+    """
+    from nbstripout import strip_output
+
+    result = strip_output(
+        copy.deepcopy(notebook), keep_output=False, keep_count=True, keep_id=True, extra_keys=METADATA
+    )
+    for cell in result.cells:
+        if cell.cell_type == "code":
+            cell.execution_count = 1 if cell.outputs else None
+            for output in cell.outputs:
+                if "execution_count" in output:
+                    output.execution_count = 1
+    return result
+
+
+def strip(paths: Sequence[Path], *, check: bool) -> list[str]:
+    """Strip notebooks in place, or with ``check`` only look. Returns a line for each that isn't stripped."""
+    found = []
+    for path in paths:
+        notebook = nbformat.read(path, as_version=4)
+        after = stripped(notebook)
+        if after != notebook:
+            found.append(f"{path} has outputs: make format removes them" if check else f"{path} stripped")
+            if not check:
+                nbformat.write(after, path)
+    return found

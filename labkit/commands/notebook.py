@@ -1,0 +1,149 @@
+"""``labkit notebook run`` and ``labkit demo``: run a notebook, and say what came out."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit.commands import Run
+from labkit.commands.terminal.arguments import Parser
+from labkit.errors import InputError, require_extra
+from labkit.notebook.files import NOTEBOOKS, find_notebook, read_notebook
+from labkit.notebook.given import values_from_text
+from labkit.notebook.run import Execution, run_notebook
+from labkit.plurals import counted
+
+__all__ = ["declare_demo", "declare_run", "run_demo"]
+
+DEMO_NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib", "pandas")  # by the notebook, too
+
+
+def declare_run(parser: Parser) -> Run:
+    """Declare the flags of ``labkit notebook run``."""
+    parser.add_argument(
+        "notebook",
+        metavar="NAME",
+        help="A notebook's file, or the name or number of one of labkit's, such as train, 04_replicas, 04.",
+    )
+    parser.add_argument(
+        "-p",
+        "--parameter",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        dest="parameters",
+        help="A value for one of the notebook's parameters; may be given several times. In labkit's own "
+        "notebooks, each flag of labkit train is a parameter: -p num_layers 20.",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="Where to put the executed notebook. Default: into the directory of the run that the notebook "
+        "shows, or into runs/notebooks.",
+    )
+    parser.add_argument("--report-mode", action="store_true", help="Hides the code in the executed notebook.")
+    return _run_notebook
+
+
+def _run_notebook(options: argparse.Namespace) -> int:
+    """Run the notebook. Returns the exit code."""
+    require_extra("notebook", ("papermill", "ipykernel"), "labkit notebook run")
+    notebook = find_notebook(options.notebook)
+    given = [(name.replace("-", "_"), text) for name, text in options.parameters]
+    values = values_from_text(read_notebook(notebook), given)
+    done = run_notebook(
+        notebook, output=options.output, parameters=values, report_mode=options.report_mode, announce=_say
+    )
+    if done.code == 0:
+        lines = [("notebook", str(done.path))]
+        if done.conclusion is not None:
+            lines += _outcome(done.conclusion)
+        _print_table([*lines, ("time", f"{done.seconds:.0f} s")], _say)
+    else:
+        _report_end(done, _say)
+    return done.code
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def declare_demo(parser: Parser) -> Run:
+    """Declare nothing: ``labkit demo`` has no flags."""
+    return lambda options: run_demo(announce=_say)
+
+
+def run_demo(
+    *,
+    output: str | os.PathLike[str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    announce: Callable[[str], None] = print,
+) -> int:
+    """Run ``notebooks/train.ipynb``, show its progress, and say what came out and how to look at it.
+
+    Args:
+        output, parameters, announce: see ``labkit.notebook.run.run_notebook``.
+
+    Returns the exit code: 0 done, 1 the notebook failed, 128 + signal when it was stopped.
+    Raises InputError where there is no notebook, a package is missing or there is no place to write, and for
+    what the notebook refuses.
+    """
+    require_extra("notebook", DEMO_NEEDS, "labkit demo")
+    notebook = find_notebook("train")
+    announce("this takes about two minutes on two cores, seconds where the run is finished already")
+    done = run_notebook(notebook, output=output, parameters=parameters, announce=announce)
+    if done.code:
+        _report_end(done, announce)
+    elif done.conclusion is None:
+        raise InputError(f"{done.path} holds no result; run all of its cells, the last one too")
+    else:
+        _report(done, announce)
+    return done.code
+
+
+# ---- what to say ---------------------------------------------------------------------------------------
+
+
+def _report_end(done: Execution, announce: Callable[[str], None]) -> None:
+    """Say why the notebook isn't done."""
+    if done.code > 128:
+        announce("stopped; a training was told to save: the same command continues from there")
+    else:
+        announce(done.reason)
+
+
+def _outcome(conclusion: Mapping[str, Any]) -> list[tuple[str, str]]:
+    images = counted(conclusion["examples"], "image")
+    return [
+        ("run", conclusion["run"]),
+        ("data set", conclusion["data_note"]),
+        ("devices", conclusion["devices"]),
+        (
+            f"{conclusion['split']} accuracy",
+            f"{conclusion['accuracy']:.4f} ({images}, step {conclusion['step']})",
+        ),
+    ]
+
+
+def _report(done: Execution, announce: Callable[[str], None]) -> None:
+    conclusion = done.conclusion
+    assert conclusion is not None
+    if not conclusion["did_work"]:
+        announce("the run was finished already: nothing was trained, its results were drawn anew")
+    if conclusion["banner"]:
+        announce(conclusion["banner"])
+    lines = [
+        ("notebook", str(done.path)),
+        *_outcome(conclusion),
+        ("time", f"{done.seconds:.0f} s"),
+        ("dashboard", f"make app       (or, in {NOTEBOOKS.parent}: streamlit run app/main.py)"),
+        ("JupyterLab", f"make lab       (or: jupyter lab {done.path})"),
+    ]
+    _print_table(lines, announce)
+
+
+def _print_table(lines: list[tuple[str, str]], announce: Callable[[str], None]) -> None:
+    announce("")
+    for name, text in lines:
+        announce(f"{name + ':':<20} {text}")

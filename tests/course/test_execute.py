@@ -1,0 +1,67 @@
+"""A lesson is executed in bounded time; one that fails leaves a banner and names its cell."""
+
+import os
+import time
+
+import nbformat
+import pytest
+
+from course.execute import FAILED, execute
+from course.pages import write_page
+from tests.course.small import first
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path):
+    def execute_code(code: str, **options):
+        source, target = tmp_path / "00_first.ipynb", tmp_path / "build" / "00_first.ipynb"
+        nbformat.write(first(code), source)
+        before = source.read_bytes()
+        failure = execute(source, target, tmp_path / "home", **options)
+        assert source.read_bytes() == before
+        assert [path.name for path in target.parent.iterdir()] == [target.name]
+        return failure, nbformat.read(target, as_version=4)
+
+    return execute_code
+
+
+def banner(notebook) -> str:
+    (found,) = [cell.source for cell in notebook.cells if FAILED in cell.metadata.get("tags", ())]
+    assert notebook.cells[0].source.startswith("# ")
+    assert found == notebook.cells[1].source
+    return found
+
+
+def test_a_failing_cell_is_named_in_the_result_and_in_a_banner(run, tmp_path):
+    show = "import os\nprint(os.environ['LABKIT_HOME'], os.environ['https_proxy'], os.getcwd())\n"
+    failure, notebook = run(show + "assert 1 == 2, 'one is not two'")
+    assert str(failure) == "00_first, cell draw: AssertionError: one is not two"
+    assert "**This lesson failed in the cell `draw`.** AssertionError: one is not two" in banner(notebook)
+    # Its home is its own, nothing is downloaded, and it runs where it stands.
+    assert notebook.cells[4].outputs[0].text.split() == [
+        str(tmp_path / "home"),
+        "http://127.0.0.1:9",
+        str(tmp_path),
+    ]
+    write_page(notebook, tmp_path / "page.md")
+    assert f'id="{FAILED}"' in (tmp_path / "page.md").read_text()
+
+
+def test_an_endless_cell_is_ended_with_its_kernel(run, tmp_path):
+    started = time.monotonic()
+    code = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+    failure, notebook = run(code + "while True:\n    time.sleep(1)", seconds=12)
+    assert str(failure) == "00_first, cell draw: took over 12 s and was ended"
+    assert "took over 12 s" in banner(notebook)
+    assert time.monotonic() - started < 60
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.thorough
+def test_a_lost_kernel_is_named(run):
+    failure, notebook = run("import os\nos._exit(3)")
+    assert str(failure) == "00_first, cell draw: the notebook's kernel was lost in cell draw: Kernel died"
+    assert "kernel was lost" in banner(notebook)

@@ -1,0 +1,47 @@
+"""The site works in a browser from a file, without a network."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_output
+from playwright.sync_api import sync_playwright
+
+from course.site import build_site
+from labkit import plots
+from labkit.widgets import slider
+from tests.app.test_browser import CHROMIUM, QUIET
+from tests.course.small import first, make_places
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    places = make_places(tmp_path)
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    slider(lambda value: plots.message(f"step {value}"), [1, 2, 3], "step")
+    notebook = first()
+    notebook.cells[3].outputs = [new_output("display_data", data={"text/html": shown[1].data})]
+    nbformat.write(notebook, places.executed / "00_first.ipynb")
+    build_site(places)
+    return places.site
+
+
+def test_sliders_move_and_the_search_finds_words(site):
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    asked = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "notebooks" / "00_first.html").as_uri())
+        frames = page.locator(".labkit-frames figure")
+        assert [frame.is_visible() for frame in frames.all()] == [False, False, False]
+        page.locator(".labkit-frames input").fill("2")
+        assert [frame.is_visible() for frame in frames.all()] == [False, False, True]
+        page.goto((site / "search.html").as_uri() + "?q=documentation")
+        page.locator("#search-results a").first.wait_for()
+        assert "docs/index.html" in page.locator("#search-results a").first.get_attribute("href")
+        browser.close()
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data"}, asked

@@ -1,0 +1,70 @@
+"""Outputs of cells on a page: what Markdown or HTML could take for its own stays what it is."""
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course.pages import write_page
+from tests.course.small import PIXEL
+
+
+@pytest.fixture
+def page(tmp_path):
+    def write(*outputs, source="x", **options) -> str:
+        cell = new_code_cell(source, id="cell", outputs=list(outputs))
+        write_page(new_notebook(cells=[cell]), tmp_path / "lesson.md", **options)
+        return (tmp_path / "lesson.md").read_text()
+
+    return write
+
+
+def shown(**data):
+    return new_output("display_data", data={name.replace("_", "/"): value for name, value in data.items()})
+
+
+def test_code_with_fences_gets_a_longer_fence(page):
+    text = page(source='"""\n````\n"""')
+    assert text.startswith('`````python\n"""\n````\n"""\n`````\n')
+
+
+def test_what_was_printed_piece_by_piece_is_one_block(page):
+    parts = [new_output("stream", name="stdout", text=text) for text in ("1 %\r2", " %\n", "done\n")]
+    assert '<pre class="output">2 %\ndone</pre>' in page(*parts)
+
+
+def test_an_error_is_shown_without_colours(page):
+    text = page(new_output("error", ename="E", evalue="v", traceback=["\x1b[31mE\x1b[0m: <v>"]))
+    assert '<pre class="output error">E: &lt;v&gt;</pre>' in text
+
+
+def test_html_is_taken_before_text_and_a_live_widget_is_left_out(page):
+    assert "<b>x</b>" in page(shown(text_html="<b>x</b>\n\n<i>y</i>", text_plain="plain"))
+    widget = {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "Widget()"}
+    assert "Widget" not in page(new_output("display_data", data=widget))
+
+
+def test_the_page_of_a_local_server_is_not_framed(page):
+    text = page(shown(text_html='<iframe src="http://127.0.0.1:6006/" width="9"></iframe>', text_plain="x"))
+    assert "<iframe" not in text
+    assert "run the lesson to see it" in text
+
+
+def test_names_of_folders_are_replaced(page):
+    output = new_output("stream", name="stdout", text="in /tmp/home/runs\n")
+    assert "in ~/.labkit/runs" in page(output, shown_as={"/tmp/home": "~/.labkit"})
+
+
+def test_a_picture_is_written_beside_the_page(page, tmp_path):
+    output = new_output(
+        "display_data", data={"image/png": PIXEL}, metadata={"image/png": {"alt": 'a: "b"\n#'}}
+    )
+    text = page(output)
+    assert (tmp_path / "lesson-cell-0.png").read_bytes().startswith(b"\x89PNG")
+    assert ':alt: "a: \\"b\\" #"' in text
+
+
+def test_code_in_a_question_is_code(tmp_path):
+    cell = new_markdown_cell("<details><summary>What is `x`?</summary>\n\n`y`\n\n</details>")
+    write_page(new_notebook(cells=[cell]), tmp_path / "lesson.md")
+    text = (tmp_path / "lesson.md").read_text()
+    assert "<summary>What is <code>x</code>?</summary>" in text
+    assert "\n`y`\n" in text

@@ -1,0 +1,94 @@
+"""The table of lessons counts what the lessons have, and docs/course.md holds the table of this checkout."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from course.counts import count_outputs, count_source, failed_stubs
+from course.places import Places
+from course.table import BEGIN, COLUMNS, END, read_rows, write_table
+from labkit.errors import InputError
+from labkit.lessons import verdict
+from labkit.lessons.source import read_notebook
+from labkit.lessons.verdict import Exercise
+from tests.course.small import EXERCISE, first, make_places, second
+from tests.lessons.test_sources import words
+
+HERE = Places()
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    monkeypatch.setattr(verdict, "exercises", lambda lesson: (Exercise("01.1", "title", str),))
+    return make_places(tmp_path)
+
+
+def test_the_source_is_counted():
+    counted = count_source(second(executed=False))
+    assert (counted.title, counted.minutes, counted.exercises) == ("Second", 2, 1)
+    texts = [cell.source for cell in second(executed=False).cells if cell.cell_type == "markdown"]
+    assert counted.words == sum(map(words, texts))  # as the test of the lessons' length counts them
+    code = "from labkit.widgets import explore_curves, slider\nexplore_curves(curves)\nslider(draw)"
+    cells = [new_markdown_cell("# T"), new_code_cell(code), new_code_cell("%cd .."), new_code_cell("f(x)")]
+    assert count_source(new_notebook(cells=[*cells, new_code_cell("explore_curves(2)")])).live == 2
+
+
+def test_outputs_are_counted():
+    counted = count_outputs(second(executed=True))
+    assert (counted.figures, counted.claims, counted.passed, counted.sliders) == (1, 0, 1, 0)
+    assert count_outputs(first()).figures == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "failed"),
+    [
+        (EXERCISE, True),
+        (EXERCISE.replace("answer = None", "answer = 4"), False),  # the stub is right
+        (EXERCISE.replace("answer = None", "1 / 0"), False),  # the stub doesn't run
+        (EXERCISE.replace("check(", "# check("), False),  # nothing is checked
+    ],
+)
+def test_a_stub_fails_when_it_runs_and_is_found_unanswered(code, failed, places):
+    assert failed_stubs(new_notebook(cells=[new_code_cell(code)])) == {"01.1": failed}
+
+
+def test_a_lesson_that_is_not_executed_keeps_what_its_row_said(places):
+    assert write_table(places) == ["00_first was never executed: its row lacks counts"]
+    rows = read_rows(places.overview.read_text())
+    assert rows["00_first"]["figures"] == "–"
+    assert rows["01_second"]["exercises passed"] == rows["01_second"]["stubs failed"] == "1 of 1"
+    (places.executed / "01_second.ipynb").unlink()
+    source = second(executed=False)
+    source.cells[0].source += " One more word."
+    nbformat.write(source, places.notebooks / "01_second.ipynb")
+    write_table(places)
+    again = read_rows(places.overview.read_text())["01_second"]
+    assert int(again["words"]) == int(rows["01_second"]["words"]) + 3
+    assert again["figures"] == "1"
+
+
+def test_a_document_without_the_table_is_named(places):
+    places.overview.write_text("# Course\n")
+    with pytest.raises(InputError, match="the document of the course has no table"):
+        write_table(places)
+
+
+def test_the_table_of_this_checkout_agrees_with_its_lessons():
+    rows = read_rows(HERE.overview.read_text())
+    how = "run make course, or python -m course table for what is counted in sources"
+    assert [*rows] == [path.stem for path in HERE.lessons()], how
+    for path in HERE.lessons():
+        row, counted = rows[path.stem], count_source(read_notebook(path))
+        assert f"[{counted.title}](../notebooks/{path.name})" in row["lesson"], how
+        assert row["minutes"] == str(counted.minutes), how
+        assert row["words"] == f"{counted.words:,}", how
+        assert row["live widgets"] == str(counted.live), how
+        for column in ("exercises passed", "stubs failed"):
+            assert row[column] == f"{counted.exercises} of {counted.exercises}", how
+        assert all(cell != "–" for cell in row.values()), how
+
+
+def test_the_markers_stand_once():
+    text = HERE.overview.read_text()
+    assert text.count(BEGIN) == text.count(END) == 1
+    assert f"| {' | '.join(COLUMNS)} |" in text
