@@ -44,7 +44,7 @@ def test_the_stated_share_of_training_labels_is_flipped(noisy):
 
 
 def test_the_flipped_data_set_is_a_prepared_one_with_untouched_evaluation_splits(noisy, tmp_path):
-    found = find_manifest(noisy.data_dir, "shapes")
+    found = find_manifest(noisy.flags["data_dir"], noisy.flags["dataset"])
     assert found is not None and verify_shards(found) == []
     images, labels = load_split(found, "train")
     np.testing.assert_array_equal(images, noisy.images)

@@ -20,7 +20,7 @@ class NoisyData:
     """A data set whose training split has flipped labels; validation and test keep theirs.
 
     Args:
-        manifest: of the new data set; train on it with ``data_dir`` and ``dataset``.
+        manifest: of the new data set; train on it with ``flags``.
         images: of its training split, uint8 [n, height, width, channels].
         labels: as the training sees them, int32 [n].
         right_labels: before the flips, int32 [n].
@@ -37,9 +37,9 @@ class NoisyData:
         return self.labels != self.right_labels
 
     @property
-    def data_dir(self) -> str:
-        """The folder to train from."""
-        return str(self.manifest.directory.parent)
+    def flags(self) -> dict[str, str]:
+        """The flags of a training on it."""
+        return {"dataset": self.manifest.dataset, "data_dir": str(self.manifest.directory.parent)}
 
 
 def flip_labels(source: Manifest, folder: Path, examples: int, share: float, seed: int = 0) -> NoisyData:
