@@ -213,7 +213,7 @@ def waits_for_input(events: Sequence[Event]) -> float:
     return sum(gaps) / len(gaps)
 
 
-def draw_timelines(timelines: Mapping[str, Sequence[Event]], batches: int = 6) -> "Figure":
+def draw_timelines(timelines: Mapping[str, Sequence[Event]], batches: int = 7) -> "Figure":
     """Draw when each stage worked on which of the first batches, one panel for each pipeline.
 
     Args:
@@ -224,43 +224,38 @@ def draw_timelines(timelines: Mapping[str, Sequence[Event]], batches: int = 6) -
     last = max(event.end for events in drawn.values() for event in events)
     with styled():
         alt = f"Timelines of the first {batches} batches: {', '.join(timelines)}"
-        figure = new_figure(9.5, 1.6 * len(drawn) + 0.4, alt)
+        figure = new_figure(9.5, 1.7 * len(drawn) + 0.4, alt)
         axes = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
         for axis, (name, events) in zip(axes, drawn.items(), strict=True):
-            _draw_events(axis, events)
-            end = max(event.end for event in events)
-            axis.axvline(1000 * end, color="#9ca3af", linestyle=":", linewidth=1)
-            axis.set_title(f"{name}: {batches} batches in {1000 * end:.0f} ms")
+            _draw_events(axis, events, narrow=0.02 * last)
+            mean = 1000 * seconds_per_batch(timelines[name])
+            axis.set_title(f"{name}: {mean:.0f} ms a batch, mean of all batches")
         axes[-1].set_xlabel("milliseconds from the first read; the number in a bar is that of its batch")
         axes[-1].set_xlim(0, 1020 * last)
     return figure
 
 
-def _draw_events(axis: "Axes", events: Sequence[Event]) -> None:
+def _draw_events(axis: "Axes", events: Sequence[Event], narrow: float) -> None:
+    """Draw a bar for each event, without its number where it is narrower than ``narrow`` seconds."""
     for row, stage in enumerate(STAGES):
-        lanes: list[float] = []  # the end of the last bar in each lane of this stage
         mine = sorted((event for event in events if event.stage == stage), key=lambda event: event.start)
-        placed = []
+        lanes: list[float] = []  # the end of the last bar in each lane of this stage
+        places = []
         for event in mine:
-            lane = next((k for k, end in enumerate(lanes) if end <= event.start), len(lanes))
+            lane = next((number for number, end in enumerate(lanes) if end <= event.start), len(lanes))
             lanes[lane : lane + 1] = [event.end]
-            placed.append((event, lane))
-        height = 0.8 / max(len(lanes), 1)
-        for event, lane in placed:
+            places.append(lane)
+        height = 0.86 / max(len(lanes), 1)
+        for event, lane in zip(mine, places, strict=True):
             left, width = 1000 * event.start, 1000 * (event.end - event.start)
-            bottom = row - 0.4 + lane * height
-            color = OKABE_ITO[row]
-            axis.barh(bottom, width, height * 0.92, left, align="edge", color=color, linewidth=0)
-            axis.text(
-                left + width / 2,
-                bottom + height * 0.46,
-                str(event.batch),
-                ha="center",
-                va="center",
-                fontsize=7 if len(lanes) < 3 else 5.5,
-                color="white",
-                clip_on=True,
+            bottom, color = row - 0.43 + lane * height, OKABE_ITO[row]
+            axis.barh(
+                bottom, width, height, left, align="edge", color=color, edgecolor="white", linewidth=0.8
             )
+            if event.end - event.start >= narrow:
+                middle = left + width / 2, bottom + height / 2
+                size = 7 if len(lanes) < 3 else 4.5
+                axis.text(*middle, str(event.batch), ha="center", va="center", fontsize=size, color="white")
     axis.set_yticks(range(len(STAGES)), STAGES)
     axis.set_ylim(len(STAGES) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
