@@ -37,7 +37,7 @@ def stage_outputs(model: keras.Model, images: Any) -> dict[str, NDArray[np.float
         if stage != HEAD:
             last = [name for name in outputs.output if name.split("_")[0] == stage][-1]
             wanted[stage] = outputs.output[last]
-    parts = keras.Model(outputs.inputs, wanted)
+    parts = keras.Model(outputs.input, wanted)
     found = [parts(images[start : start + 500], training=False) for start in range(0, len(images), 500)]
     return {stage: np.concatenate([part[stage] for part in found]) for stage in wanted}
 
