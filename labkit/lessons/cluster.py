@@ -1,4 +1,4 @@
-"""Computations and figures of lesson 05: a loss and its price, staleness, traffic, slow workers and networks."""
+"""Computations and figures of lesson 05: a lost worker, staleness, traffic, slow workers, slow networks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ def loss_comparison(killed: Run, alone: Run) -> "Figure":
 
 
 def price_of_a_loss(run: Run) -> "Figure":
-    """Draw the step over time of a run that lost a worker: lost steps, the pause, and the steps made again."""
+    """Draw the step over time of a run that lost a worker: lost steps, the pause, the steps made again."""
     rows = every_row(run)
     time = np.array([row["wall_time"] for row in rows])
     step = np.array([row["step"] for row in rows])
@@ -210,7 +210,8 @@ def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
         axis.set(ylim=(-0.5, len(workers) + 0.35), xlabel="milliseconds")
         others = f"{stale} updates" if stale != 1 else "1 update"
         axis.set_title(
-            f"Update {update}: worker {worker} read version {update - 1 - stale} (dashed), then others made {others}"
+            f"Update {update}: worker {worker} read version {update - 1 - stale} (dashed); "
+            f"then others made {others}"
         )
     return figure
 
