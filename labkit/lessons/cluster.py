@@ -23,6 +23,7 @@ __all__ = [
     "rates",
     "speed_figure",
     "staleness_figure",
+    "stalest_update",
     "step_seconds",
     "traffic_figure",
     "worker_rows",
@@ -163,8 +164,16 @@ def staleness_figure(runs: Mapping[str, Run]) -> "Figure":
                 below += counts
             axis.set(title=name, xlabel="staleness: updates by others since the read", xticks=bins)
             axis.legend()
+            axis.margins(y=0.1)
         axes[0].set_ylabel("updates")
     return figure
+
+
+def stalest_update(run: Run) -> int:
+    """Return the stalest update of an asynchronous run, away from its beginning and end."""
+    train = run.metrics()
+    inner = slice(len(train["step"]) // 5, -len(train["step"]) // 10)
+    return int(train["step"][inner][np.argmax(train["staleness"][inner])])
 
 
 def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
