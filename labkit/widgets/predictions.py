@@ -100,7 +100,8 @@ class PredictionExplorer:
         import ipywidgets
 
         predictions = self.predictions
-        choices = [(ANY, None), *((name, number) for number, name in enumerate(predictions.classes))]
+        # Not None: ipywidgets takes that for no choice, and shows an empty field.
+        choices = [(ANY, -1), *((name, number) for number, name in enumerate(predictions.classes))]
         true = ipywidgets.Dropdown(options=choices, description="true")
         predicted = ipywidgets.Dropdown(options=choices, description="predicted")
         wrong_only = ipywidgets.Checkbox(True, description="mistakes only", indent=False)
@@ -108,7 +109,8 @@ class PredictionExplorer:
         image = ipywidgets.Dropdown(description="image")
 
         def draw_page() -> Any:
-            indices = predictions.select(true.value, predicted.value, wrong_only.value)
+            classes = (None if choice.value < 0 else choice.value for choice in (true, predicted))
+            indices = predictions.select(*classes, wrong_only=wrong_only.value)
             page.max = max(1, -(-len(indices) // PAGE_SIZE))
             page.description = f"page / {page.max}"
             shown = indices[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]
