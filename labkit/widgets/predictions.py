@@ -109,8 +109,8 @@ class PredictionExplorer:
         image = ipywidgets.Dropdown(description="image")
 
         def draw_page() -> Any:
-            classes = (None if choice.value < 0 else choice.value for choice in (true, predicted))
-            indices = predictions.select(*classes, wrong_only=wrong_only.value)
+            of_true, of_predicted = (None if field.value < 0 else field.value for field in (true, predicted))
+            indices = predictions.select(of_true, of_predicted, wrong_only.value)
             page.max = max(1, -(-len(indices) // PAGE_SIZE))
             page.description = f"page / {page.max}"
             shown = indices[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]
