@@ -1,4 +1,4 @@
-"""Computations and figures of lesson 05: a loss and its price, staleness, traffic, slow workers and networks."""
+"""Computations and figures of lesson 05: a lost worker, staleness, traffic, slow workers, slow networks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ __all__ = [
     "rates",
     "speed_figure",
     "staleness_figure",
+    "stalest_update",
     "step_seconds",
     "traffic_figure",
     "worker_rows",
@@ -100,7 +101,7 @@ def loss_comparison(killed: Run, alone: Run) -> "Figure":
 
 
 def price_of_a_loss(run: Run) -> "Figure":
-    """Draw the step over time of a run that lost a worker: lost steps, the pause, and the steps made again."""
+    """Draw the step over time of a run that lost a worker: lost steps, the pause, the steps made again."""
     rows = every_row(run)
     time = np.array([row["wall_time"] for row in rows])
     step = np.array([row["step"] for row in rows])
@@ -163,8 +164,16 @@ def staleness_figure(runs: Mapping[str, Run]) -> "Figure":
                 below += counts
             axis.set(title=name, xlabel="staleness: updates by others since the read", xticks=bins)
             axis.legend()
+            axis.margins(y=0.1)
         axes[0].set_ylabel("updates")
     return figure
+
+
+def stalest_update(run: Run) -> int:
+    """Return the stalest update of an asynchronous run, away from its beginning and end."""
+    train = run.metrics()
+    inner = slice(len(train["step"]) // 5, -len(train["step"]) // 10)
+    return int(train["step"][inner][np.argmax(train["staleness"][inner])])
 
 
 def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
@@ -210,7 +219,8 @@ def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
         axis.set(ylim=(-0.5, len(workers) + 0.35), xlabel="milliseconds")
         others = f"{stale} updates" if stale != 1 else "1 update"
         axis.set_title(
-            f"Update {update}: worker {worker} read version {update - 1 - stale} (dashed), then others made {others}"
+            f"Update {update}: worker {worker} read version {update - 1 - stale} (dashed); "
+            f"then others made {others}"
         )
     return figure
 

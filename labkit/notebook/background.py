@@ -284,8 +284,7 @@ class BackgroundTraining:
             status = None
         message, step = (status.message, status.step) if status else ("", self._step())
         if code == 0 and status is not None and status.state == "finished":
-            config = self._plan.config.replace({"job_dir": str(self._directory.path)})
-            found = plan_run(config, uses_devices=False).train()
+            found = replace(self._plan, found="finished").train()  # only reads the finished run
             return replace(found, message=message, did_work=True)
         if code in STOPPED or ((self._asked or self._killed) and code not in FINAL_CODES):
             if status is None or status.state != "interrupted":
