@@ -38,7 +38,7 @@ KNOWN = {
     "input_wait_fraction": Look("Input wait", percent=True),
     "communication_fraction": Look("Communication", percent=True),
     "worker": Look("Worker that made the step"),
-    "worker_seconds": Look("Seconds of a worker's step", logarithmic=True),
+    "worker_seconds": Look("Seconds of one worker for a step", logarithmic=True),
     "examples": Look("Examples of an evaluation"),
     "seconds": Look("Seconds of an evaluation"),
 }

@@ -164,8 +164,8 @@ def staleness_figure(runs: Mapping[str, Run]) -> "Figure":
                 below += counts
             axis.set(title=name, xlabel="staleness: updates by others since the read", xticks=bins)
             axis.legend()
-            axis.margins(y=0.1)
         axes[0].set_ylabel("updates")
+        axes[0].set_ylim(0, 1.1 * max(axis.dataLim.y1 for axis in axes))
     return figure
 
 
@@ -184,16 +184,16 @@ def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
     Args:
         run: an asynchronous run.
         update: the step to explain, from 1.
-        around: how many updates to show.
+        around: how many updates to show at least.
     """
     train = run.metrics()
     end, version = train["wall_time"], train["step"].astype(int)
     begin = end - train["worker_seconds"]
-    first = int(np.clip(update - around // 2 - 1, 0, max(0, len(end) - around)))
-    shown = np.arange(first, min(first + around, len(end)))
-    zero = begin[shown].min()
     now = update - 1
     worker, stale = int(train["worker"][now]), int(train["staleness"][now])
+    first = int(np.clip(now - max(around // 2, stale + 1), 0, max(0, len(end) - around)))
+    shown = np.arange(first, min(max(first + around, now + 3), len(end)))
+    zero = begin[shown].min()
     alt = f"Update {update} by worker {worker}, with a staleness of {stale}"
     with styled():
         figure = new_figure(8.5, 3.0, alt)
