@@ -1,7 +1,6 @@
 """``python -m course build [LESSON…]``, ``check``, ``table`` and ``strip NOTEBOOK…``."""
 
 import argparse
-import os
 import shutil
 import sys
 import time
@@ -15,6 +14,7 @@ from course.site import build_site
 from course.strip import strip
 from course.table import write_table
 from labkit.errors import InputError
+from labkit.quiet_import import import_tensorflow
 
 __all__ = ["build", "main"]
 
@@ -38,11 +38,11 @@ def main(arguments: Sequence[str] | None = None, places: Places | None = None) -
     stripper.add_argument("--check", action="store_true", help="only name those that have outputs")
     options = parser.parse_args(arguments)
     places = places or Places()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # stubs and the reference import TensorFlow
     try:
         if options.command == "check":
             return _check(places)
         if options.command == "table":
+            import_tensorflow()
             _say_all(write_table(places))
             return 0
         if options.command == "strip":
@@ -76,6 +76,7 @@ def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS)
             failure = execute(source, places.executed / source.name, places.home, seconds=seconds)
             print(f"  {'failed' if failure else 'done'} after {time.monotonic() - started:.0f} s", flush=True)
             failures += [failure] if failure else []
+    import_tensorflow()  # for stubs, without its messages
     _say_all(write_table(places))
     _say_all(build_site(places))
     code = _check(places)

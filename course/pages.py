@@ -15,6 +15,11 @@ __all__ = ["write_page"]
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
+# What TensorFlow's C++ code logs about the machine; what goes wrong is raised in Python.
+LOG_OF_TENSORFLOW = re.compile(
+    r"^(?:[IWE]\d{4} \d\d:\d\d:.*|WARNING: All log messages before absl.*|To enable the following instr.*)\n?",
+    re.MULTILINE,
+)
 LOCAL_SERVER = re.compile(r"<iframe\b[^>]*\bsrc=[\"']https?://(127\.0\.0\.1|localhost)\b")
 SUMMARY = re.compile(r"<summary>.*?</summary>", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"  # stands below a static figure, and needs a kernel
@@ -93,7 +98,9 @@ def _joined(outputs: list[Any]) -> list[Any]:
 
 def _output(output: Mapping[str, Any], number: int, cell: Any, page: Path) -> list[str]:
     if output["output_type"] == "stream":
-        return _text(output["text"])
+        return _text(
+            LOG_OF_TENSORFLOW.sub("", output["text"]) if output["name"] == "stderr" else output["text"]
+        )
     if output["output_type"] == "error":
         return _text("\n".join(output["traceback"]), "output error")
     data = output["data"]
