@@ -17,7 +17,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
 # What TensorFlow's C++ code logs about the machine; what goes wrong is raised in Python.
 LOG_OF_TENSORFLOW = re.compile(
-    r"^(?:[IWE]\d{4} \d\d:\d\d:.*|WARNING: All log messages before absl.*|To enable the following instr.*)\n?",
+    r"^(?:[IWE]\d{4} \d\d:\d\d:.*|WARNING: All log messages before absl.*|To enable the following .*)\n?",
     re.MULTILINE,
 )
 LOCAL_SERVER = re.compile(r"<iframe\b[^>]*\bsrc=[\"']https?://(127\.0\.0\.1|localhost)\b")
