@@ -14,7 +14,7 @@ from labkit.config.fields import unknown_name_error
 from labkit.errors import InputError
 from labkit.notebook.parameters import BESIDE_CONFIG, parameters_from_values
 
-__all__ = ["Declared", "check_given", "declared_parameters", "values_from_text"]
+__all__ = ["Declared", "check_given", "declared_parameters", "takes_flags", "values_from_text"]
 
 IN_WORDS = {
     int: "a whole number",
@@ -106,7 +106,7 @@ def values_from_text(notebook: Any, given: Iterable[tuple[str, str]]) -> dict[st
     Raises InputError for a name that is given twice, and for what ``check_given`` refuses.
     """
     kinds = {name: parameter.kind for name, parameter in declared_parameters(notebook).items()}
-    if _is_labkits(notebook):
+    if takes_flags(notebook):
         kinds |= {name: info.type for name, info in fields_by_name().items()}
     values: dict[str, Any] = {}
     for name, text in given:
@@ -150,7 +150,7 @@ def check_given(notebook: Any, values: Mapping[str, Any]) -> None:
             "sets them the tag 'parameters'"
         )
     declared = declared_parameters(notebook)
-    if _is_labkits(notebook):
+    if takes_flags(notebook):
         own = {name: parameter.default for name, parameter in declared.items()}
         if ... in own.values():  # only the kernel knows: names alone can be told
             known = [*BESIDE_CONFIG, *fields_by_name()]
@@ -177,7 +177,7 @@ def _check_type(declared: Declared, value: Any) -> None:
         raise InputError(f"{declared.name} is {value!r}; allowed: {words}{' or None' * declared.optional}")
 
 
-def _is_labkits(notebook: Any) -> bool:
+def takes_flags(notebook: Any) -> bool:
     """Return whether the notebook's parameters are flags of ``labkit train``."""
     source = _parameters_cell(notebook) or ""
     watched = any("watch_parameters()" in cell.source for cell in notebook.cells if cell.cell_type == "code")

@@ -267,8 +267,8 @@ def _execute(
             stdout_file=lines,
             stderr_file=sys.stderr,
             start_timeout=SECONDS_TO_START,
-            # Its warnings are about the transport to this very process.
-            extra_arguments=["--IPKernelApp.log_level=40"] if language == "python" else [],
+            # Its messages are about the transport to this very process, and about its end.
+            extra_arguments=["--IPKernelApp.log_level=50"] if language == "python" else [],
         )
     except (PapermillExecutionError, RuntimeError, TimeoutError) as error:  # RuntimeError: of the kernel
         return error

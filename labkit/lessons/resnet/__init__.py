@@ -1,0 +1,38 @@
+"""Lesson 02: networks with and without shortcuts, and what they do to a signal."""
+
+from labkit.lessons.resnet.fields import Field, gradient_fields
+from labkit.lessons.resnet.figures import (
+    batch_norm_figure,
+    depth_figure,
+    feature_maps,
+    field_figure,
+    first_kernels,
+    loss_figure,
+)
+from labkit.lessons.resnet.networks import (
+    SmallImages,
+    Training,
+    WithoutShortcuts,
+    observe,
+    small_images,
+    small_network,
+    train_small,
+)
+
+__all__ = [
+    "Field",
+    "SmallImages",
+    "Training",
+    "WithoutShortcuts",
+    "batch_norm_figure",
+    "depth_figure",
+    "feature_maps",
+    "field_figure",
+    "first_kernels",
+    "gradient_fields",
+    "loss_figure",
+    "observe",
+    "small_images",
+    "small_network",
+    "train_small",
+]

@@ -1,0 +1,298 @@
+"""A sweep: a notebook run once for each combination of some parameters, and one table of the results.
+
+Each combination is an execution by ``labkit notebook run`` in a process of its own. The executed notebooks
+are the record: parameters and results are read from them.
+"""
+
+import contextlib
+import itertools
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.analysis.show_table import html_table, text_table
+from labkit.cluster import subreaper
+from labkit.errors import InputError
+from labkit.notebook.files import conclusion_of, read_notebook
+from labkit.notebook.given import check_given, takes_flags
+from labkit.plurals import counted
+
+__all__ = ["Sweep", "SweepPoint", "gather", "grid_points", "run_sweep"]
+
+POLL_SECONDS = 0.1
+SECONDS_TO_SAVE = 60  # after an interrupt, for a training to save
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One execution.
+
+    ``values``: of the parameters that the sweep varies. ``parameters``: all that papermill was given.
+    ``notebook``: the executed notebook. ``result``: what it ended with
+    (``labkit.notebook.results.Conclusion``), or None if it failed.
+    """
+
+    values: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    notebook: Path
+    result: Mapping[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """The values in words."""
+        return _in_words(self.values)
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of images that were classified correctly; NaN if the notebook failed."""
+        return math.nan if self.result is None else float(self.result["accuracy"])
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of ``accuracy`` that comes from the number of images alone."""
+        if self.result is None:
+            return math.nan
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.result["examples"])
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points of a sweep in the order of their notebooks. A notebook shows it as a table, best first."""
+
+    points: tuple[SweepPoint, ...]
+
+    @property
+    def ranked(self) -> list[SweepPoint]:
+        """The points that have a result, the highest accuracy first."""
+        return sorted((point for point in self.points if point.result), key=lambda point: -point.accuracy)
+
+    @property
+    def best(self) -> SweepPoint:
+        """The point with the highest accuracy. Raises InputError if no notebook finished."""
+        if not self.ranked:
+            raise InputError("no notebook of the sweep finished; read their -failed.ipynb")
+        return self.ranked[0]
+
+    def grouped(self, without: str) -> dict[str, list[SweepPoint]]:
+        """Return the points that differ in the parameter ``without`` alone, by the other values in words."""
+        groups: dict[str, list[SweepPoint]] = {}
+        for point in self.points:
+            others = {name: value for name, value in point.values.items() if name != without}
+            groups.setdefault(_in_words(others), []).append(point)
+        return groups
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        names = list(self.points[0].values) if self.points else []
+        splits = {str(point.result["split"]) for point in self.points if point.result}
+        score = f"{'/'.join(sorted(splits))} accuracy".strip()
+        rows = [(*names, score, "standard error", "steps", "notebook")]
+        failed = [point for point in self.points if point.result is None]
+        for point in (*self.ranked, *failed):
+            found = ("failed", "–", "–")
+            if point.result:
+                found = (f"{point.accuracy:.3f}", f"{point.standard_error:.3f}", str(point.result["step"]))
+            rows.append((*(str(point.values.get(name)) for name in names), *found, point.notebook.name))
+        return rows
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        header, *rows = self._rows()
+        return html_table(header, rows, caption=f"{counted(len(self.points), 'run')}, best first")
+
+
+def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return each combination of the values, the last name's values changing first.
+
+    Raises InputError for a grid without values, or with a value twice.
+    """
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise InputError(f"the grid's {name} is {values!r}; allowed: a list of values")
+        if any(values.index(value) != number for number, value in enumerate(values)):
+            raise InputError(f"the grid's {name} has a value twice: {values!r}")
+    if not grid:
+        raise InputError("the grid is empty; name a parameter and a list of its values")
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def run_sweep(
+    notebook: Path,
+    grid: Mapping[str, Sequence[Any]],
+    folder: Path,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    at_a_time: int = 2,
+    announce: Callable[[str], None] = print,
+) -> list[Path]:
+    """Run a notebook for each combination of a grid, and return the executed notebooks in the grid's order.
+
+    A notebook that fails doesn't end the sweep; what it left is returned in its place (``…-failed.ipynb``).
+    An interrupt ends all of them, and lets trainings save. All processes end when this one does.
+
+    Args:
+        notebook: such as ``find_notebook("train")``.
+        grid: values by the name of the parameter.
+        folder: for the executed notebooks, what they print (``.log``), and a folder for the run of each.
+        parameters: the same for all combinations.
+        at_a_time: how many run at once. They share the machine: one for each GPU, or for two to four cores.
+        announce: takes a line when a notebook starts and when it ends.
+
+    Raises InputError, before anything starts, for what a combination's parameters don't allow, and for a
+    combination that left no notebook.
+    """
+    source, points = read_notebook(notebook), grid_points(grid)
+    for name in grid:
+        if name in (parameters or {}):
+            raise InputError(f"{name} is in the grid and among the parameters of all runs; leave one out")
+    commands, targets = [], []
+    for number, values in enumerate(points, 1):
+        target = folder / f"{_file_name(number, values)}.ipynb"
+        given = {**(parameters or {}), **values}
+        if takes_flags(source):
+            given |= {"job_dir": str(folder / target.stem), "overwrite": True}
+        check_given(source, given)
+        words = [word for name, value in given.items() for word in ("-p", name, str(value))]
+        command = [sys.executable, "-m", "labkit", "notebook", "run", str(notebook), *words]
+        commands.append([*command, "--output", str(target)])
+        targets.append(target)
+    names = [_in_words(values) for values in points]
+    folder.mkdir(parents=True, exist_ok=True)
+    for target in targets:  # of an earlier sweep
+        target.unlink(missing_ok=True)
+        _kept(target).unlink(missing_ok=True)
+    logs = [target.with_name(f"{target.stem}.log") for target in targets]
+    reasons = _run_all(commands, names, logs, at_a_time, announce)
+    for number, target in enumerate(targets):
+        if not target.exists():
+            targets[number] = _kept(target)
+            if not targets[number].exists():
+                raise InputError(f"{names[number]}: {reasons[number]}")
+    return targets
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _file_name(number: int, values: Mapping[str, Any]) -> str:
+    words = "_".join(f"{name}-{value}" for name, value in values.items())
+    return f"{number}_" + re.sub(r"[^\w.+-]", "-", words)[:100]
+
+
+def _kept(target: Path) -> Path:
+    return target.with_name(f"{target.stem}-failed.ipynb")
+
+
+def gather(notebooks: Iterable[Path], names: Iterable[str]) -> Sweep:
+    """Return a sweep from executed notebooks, with the parameters that papermill recorded in them.
+
+    Args:
+        notebooks: as ``run_sweep`` returns them.
+        names: of the parameters that the sweep varies.
+
+    Raises InputError for a file that is no notebook which papermill executed.
+    """
+    names, points = list(names), []
+    for path in notebooks:
+        executed = read_notebook(path)
+        parameters = executed.metadata.get("papermill", {}).get("parameters")
+        if parameters is None:
+            raise InputError(f"{path} was not executed by papermill with parameters")
+        values = {name: parameters.get(name) for name in names}
+        points.append(SweepPoint(values, dict(parameters), path, conclusion_of(executed)))
+    return Sweep(tuple(points))
+
+
+# ---- processes -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Started:
+    """A process that runs a notebook, in a session of its own, under ``labkit.cluster.subreaper``."""
+
+    process: "subprocess.Popen[bytes]"
+    control: int  # writing end of the pipe to the subreaper
+    log: Path
+    began: float
+
+    def ask_to_save(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.control, b"T")
+
+    def last_line(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("labkit: error: ") if lines else "it printed nothing"
+
+    def close(self) -> None:
+        os.close(self.control)  # kills what is left
+        self.process.wait()
+
+
+def _start(command: Sequence[str], log: Path) -> _Started:
+    watched, control = os.pipe()
+    supervise = [sys.executable, "-I", "-S", subreaper.__file__, str(watched), str(os.getpid()), *command]
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                supervise, pass_fds=(watched,), stdout=output, stderr=output, start_new_session=True
+            )
+    except BaseException:
+        os.close(control)
+        raise
+    finally:
+        os.close(watched)
+    return _Started(process, control, log, time.monotonic())
+
+
+@contextlib.contextmanager
+def _closing(running: dict[int, _Started]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for started in running.values():
+            started.ask_to_save()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for started in running.values():
+                started.process.wait(SECONDS_TO_SAVE)
+        raise
+    finally:
+        for started in running.values():
+            started.close()
+
+
+def _run_all(
+    commands: Sequence[Sequence[str]],
+    names: Sequence[str],
+    logs: Sequence[Path],
+    at_a_time: int,
+    announce: Callable[[str], None],
+) -> list[str]:
+    """Run the commands, ``at_a_time`` at once. Returns the last line that each printed into its log."""
+    reasons, waiting = [""] * len(commands), list(range(len(commands)))
+    running: dict[int, _Started] = {}
+    with _closing(running):
+        while waiting or running:
+            while waiting and len(running) < max(1, at_a_time):
+                number = waiting.pop(0)
+                announce(f"{number + 1} of {len(commands)}: {names[number]}: starts")
+                running[number] = _start(commands[number], logs[number])
+            time.sleep(POLL_SECONDS)
+            for number in [number for number in running if running[number].process.poll() is not None]:
+                ended = running.pop(number)
+                reasons[number], seconds = ended.last_line(), time.monotonic() - ended.began
+                said = f"done in {seconds:.0f} s" if ended.process.returncode == 0 else reasons[number]
+                ended.close()
+                announce(f"{number + 1} of {len(commands)}: {names[number]}: {said}")
+    return reasons

@@ -1,0 +1,107 @@
+"""What lesson 08 computes: intervals, McNemar's test, selection bias, a plan that is kept."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from labkit.errors import InputError
+from labkit.lessons.compare import (
+    Plan,
+    coverage,
+    detection,
+    figures,
+    mcnemar,
+    mean_interval,
+    selection_bias,
+    t_quantile,
+)
+from labkit.lessons.compare.trials import Trial, halved
+from labkit.lessons.exercises.compare import best_of
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)],
+)
+def test_t_quantiles_are_those_of_the_tables(degrees, quantile):
+    assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-4)
+
+
+def test_an_interval_of_two_values():
+    found = mean_interval([0.0, 1.0])
+    half = 12.7062 * math.sqrt(0.5) / math.sqrt(2)
+    assert (found.low, found.mean, found.high) == pytest.approx((0.5 - half, 0.5, 0.5 + half), abs=1e-3)
+    assert found.contains_zero
+    assert not mean_interval([1.0, 1.01, 0.99]).contains_zero
+
+
+def test_only_t_intervals_cover_what_they_promise():
+    found = coverage([2, 5], experiments=8000)
+    assert found["t"] == pytest.approx([0.95, 0.95], abs=0.015)
+    assert found["1.96 standard errors"][0] < 0.75
+
+
+def test_detection_is_the_false_alarm_rate_without_a_difference():
+    found = detection(0.02, [0.0, 0.06], [3, 10], experiments=3000)
+    assert found[0] == pytest.approx([0.05, 0.05], abs=0.02)
+    assert found[1, 1] > 0.99
+
+
+def test_mcnemar_counts_every_sequence_of_tosses():
+    tosses = np.array(list(itertools.product([True, False], repeat=6)))
+    for first in tosses[::7]:
+        heads = first.sum()
+        extreme = np.abs(tosses.sum(1) - 3) >= abs(heads - 3)
+        assert mcnemar(first, ~first).p == pytest.approx(extreme.mean())
+    same = np.ones(4, bool)
+    assert mcnemar(same, same).p == 1
+
+
+def test_the_best_of_equals_reports_luck_and_gains_nothing():
+    right = np.random.default_rng(0).random((10, 2000)) < 0.7
+    reported, fresh = selection_bias(right, 100)
+    assert reported[-1] - fresh[-1] > 0.03
+    assert fresh == pytest.approx(np.full(10, 0.7), abs=0.02)
+    assert reported[0] == pytest.approx(fresh[0], abs=0.01)
+    assert best_of(0.7, 100, 1) == pytest.approx(0.7)
+    assert reported[-1] == pytest.approx(best_of(0.7, 100, 10), abs=0.02)
+
+
+def trial(recipe, seed, accuracy):
+    right = np.arange(100) < 100 * accuracy
+    return Trial(recipe, 0.1, seed, np.linspace(2, 1, 20), right, right)
+
+
+@pytest.fixture
+def plan():
+    return Plan("which?", {"a": 0.1, "b": 0.1}, (1, 2), "test", "t interval")
+
+
+def test_a_plan_takes_all_its_trials_and_no_others(plan, tmp_path):
+    trials = [trial("a", 1, 0.5), trial("a", 2, 0.6), trial("b", 1, 0.4), trial("b", 2, 0.7)]
+    assert plan.differences(trials[::-1]) == pytest.approx([0.1, -0.1])
+    with pytest.raises(InputError, match="lack b seed 2"):
+        plan.differences(trials[:-1])
+    with pytest.raises(InputError, match="add a seed 3"):
+        plan.differences([*trials, trial("a", 3, 0.9)])
+    plan.write(tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text())["digest"] == plan.digest
+    assert replace(plan, seeds=(1, 2, 3)).digest != plan.digest
+
+
+def test_halved_images_are_means_of_four_pixels():
+    images = np.zeros((1, 4, 4, 3), np.uint8)
+    images[0, :2, :2, 0] = [[10, 20], [30, 40]]
+    assert halved(images).shape == (1, 2, 2, 3)
+    assert halved(images)[0, 0, 0].tolist() == [25, 0, 0]
+
+
+def test_figures_say_what_they_show():
+    a, b = ([trial(name, seed, 0.5 + 0.1 * seed) for seed in (1, 2)] for name in "ab")
+    assert "test accuracies 60.0, 70.0 percent" in repr(figures.seed_curves(a))
+    assert "+0.0, +0.0" in repr(figures.pairs(a, b))
+    assert "a at best 70.0 %" in repr(figures.sweep(a, compared=[a[0]]))

@@ -1,0 +1,208 @@
+"""Sweeps: the grid, what the executions leave behind, and the table and figures made from it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from labkit.errors import InputError
+from labkit.notebook.files import find_notebook
+from labkit.notebook.results import RESULT_MIME
+from labkit.notebook.sweep import Sweep, gather, grid_points, run_sweep
+from labkit.notebook.sweep_figures import accuracy_table, heat_map, loss_curves
+
+PARAMETERS = "rate: float = 0.1\nsize: int = 1\nfolder: str = '.'"
+RESULT = f"""\
+from IPython.display import display
+result = {{"run": folder, "split": "validation", "accuracy": rate * size, "examples": 400, "step": 9,
+          "data_note": "", "devices": "CPU"}}
+display({{{RESULT_MIME!r}: result, "text/plain": "done"}}, raw=True)
+"""
+
+
+def write(path: Path, *code: str) -> Path:
+    cells = [new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}), *map(new_code_cell, code)]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
+    return path
+
+
+def executed(path: Path, accuracy: float | None, **parameters: object) -> Path:
+    """Write a notebook as papermill leaves it, without a result if ``accuracy`` is None."""
+    result = {"accuracy": accuracy, "examples": 400, "split": "validation", "step": 9}
+    data = {} if accuracy is None else {RESULT_MIME: result}
+    cell = new_code_cell("1", outputs=[new_output("display_data", data)])
+    nbformat.write(new_notebook(cells=[cell], metadata={"papermill": {"parameters": parameters}}), path)
+    return path
+
+
+@pytest.fixture
+def sweep(tmp_path) -> Sweep:
+    scores = {(0.1, 8): 0.5, (0.1, 16): 0.25, (0.2, 8): 0.75, (0.2, 16): None}
+    return gather(
+        [
+            executed(tmp_path / f"{rate}_{size}.ipynb", score, rate=rate, size=size, seed=1)
+            for (rate, size), score in scores.items()
+        ],
+        ["rate", "size"],
+    )
+
+
+def test_a_grid_has_every_combination_once():
+    points = grid_points({"a": [1, 2, 3], "b": ["x", None]})
+    assert len(points) == 6
+    assert points[:2] == [{"a": 1, "b": "x"}, {"a": 1, "b": None}]
+    assert len({tuple(point.items()) for point in points}) == 6
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        ({}, "the grid is empty"),
+        ({"a": []}, "a is [];"),
+        ({"a": "text"}, "a is 'text'; allowed: a list"),
+        ({"a": 3}, "a is 3; allowed: a list"),
+        ({"a": [1, 2, 1]}, "a value twice"),
+    ],
+    ids=str,
+)
+def test_grids_that_are_refused(grid, said):
+    with pytest.raises(InputError) as error:
+        grid_points(grid)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("grid", "parameters", "said"),
+    [
+        ({"learning_rat": [0.1]}, {}, "did you mean 'learning_rate'"),
+        ({"num_layers": [8, 9]}, {}, "--num-layers is 9"),
+        ({"num_layers": [8]}, {"num_layers": 8}, "num_layers is in the grid and among the parameters"),
+    ],
+    ids=str,
+)
+def test_a_bad_combination_is_refused_before_anything_starts(grid, parameters, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        run_sweep(find_notebook("train"), grid, tmp_path / "out", parameters=parameters)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_table_is_read_from_the_notebooks_and_ranks_them(sweep):
+    assert [point.accuracy for point in sweep.ranked] == [0.75, 0.5, 0.25]
+    assert sweep.best.values == {"rate": 0.2, "size": 8}
+    assert sweep.best.parameters["seed"] == 1
+    assert sweep.best.standard_error == pytest.approx((0.75 * 0.25 / 400) ** 0.5)
+    lines = str(sweep).splitlines()
+    assert lines[0].split() == [
+        "rate",
+        "size",
+        "validation",
+        "accuracy",
+        "standard",
+        "error",
+        "steps",
+        "notebook",
+    ]
+    assert lines[1].split() == ["0.2", "8", "0.750", "0.022", "9", "0.2_8.ipynb"]
+    assert "failed" in lines[4]
+    assert "4 runs, best first" in sweep._repr_html_()
+
+
+def test_a_sweep_without_results_has_no_best(tmp_path):
+    found = gather([executed(tmp_path / "n.ipynb", None, rate=1)], ["rate"])
+    assert "failed" in str(found)
+    with pytest.raises(InputError, match="no notebook of the sweep finished"):
+        _ = found.best
+
+
+def test_a_notebook_that_papermill_did_not_execute_is_refused(tmp_path):
+    with pytest.raises(InputError, match="was not executed by papermill"):
+        gather([write(tmp_path / "n.ipynb", "1")], ["rate"])
+
+
+def test_the_heat_map_shows_each_accuracy_at_its_place(sweep):
+    rows, columns, found = accuracy_table(sweep, "size", "rate")
+    assert (rows, columns) == ([8, 16], [0.1, 0.2])
+    np.testing.assert_array_equal(found, [[0.5, 0.75], [0.25, np.nan]])
+    figure = heat_map(sweep, "rate", "size")
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["50.0%", "25.0%", "75.0%", "failed"]
+    assert "75.0%, is at rate 0.2, size 8" in repr(figure)
+    figure.draw_without_rendering()
+    with pytest.raises(InputError, match="doesn't vary seed; it varies rate, size"):
+        heat_map(sweep, "rate", "seed")
+
+
+def test_other_parameters_are_averaged_and_grouped(tmp_path):
+    scores = {(8, 0): 0.5, (8, 1): 0.7, (16, 0): 0.65, (16, 1): None}
+    found = gather(
+        [executed(tmp_path / f"{a}_{b}.ipynb", score, size=a, seed=b) for (a, b), score in scores.items()],
+        ["size", "seed"],
+    )
+    _, _, means = accuracy_table(found, "size", "size")
+    np.testing.assert_allclose(np.diag(means), [0.6, 0.65])
+    assert {name: len(points) for name, points in found.grouped("seed").items()} == {
+        "size 8": 2,
+        "size 16": 2,
+    }
+    assert list(found.grouped("size")) == ["seed 0", "seed 1"]
+
+
+def test_loss_curves_are_running_means():
+    figure = loss_curves({"a": np.array([4.0, 2, 0, 6, 7]), "b": np.array([1.0])}, smoothing=2)
+    first, second = figure.axes[0].lines
+    np.testing.assert_allclose(first.get_ydata(), [4, 3, 1, 3, 6.5])
+    np.testing.assert_allclose(second.get_ydata(), [1])
+
+
+@pytest.mark.slow
+def test_each_combination_is_executed_and_a_failure_stays_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    notebook = write(tmp_path / "n.ipynb", "assert size < 3, 'too big'", RESULT)
+    folder, said = tmp_path / "out", []
+    grid = {"rate": [0.2], "size": [2, 3]}
+    found = run_sweep(notebook, grid, folder, parameters={"folder": "x y"}, announce=said.append)
+    assert [path.name for path in found] == ["1_rate-0.2_size-2.ipynb", "2_rate-0.2_size-3-failed.ipynb"]
+    sweep = gather(found, grid)
+    assert [dict(point.values) for point in sweep.points] == grid_points(grid)
+    assert sweep.best.accuracy == pytest.approx(0.4)
+    assert sweep.best.parameters["folder"] == "x y"
+    assert any("1 of 2: rate 0.2, size 2: done in" in line for line in said)
+    assert any("AssertionError: too big" in line for line in said)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_every_execution(tmp_path):
+    pid, out = tmp_path / "pid", tmp_path / "out"
+    code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(99)"
+    notebook = write(tmp_path / "n.ipynb", code)
+    program = (
+        "from pathlib import Path; from labkit.notebook.sweep import run_sweep; "
+        f"run_sweep(Path({str(notebook)!r}), {{'size': [1, 2]}}, Path({str(out)!r}), at_a_time=1)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "LABKIT_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        try:
+            while not pid.exists() or not pid.read_text():
+                assert process.poll() is None
+                time.sleep(0.1)
+            kernel = psutil.Process(int(pid.read_text()))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
+    kernel.wait(30)
+    assert not list(out.glob("*.ipynb"))
