@@ -48,7 +48,7 @@ def strip(paths: Sequence[Path], *, check: bool) -> list[str]:
         notebook = nbformat.read(path, as_version=4)
         after = stripped(notebook)
         if after != notebook:
-            found.append(f"{path} has outputs: make format removes them" if check else f"{path} stripped")
+            found.append(f"{path} is not stripped: make format does it" if check else f"{path} stripped")
             if not check:
                 nbformat.write(after, path)
     return found

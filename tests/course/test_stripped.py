@@ -29,7 +29,7 @@ def path(tmp_path):
 def test_only_tagged_outputs_stay_and_so_do_ids(path, capsys):
     written = path.read_bytes()
     assert main(["strip", "--check", str(path)]) == 1
-    assert f"{path} has outputs: make format removes them" in capsys.readouterr().out
+    assert f"{path} is not stripped: make format does it" in capsys.readouterr().out
     assert path.read_bytes() == written
     assert main(["strip", str(path)]) == 0
     compared, plain = nbformat.read(path, as_version=4).cells
