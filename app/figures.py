@@ -37,6 +37,8 @@ KNOWN = {
     "replica_examples_per_second": Look("Examples per second of one replica"),
     "input_wait_fraction": Look("Input wait", percent=True),
     "communication_fraction": Look("Communication", percent=True),
+    "worker": Look("Worker that made the step"),
+    "worker_seconds": Look("Seconds of a worker's step", logarithmic=True),
     "examples": Look("Examples of an evaluation"),
     "seconds": Look("Seconds of an evaluation"),
 }

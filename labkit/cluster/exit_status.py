@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["VARIABLE", "record_failure", "record_stop"]
+__all__ = ["FINAL_CODES", "VARIABLE", "record_failure", "record_stop"]
 
 VARIABLE = "LABKIT_EXIT_STATUS"  # a path, to which ``.failed`` or ``.step`` is added
 FINAL_CODES = (1, 2)  # failed training, bad input: a new start would end the same way

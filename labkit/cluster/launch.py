@@ -14,6 +14,7 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
+from labkit.run_directory.stop import forget_request
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
 
 __all__ = ["Launch", "plan_launch", "visible_gpus"]
@@ -45,6 +46,7 @@ class Launch:
                 f"{self.run.path} is being trained by another launcher or process; wait for it, or name "
                 "another --job-dir"
             )
+        forget_request(self.run)
         try:
             if self.plan.overwrite:
                 _discard_alone(self.run)

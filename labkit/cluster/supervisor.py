@@ -23,7 +23,7 @@ from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import make_tf_config
 
-__all__ = ["Lines", "Supervisor", "TaskExit", "stop_signals"]
+__all__ = ["Lines", "Supervisor", "TaskExit", "start_reaped", "stop_signals"]
 
 LONGEST_LINE = 1 << 16  # bytes of an unfinished line that are buffered
 DRAIN_SECONDS = 2.0  # for the output of a task that has ended while another process holds its pipes
@@ -97,6 +97,35 @@ def _last_state(line: bytes) -> bytes:
     return next((state for state in reversed(line.split(b"\r")) if state.strip()), b"")
 
 
+def start_reaped(
+    command: Sequence[str], environment: Mapping[str, str], *, stderr: int
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a command that ends with this process, together with everything that it starts.
+
+    Returns its parent (``subreaper.py``), which ends as the command does, and the writing end of its control
+    pipe: ``T`` terminates the command, ``K`` and the end of the pipe kill it. Raises OSError if the system
+    can't create a process.
+    """
+    reading, control = os.pipe()
+    try:
+        popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid()), *command],
+            env={**environment, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            pass_fds=(reading,),
+            start_new_session=True,  # Ctrl-C in the terminal goes to this process, which passes it on
+            bufsize=0,
+        )
+    except BaseException:
+        os.close(control)
+        raise
+    finally:
+        os.close(reading)
+    return popen, control
+
+
 class _Process:
     """One process of one task."""
 
@@ -107,23 +136,11 @@ class _Process:
         self.was_alive = False
         self.killed_because = ""
         self.ended_at: float | None = None
-        control, self._control = os.pipe()
-        try:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", subreaper.__file__, str(control), str(os.getpid()), *command],
-                env={**environment, "TF_CONFIG": make_tf_config(task), "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,  # separate, so that lines of the two streams don't mix
-                pass_fds=(control,),
-                start_new_session=True,  # Ctrl-C in the terminal goes to the launcher, which passes it on
-                bufsize=0,
-            )
-        except BaseException:
-            os.close(self._control)
-            raise
-        finally:
-            os.close(control)
+        self.popen, self._control = start_reaped(
+            command,
+            {**environment, "TF_CONFIG": make_tf_config(task)},
+            stderr=subprocess.PIPE,  # separate, so that lines of the two streams don't mix
+        )
         pipes = [pipe for pipe in (self.popen.stdout, self.popen.stderr) if pipe is not None]
         self.streams = {pipe.fileno(): Lines() for pipe in pipes}
 

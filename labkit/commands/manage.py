@@ -1,25 +1,20 @@
 """``labkit stop``, ``resume`` and ``delete``: what is done with a run that is there."""
 
 import argparse
-import os
-import re
 import shlex
-import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, seconds
 from labkit.errors import InputError
-from labkit.run_directory import ACTIVE_STATES, RunDirectory, RunLock, Status
+from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import find_run
+from labkit.run_directory.stop import LOCKS, ask_to_stop, forget_request, take_locks, training_process
 
 __all__ = ["declare_delete", "declare_resume", "declare_stop"]
-
-LOCKS = (".launcher", ".lock")  # who starts the tasks of a cluster goes before the task that writes the run
 
 
 def _add_run(parser: Parser) -> None:
@@ -45,64 +40,24 @@ def declare_stop(parser: Parser) -> Run:
 def _stop(options: argparse.Namespace) -> int:
     """Ask a training to save and stop. Returns 0 when it has, 1 where that takes too long."""
     run = RunDirectory(find_run(options.run))
-    process = _process(run)
+    process = training_process(run)
     if process is None:
         status = run.read_status()
         _refuse_elsewhere(run, status, "stop")
         print(f"{run.name} isn't running: {_standing(status)}")
         return 0
-    print(f"{_ask(run, process)}; waiting up to {options.wait_seconds:g} s", flush=True)
+    print(f"{ask_to_stop(run, process)}; waiting up to {options.wait_seconds:g} s", flush=True)
     give_up = time.monotonic() + options.wait_seconds
-    while _process(run, process) is not None:
+    while training_process(run, process) is not None:
         if time.monotonic() >= give_up:
             print(f"process {process} still trains {run.name}; labkit stop {options.run} waits again")
             return 1
         time.sleep(0.1)
-    (run.path / STOP_REQUEST).unlink(missing_ok=True)
+    forget_request(run)
     status = run.read_status()
     hint = "" if status and status.state == "finished" else f"; labkit resume {options.run} continues it"
     print(f"{run.name}: {_standing(status)}{hint}")
     return 0
-
-
-def _ask(run: RunDirectory, process: int) -> str:
-    """Send SIGTERM, once: a second one would end the training without saving. Returns what was done."""
-    asked = run.path / STOP_REQUEST
-    if asked.is_file() and asked.read_text() == str(process):
-        return f"process {process} was asked before and is stopping"
-    if not _takes_sigterm(process):
-        return f"process {process} takes no further request; it may be stopping already"
-    asked.write_text(str(process))
-    try:
-        os.kill(process, signal.SIGTERM)
-    except ProcessLookupError:
-        return f"process {process} has ended"
-    except PermissionError:
-        asked.unlink()
-        raise InputError(f"process {process} belongs to another user; ask its owner to stop it") from None
-    return f"asked process {process} to save and stop"
-
-
-def _process(run: RunDirectory, only: int | None = None) -> int | None:
-    """Return the process on this machine that trains the run, or launches its tasks; None: there is none."""
-    among = None if only is None else [only]
-    if Path("/proc/self/fdinfo").is_dir():
-        return next(filter(None, (RunLock(run, name).holder(among) for name in LOCKS)), None)
-    # Without /proc only the run's own word says which process holds the lock.
-    status = run.read_status()
-    if status is None or status.host != socket.gethostname() or _take_locks(run, release=True):
-        return None
-    return status.pid
-
-
-def _takes_sigterm(process: int) -> bool:
-    """Return whether the process has a handler for SIGTERM. Unknown without ``/proc``: then it is assumed."""
-    try:
-        text = Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return not Path("/proc/self/status").exists()
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", text, re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _standing(status: Status | None) -> str:
@@ -143,7 +98,7 @@ def _resume(options: argparse.Namespace) -> int:
     if status and status.state == "finished":
         print(f"nothing left to do: {run.name} is finished at step {status.step}")
         return 0
-    process = _process(run)
+    process = training_process(run)
     if process is not None:
         raise InputError(f"{run.name} is running in process {process}; labkit stop {options.run} stops it")
     _refuse_elsewhere(run, status, "resume")
@@ -182,7 +137,7 @@ def _delete(options: argparse.Namespace) -> int:
     run = RunDirectory(find_run(options.run))
     status = run.read_status()
     _refuse_elsewhere(run, status, "delete")
-    locks = _take_locks(run)
+    locks = take_locks(run)
     if not locks:
         raise InputError(f"{run.name} is running; labkit stop {options.run} stops it")
     try:
@@ -198,25 +153,6 @@ def _delete(options: argparse.Namespace) -> int:
     kept = f"; kept {', '.join(left)} in {run.path}, which the training didn't write" if left else ""
     print(f"deleted {run.name}{kept}")
     return 0
-
-
-def _take_locks(run: RunDirectory, *, release: bool = False) -> list[RunLock]:
-    """Take the run's locks and return them; an empty list where another process holds one.
-
-    ``release``: give them back at once.
-    """
-    taken: list[RunLock] = []
-    for name in LOCKS:
-        lock = RunLock(run, name)
-        if not lock.acquire():
-            for other in taken:
-                other.release()
-            return []
-        taken.append(lock)
-    if release:
-        for lock in taken:
-            lock.release()
-    return taken
 
 
 def _confirmed(run: RunDirectory, status: Status | None) -> bool:

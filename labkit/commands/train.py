@@ -30,9 +30,11 @@ def _train(options: argparse.Namespace) -> int:
             print(f"{name}: {preset_summary(name)}")
         return 0
     config = config_of(options)
-    from labkit.distributed.tf_config import find_task
+    from labkit.distributed.tf_config import bypass_proxy, find_task
 
     task = find_task(config.distribution, os.environ)
+    if task is not None:
+        bypass_proxy(task, os.environ)
     if task is not None and task.job_name == "ps" and config.distribution.sync:
         print(f"note: synchronous training needs no parameter servers; {task.name} has nothing to do")
         return 0

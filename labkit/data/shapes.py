@@ -28,6 +28,7 @@ __all__ = [
     "describe",
     "generate",
     "generate_split",
+    "radii",
 ]
 
 DEFAULT_TRAIN_COUNT = 10_000
@@ -151,6 +152,20 @@ def generate_split(seed: int, count: int, stream: int, *, multi_label: bool = Fa
         Images uint8 [count, 32, 32, 3] and labels int32 [count], or zeros and ones [count, 10] for
         `multi_label`.
     """
+    images, labels, _ = _generate(seed, count, stream, multi_label)
+    return images, labels
+
+
+def radii(seed: int, count: int, stream: int) -> Array:
+    """Return the radius in pixels of the shape in each image that `generate_split` returns, float32 [count].
+
+    The images are drawn again for it. Not for `multi_label`.
+    """
+    return _generate(seed, count, stream, False)[2]
+
+
+def _generate(seed: int, count: int, stream: int, multi_label: bool) -> tuple[Array, Array, Array]:
+    """Return images, labels and radii; the radii are zero for `multi_label`."""
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, stream))))
     order = np.argsort(generator.random(count), kind="stable")
     labels = (order % len(CLASSES)).astype(np.int32)
@@ -158,15 +173,18 @@ def generate_split(seed: int, count: int, stream: int, *, multi_label: bool = Fa
         drawn = np.argsort(generator.random((count, len(CLASSES))), axis=1, kind="stable")
         ranks = np.argsort(drawn, axis=1, kind="stable")
         labels = (ranks <= (order % _MAX_SHAPES)[:, None]).astype(np.int32)
-    images = np.empty((count, _SIZE, _SIZE, 3), np.uint8)
+    images, sizes = np.empty((count, _SIZE, _SIZE, 3), np.uint8), np.zeros(count, np.float32)
     for start in range(0, count, _CHUNK):
-        chunk = labels[start : start + _CHUNK]
-        images[start : start + _CHUNK] = _draw(chunk, generator)
-    return images, labels
+        chunk = slice(start, start + _CHUNK)
+        images[chunk], sizes[chunk] = _draw(labels[chunk], generator)
+    return images, labels, sizes
 
 
-def _draw(labels: Array, generator: np.random.Generator) -> Array:
-    """Draw one image per label or row of labels: background, clutter behind and in front of shapes, noise."""
+def _draw(labels: Array, generator: np.random.Generator) -> tuple[Array, Array]:
+    """Draw one image per label or row of labels: background, clutter behind and in front of shapes, noise.
+
+    Also returns the radius of the shape, float32 [n]; zeros where an image has several.
+    """
     n = len(labels)
     slots = 1 if labels.ndim == 1 else _MAX_SHAPES
     base = generator.random((n, 1, 1, 3), np.float32)
@@ -176,14 +194,19 @@ def _draw(labels: Array, generator: np.random.Generator) -> Array:
     canvas = base + _gradient(n, generator)
     for _ in range(_CLUTTER - 1):
         canvas = _blend(canvas, generator.random((n, 1, 1, 3), np.float32), _clutter(n, generator))
-    shapes = [_shape(labels, generator)] if slots == 1 else _shapes_in_quadrants(labels, generator)
+    sizes = np.zeros(n, np.float32)
+    if slots == 1:
+        coverage, sizes = _shape(labels, generator)
+        shapes: Any = [coverage]
+    else:
+        shapes = _shapes_in_quadrants(labels, generator)
     for colour, shape in zip(colours, shapes, strict=True):
         canvas = _blend(canvas, colour, shape)
     canvas = _blend(canvas, generator.random((n, 1, 1, 3), np.float32), _clutter(n, generator))
     # The sum of four random bytes is exact and close to normally distributed; its standard deviation is 148.
     noise = generator.integers(0, 256, (n, _SIZE, _SIZE, 3, 4), np.uint8).sum(axis=-1, dtype=np.int32) - 510
     pixels = canvas * np.float32(255) + noise.astype(np.float32) * np.float32(0.06)
-    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), sizes
 
 
 def _blend(canvas: Array, colour: Array, coverage: Array) -> Array:
@@ -233,7 +256,7 @@ def _shapes_in_quadrants(labels: Array, generator: np.random.Generator) -> Itera
     classes = np.argsort(-labels, axis=1, kind="stable")
     for slot in range(_MAX_SHAPES):
         shown = np.where(slot < labels.sum(axis=1), classes[:, slot], -1)
-        yield _shape(shown, generator, (5.0, 7.0), (6.5, 8.5), (columns[:, slot], rows[:, slot]))
+        yield _shape(shown, generator, (5.0, 7.0), (6.5, 8.5), (columns[:, slot], rows[:, slot]))[0]
 
 
 def _shape(
@@ -242,8 +265,11 @@ def _shape(
     radii: tuple[float, float] = (8.0, 12.5),
     centre: tuple[float, float] = (12.0, 19.0),
     corner: tuple[Array, Array] | None = None,
-) -> Array:
-    """Return the coverage [n, 32, 32] of each label's shape, anti-aliased over one pixel; 0 for label -1."""
+) -> tuple[Array, Array]:
+    """Return the coverage [n, 32, 32] of each label's shape, anti-aliased over one pixel; 0 for label -1.
+
+    Also returns the radii in pixels, float32 [n].
+    """
     n = len(labels)
     radius = _uniform(generator, n, *radii)
     u, v = _local_axes(n, generator, *centre, radius, corner)
@@ -251,7 +277,7 @@ def _shape(
     for label, outline in enumerate(_OUTLINES.values()):
         rows = np.flatnonzero(labels == label)
         distance[rows] = outline(u[rows], v[rows])
-    return np.clip(np.float32(0.5) - distance * radius, 0, 1)
+    return np.clip(np.float32(0.5) - distance * radius, 0, 1), radius.ravel()
 
 
 def _clutter(n: int, generator: np.random.Generator) -> Array:

@@ -6,14 +6,14 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from labkit.config import DistributionConfig
-from labkit.distributed.task import ClusterTask
+from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 
-__all__ = ["find_task", "make_tf_config", "parse_tf_config", "task_from_hosts"]
+__all__ = ["bypass_proxy", "find_task", "make_tf_config", "parse_tf_config", "task_from_hosts"]
 
 VARIABLE = "TF_CONFIG"
 _WAY_OUT = 'add "cluster": {"worker": ["host:port", "host:port"]}, or unset it to train in one process'
@@ -158,3 +158,10 @@ def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> Clu
     if task.job_name not in ("chief", "worker"):
         return task
     return task.synchronous()
+
+
+def bypass_proxy(task: ClusterTask, environment: MutableMapping[str, str]) -> None:
+    """Let gRPC, which obeys ``https_proxy``, reach the tasks of the cluster without a proxy."""
+    hosts = dict.fromkeys(split_address(address)[0] for address in task.addresses().values())
+    named = environment.get("no_grpc_proxy") or environment.get("no_proxy", "")
+    environment["no_grpc_proxy"] = ",".join(filter(None, [named, *hosts]))

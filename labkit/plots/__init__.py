@@ -7,6 +7,7 @@ and keep no global state. A notebook displays a figure that is the last value of
 from labkit.plots.classes import class_accuracy, confusion_matrix
 from labkit.plots.comparison import comparison
 from labkit.plots.curves import training_curves
+from labkit.plots.detail import draw_heat, prediction_detail
 from labkit.plots.images import image_grid, message, prediction_grid, wrong_predictions
 from labkit.plots.replicas import replica_curves
 from labkit.plots.style import SHOWN_PER_INCH, png
@@ -17,9 +18,11 @@ __all__ = [
     "class_accuracy",
     "comparison",
     "confusion_matrix",
+    "draw_heat",
     "image_grid",
     "message",
     "png",
+    "prediction_detail",
     "prediction_grid",
     "replica_curves",
     "training_curves",

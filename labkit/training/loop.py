@@ -251,6 +251,8 @@ class TrainLoop:
         }
         if result.staleness is not None:
             row["staleness"] = float(result.staleness)
+            row["worker"] = float(result.worker.partition(":")[2])
+            row["worker_seconds"] = result.worker_seconds
         self.pace.add(seconds, result.waited)
         self.calls.training.observation = result.observation
         row |= self.calls.after_step(row)

@@ -36,6 +36,7 @@ from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, discard
+from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
@@ -91,6 +92,7 @@ def _held(run: RunDirectory) -> Iterator[None]:
             f"{run.path} is being written by another process; stop it with labkit stop, or name another "
             "--job-dir"
         )
+    forget_request(run)  # of an earlier session, perhaps of this process
     try:
         yield
     finally:

@@ -10,7 +10,13 @@ from labkit.commands import main as cli
 from labkit.commands import train
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask, split_address
-from labkit.distributed.tf_config import find_task, make_tf_config, parse_tf_config, task_from_hosts
+from labkit.distributed.tf_config import (
+    bypass_proxy,
+    find_task,
+    make_tf_config,
+    parse_tf_config,
+    task_from_hosts,
+)
 from labkit.errors import InputError
 from labkit.training.checks import check_cluster
 from labkit.training.plan import plan_run
@@ -248,3 +254,11 @@ def test_sync_without_a_cluster_is_said(monkeypatch, capsys):
 def test_list_presets_behind_dashes_is_refused(capsys):
     assert cli.main(["cluster", "slurm", "--nodes", "2", "--", "train", "--list-presets"]) == 2
     assert "--list-presets trains nothing" in capsys.readouterr().err
+
+
+def test_the_tasks_are_reached_without_a_proxy():
+    task = ClusterTask({"worker": ("a:1", "a:2"), "ps": ("[::1]:3",)}, "worker", 0)
+    environment = {"https_proxy": "http://p:9", "no_proxy": "intranet"}
+    bypass_proxy(task, environment)
+    assert environment["no_grpc_proxy"] == "intranet,a,::1"
+    assert environment["https_proxy"] == "http://p:9"

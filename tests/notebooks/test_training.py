@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,15 +15,15 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 
-from labkit.cluster import launch
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.notebook import training
+from labkit.notebook import background
+from labkit.notebook.background import BackgroundTraining
 from labkit.notebook.cluster import ClusterFailed
-from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
-from labkit.training.plan import TrainResult
+from labkit.training.plan import RunPlan, TrainResult
 
 TWO = LocalCluster(2)
 
@@ -31,11 +32,40 @@ def train_row(step: int) -> dict[str, object]:
     return {"split": "train", "step": step, "loss": 2.0, "accuracy": 0.5}
 
 
+# What stands in for the processes: prints lines, writes rows and a status, and ends with an exit code.
+PROCESSES = """
+import os, signal, sys
+from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.metrics import MetricsWriter
+path, code, lines, status, rows = eval(sys.argv[1])
+run = RunDirectory(path)
+writer = MetricsWriter(run.metrics_path)
+writer.append([{"split": "train", "step": step, "loss": 2.0, "accuracy": 0.5} for step in rows])
+print("\\n".join(lines))
+if status:
+    run.write_status(Status(**status))
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
 @pytest.fixture
-def cluster(monkeypatch, tmp_path) -> Callable[..., TrainResult]:
-    """Train with a fake cluster that prints lines, writes a status and ends with an exit code."""
+def run(tmp_path) -> RunDirectory:
     run = RunDirectory(tmp_path / "run")
     run.create()
+    run.config_path.write_text("{}")
+    return run
+
+
+@pytest.fixture
+def play(monkeypatch, run) -> Callable[..., BackgroundTraining]:
+    """Return a training whose processes do what is said, and have ended."""
+    finished = TrainResult("finished", run, 60, "nothing left to do", did_work=False)
+    monkeypatch.setattr(RunPlan, "train", lambda plan: finished)
+
+    def plan(found: str = "new") -> RunPlan:
+        return RunPlan(Config(), SimpleNamespace(), run, found, "shapes", "")
 
     def play(
         code: int,
@@ -43,26 +73,27 @@ def cluster(monkeypatch, tmp_path) -> Callable[..., TrainResult]:
         status: Status | None = None,
         rows: tuple[int, ...] = (),
         finished: bool = False,
-    ) -> TrainResult:
-        def start(output: Callable[[str], None]) -> int:
-            if rows:
-                writer = MetricsWriter(run.metrics_path)
-                writer.append([train_row(step) for step in rows])
-                writer.close()
-            for line in lines:
-                output(line)
-            if status is not None:
-                run.write_status(status)
-            return code
+        cluster: LocalCluster | None = TWO,
+    ) -> BackgroundTraining:
+        said = (str(run.path), code, lines, status and vars(status), rows)
+        command = [sys.executable, "-c", PROCESSES, repr(said)]
+        return BackgroundTraining(
+            plan("finished" if finished else "new"), cluster, None if finished else command
+        )
 
-        planned = SimpleNamespace(run=run, config=Config(), finished=finished, start=start, plan=done)
-        monkeypatch.setattr(launch, "plan_launch", lambda *given, **options: planned)
-        return training.train_by_cluster(Config(), TWO)
-
-    report = TrainResult("finished", run, 60, "nothing left to do", did_work=False)
-    done = SimpleNamespace(train=lambda: report)
-    monkeypatch.setattr(training, "plan_run", lambda config, uses_devices: done)
     return play
+
+
+@pytest.fixture
+def cluster(play) -> Callable[..., TrainResult]:
+    """Do what ``train_by_cluster`` does behind its checks."""
+
+    def train(code: int, *lines: str, **given) -> TrainResult:
+        training = play(code, *lines, **given)
+        training.follow()
+        return training.result()
+
+    return train
 
 
 def test_did_work_is_true_only_if_this_call_trained(cluster):
@@ -125,6 +156,89 @@ def test_a_cluster_that_printed_nothing_is_reported_as_such(cluster):
         cluster(1)
 
 
+# ---- start, wait, stop, lose ---------------------------------------------------------------------------
+
+
+def test_wait_raises_one_line_and_returns_what_was_stopped(play, capsys):
+    failed = Status("failed", step=3, message="loss is nan at step 3")
+    with pytest.raises(ClusterFailed, match="^the training failed: loss is nan at step 3$"):
+        play(1, status=failed).wait()
+    stopped = Status("interrupted", step=7, message="SIGTERM at step 7; the same command continues")
+    assert play(143, status=stopped, cluster=None).wait().state == "interrupted"
+    assert "SIGTERM at step 7" in capsys.readouterr().out
+    with pytest.raises(ClusterFailed, match="killed by SIGKILL; the same cell resumes"):
+        play(-9, cluster=None).wait()
+
+
+def test_a_training_that_never_begins_says_what_it_said_last(play, run):
+    with pytest.raises(InputError, match="^port 2222 is taken; free it$"):
+        play(2, "labkit: error: port 2222 is taken; free it", cluster=None).wait_until_begun()
+    with pytest.raises(ClusterFailed, match="exit code 3: no more"):
+        play(3, "no more").wait_until_begun()
+
+
+SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+
+def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
+    plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
+    training = BackgroundTraining(plan, None, SLEEPS)
+    try:
+        with pytest.raises(TimeoutError, match="still at step 0 of"):
+            training.wait(0.3)
+        assert training.running
+        assert list(training.tasks) == ["worker:0"]
+        with pytest.raises(InputError, match="no task 'worker:1' of this training runs; there are: worker:0"):
+            training.lose("worker:1")
+        assert "has not begun" in training.stop()
+        training.follow(timeout=20)
+    finally:
+        training.kill()
+    assert not training.running
+    assert training.result().state == "interrupted"
+    assert training.stop() == "the training has ended already"
+    with pytest.raises(InputError, match="none runs at the moment"):
+        training.lose("worker:0")
+
+
+def test_a_task_that_is_lost_is_reported(play, run):
+    plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
+    training = BackgroundTraining(plan, None, SLEEPS)
+    while not training.output:
+        time.sleep(0.01)
+    training.lose("worker:0")
+    with pytest.raises(ClusterFailed, match="killed by SIGKILL"):
+        training.wait(20)
+
+
+def test_a_run_that_is_being_trained_is_not_started_again(shapes, run):
+    run.config_path.unlink()
+    lock = RunLock(run)
+    assert lock.acquire()
+    try:
+        with pytest.raises(
+            InputError, match=f"already being trained, by process {os.getpid()}; stop it with"
+        ):
+            background.start(dataset="shapes", job_dir=run.path)
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"workers": True}, "workers is True"),
+        ({"workers": 0}, "--workers is 0"),
+        ({"overwrite": 1}, "overwrite is 1"),
+        ({"config": "smoke"}, "config is str"),
+        ({"train_stps": 3}, "did you mean 'train_steps'"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_starts(given, words):
+    with pytest.raises(InputError, match=words):
+        background.start(**given)
+
+
 # ---- progress ------------------------------------------------------------------------------------------
 
 
@@ -150,7 +264,7 @@ class Recorder:
 @pytest.fixture
 def console(monkeypatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(training, "Console", lambda: recorder)
+    monkeypatch.setattr(background, "Console", lambda: recorder)
     return recorder
 
 
@@ -164,16 +278,15 @@ def test_a_resumed_run_shows_only_new_steps_and_a_new_bar_after_each_restart(con
     run = RunDirectory(tmp_path)
     writer = MetricsWriter(run.metrics_path)
     writer.append([train_row(1), train_row(2)])
-    with training._Follower(run, 9) as follower:
-        follower._ending.set()  # ends the thread; from here on the test polls
-        follower._thread.join()
+    progress = background._Progress(run, 9)
+    with progress:
         writer.mark_resume_point(1)
         writer.append([train_row(2), train_row(3)])
-        follower._poll()
+        progress.poll()
         writer.mark_resume_point(2)
-        follower._poll()
+        progress.poll()
         writer.append([train_row(3)])
-        follower._poll()
+        progress.poll()
     writer.close()
     assert console.calls == [
         ("stop",),

@@ -1,0 +1,90 @@
+"""The trained network of a run, to ask it about any image."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.config.recorded import recorded_config
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+from labkit.training.plan import data_directory
+
+if TYPE_CHECKING:
+    from labkit.training.losses import Loss
+
+__all__ = ["BATCH", "Network", "load_network"]
+
+BATCH = 500  # images in a forward pass
+
+
+class HasPath(Protocol):
+    """A ``labkit.Run`` or a ``RunDirectory``."""
+
+    @property
+    def path(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network with fixed weights, in float32.
+
+    Args:
+        model: of Keras; takes standardized images and returns logits.
+        manifest: the data set that it was trained on.
+        loss: says how logits become probabilities.
+        step: of the checkpoint.
+    """
+
+    model: Any
+    manifest: Manifest
+    loss: "Loss"
+    step: int
+
+    def standardize(self, images: NDArray[np.uint8]) -> Any:
+        """Return the tensor that the model takes, float32 [n, height, width, channels].
+
+        Args:
+            images: uint8 of the same shape.
+        """
+        from labkit.data.augment import standardize
+
+        return standardize(images, self.manifest)
+
+    def logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return logits, float32 [n, classes], for images uint8 [n, height, width, channels]."""
+        starts = range(0, len(images), BATCH)
+        parts = [self.model(self.standardize(images[at : at + BATCH]), training=False) for at in starts]
+        return np.concatenate([part.numpy() for part in parts])
+
+    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Return probabilities, float64 [n, classes], for images uint8 [n, height, width, channels]."""
+        return np.asarray(self.loss.probabilities(self.logits(images)))
+
+
+def load_network(run: HasPath, checkpoint: str = "best") -> Network:
+    """Return the network of a run.
+
+    Args:
+        run: a ``labkit.Run`` or a run directory.
+        checkpoint: ``best`` (by validation accuracy), ``last``, or a step.
+
+    Raises InputError if the checkpoint or the data set is missing, damaged, or doesn't belong to the run.
+    """
+    directory = RunDirectory(run.path)
+    config = recorded_config(directory)
+    manifest = load_manifest(data_directory(config), config.data.dataset)
+    import_tensorflow()
+    from labkit.export.trained import trained_model
+    from labkit.training.checkpoint_evaluator import check_same_data
+    from labkit.training.checkpoints import CheckpointStore
+    from labkit.training.losses import LOSSES
+
+    store = CheckpointStore(directory.checkpoints_path)
+    step = store.step_of(checkpoint)
+    check_same_data(directory, store.state(step), manifest)
+    model = trained_model(config, manifest, store, step)
+    return Network(model, manifest, LOSSES[config.optimizer.loss], step)

@@ -1,0 +1,1 @@
+"""What lesson 01 computes and draws: records, input pipelines and their timelines, shuffling, memory."""

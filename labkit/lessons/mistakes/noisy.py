@@ -1,0 +1,89 @@
+"""A small data set with labels that are wrong on purpose, so that a hunt for them can be scored."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.data.loading import load_split
+from labkit.data.manifest import Manifest, Split, write_manifest
+from labkit.data.records import write_shard
+from labkit.data.subset import channel_statistics, with_train_examples
+from labkit.errors import InputError
+
+__all__ = ["NoisyData", "flip_labels"]
+
+
+@dataclass(frozen=True)
+class NoisyData:
+    """A data set whose training split has flipped labels; validation and test keep theirs.
+
+    Args:
+        manifest: of the new data set; train on it with ``flags``.
+        images: of its training split, uint8 [n, height, width, channels].
+        labels: as the training sees them, int32 [n].
+        right_labels: before the flips, int32 [n].
+    """
+
+    manifest: Manifest
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int32]
+    right_labels: NDArray[np.int32]
+
+    @property
+    def flipped(self) -> NDArray[np.bool_]:
+        """Which labels are wrong, bool [n]."""
+        return self.labels != self.right_labels
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The flags of a training on it."""
+        return {"dataset": self.manifest.dataset, "data_dir": str(self.manifest.directory.parent)}
+
+
+def flip_labels(source: Manifest, folder: Path, examples: int, share: float, seed: int = 0) -> NoisyData:
+    """Write a part of a data set, in which a share of the training labels is another class.
+
+    Args:
+        source: a prepared data set with one label for each image.
+        folder: of the new data set; what it holds is replaced.
+        examples: training examples to keep, each class in proportion; at most as many as there are.
+        share: of the training labels to change, 0 to 1. The new class is any other with equal probability.
+        seed: decides which.
+
+    Raises InputError for a data set with several labels for each image, and for a damaged one.
+    """
+    if source.multi_label:
+        raise InputError(f"{source.dataset} has several labels for each image; choose cifar10 or shapes")
+    parts = {name: load_split(source, name) for name in source.splits}
+    images, right = with_train_examples(
+        *parts["train"], source.num_classes, min(examples, source.count("train")), seed
+    )
+    labels = _flipped(right, source.num_classes, share, np.random.default_rng(seed))
+    directory = folder / source.dataset
+    directory.mkdir(parents=True, exist_ok=True)
+    splits = {}
+    for name, (pixels, targets) in (parts | {"train": (images, labels)}).items():
+        shard = write_shard(directory / f"{name}-00000-of-00001.tfrecord", pixels, targets, 0)
+        splits[name] = Split(name, shard.count, (shard,))
+    mean, std = channel_statistics(images)
+    manifest = replace(
+        source,
+        directory=directory,
+        splits=splits,
+        channel_mean=mean,
+        channel_std=std,
+        train_examples=len(images),
+    )
+    write_manifest(manifest)
+    return NoisyData(manifest, images, labels, right)
+
+
+def _flipped(
+    labels: NDArray[np.int32], num_classes: int, share: float, generator: np.random.Generator
+) -> NDArray[np.int32]:
+    changed = labels.copy()
+    rows = generator.choice(len(labels), round(share * len(labels)), replace=False)
+    changed[rows] = (changed[rows] + generator.integers(1, num_classes, len(rows))) % num_classes
+    return changed

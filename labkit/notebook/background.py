@@ -1,0 +1,416 @@
+"""Train in other processes while the notebook goes on: in one, or in a cluster on this machine.
+
+The processes are those of ``labkit train`` and ``labkit cluster local``. They end with the kernel, even if it
+is killed, because their parent is ``labkit/cluster/subreaper.py``.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from labkit.api.run import Run
+from labkit.cluster.exit_status import FINAL_CODES
+from labkit.cluster.flags import train_arguments
+from labkit.cluster.local import LocalCluster
+from labkit.cluster.supervisor import Lines, start_reaped, stop_signals
+from labkit.config import Config
+from labkit.distributed.heartbeat import read_heartbeats
+from labkit.distributed.peers import EXIT_LOST_PEER
+from labkit.errors import InputError
+from labkit.notebook.cluster import ClusterFailed
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
+from labkit.training.console import Console
+from labkit.training.plan import RunPlan, TrainResult, plan_run
+
+__all__ = ["BackgroundTraining", "launch", "start"]
+
+BAD_INPUT = 2  # exit code of labkit's commands
+ERROR_PREFIX = "labkit: error: "  # of the line in which they give the reason
+STOPPED = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+POLL_SECONDS = 0.2
+START_SECONDS = 180.0  # until a session has written its first status; TensorFlow's import alone takes 5 s
+
+
+def start(
+    config: Config | None = None, *, workers: int = 1, ps: int = 0, overwrite: bool = False, **flags: Any
+) -> "BackgroundTraining":
+    """Start a training in other processes and return once it has begun. The notebook goes on meanwhile.
+
+    Args:
+        config: where to start from; None: labkit's defaults.
+        workers: processes that train. Several are synchronous, unless there are parameter servers.
+        ps: parameter servers. With one or more, a chief is started, and the training is asynchronous.
+        overwrite: delete the run that is in the directory and start anew.
+        **flags: any flag of ``labkit train``, as in ``labkit.train``.
+
+    Raises InputError for what ``labkit train`` refuses, and where the run is already being trained;
+    ClusterFailed if the training doesn't begin.
+
+    Example::
+
+        training = start(lesson.config, workers=2, job_dir=lesson.folder / "two", overwrite=True)
+        run = training.wait()
+    """
+    for name, number in (("workers", workers), ("ps", ps)):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InputError(f"{name} is {number!r}; allowed: a whole number")
+    if config is not None and not isinstance(config, Config):
+        raise InputError(f"config is {type(config).__name__}; allowed: a labkit.Config, or flags by name")
+    paths = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
+    }
+    cluster = None if (workers, ps) == (1, 0) else LocalCluster(workers, ps)
+    training = launch((config or Config()).replace(paths), cluster, overwrite=overwrite)
+    training.wait_until_begun()
+    return training
+
+
+def launch(config: Config, cluster: LocalCluster | None, *, overwrite: bool = False) -> "BackgroundTraining":
+    """Check a training and start its processes; see ``start``. Doesn't wait until it has begun.
+
+    ``cluster``: the processes to start; None: one that trains alone. A finished run isn't trained again.
+    """
+    plan = _plan(config, cluster, overwrite)
+    assert plan.run is not None
+    if plan.found == "finished":
+        return BackgroundTraining(plan, cluster, None)
+    holder = training_process(plan.run) if plan.run.path.is_dir() else None
+    if holder is not None:
+        raise InputError(
+            f"{plan.run.path} is already being trained, by process {holder}; stop it with labkit stop "
+            f"{plan.run.path}, or choose another job_dir"
+        )
+    words = ["train"]
+    if cluster is not None:
+        words = [
+            "cluster",
+            "local",
+            "--workers",
+            str(cluster.workers),
+            "--ps",
+            str(cluster.ps),
+            "--",
+            "train",
+        ]
+    # The data set is named, so that nothing is downloaded again.
+    values = {name: plan.config.flat()[name] for name in ("dataset", "job_dir", "callbacks")}
+    words += [*train_arguments(config.replace(values))[1:], *(["--overwrite"] if overwrite else [])]
+    return BackgroundTraining(plan, cluster, [sys.executable, "-m", "labkit", *words])
+
+
+def _plan(config: Config, cluster: LocalCluster | None, overwrite: bool) -> RunPlan:
+    if not isinstance(overwrite, bool):
+        raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
+    if cluster is None:
+        return plan_run(config, overwrite=overwrite, uses_devices=False)
+    from labkit.cluster.launch import plan_launch
+
+    # ``announce`` is silent because the launcher prints the same lines.
+    return plan_launch(
+        config, workers=cluster.workers, ps=cluster.ps, overwrite=overwrite, announce=lambda line: None
+    ).plan
+
+
+class BackgroundTraining:
+    """A training in other processes of this machine. ``start`` makes it.
+
+    Attributes:
+        cluster: its processes; None for one that trains alone.
+        output: the lines that the processes have printed so far. ``wait`` shows them.
+    """
+
+    def __init__(self, plan: RunPlan, cluster: LocalCluster | None, command: list[str] | None) -> None:
+        assert plan.run is not None
+        self.cluster = cluster
+        self.output: list[str] = []
+        self._plan, self._directory = plan, plan.run
+        self._total = plan.config.run.train_steps
+        self._status_before = plan.run.read_status()
+        self._shown = 0
+        self._progress = _Progress(plan.run, self._total)
+        self._stop_number = 0  # of the signal that interrupted the cell
+        self._asked = self._killed = False
+        self._code: int | None = 0 if command is None else None
+        self._ended = threading.Event()
+        if command is None:
+            self._ended.set()
+            return
+        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        self._popen, self._control = start_reaped(command, environment, stderr=subprocess.STDOUT)
+        threading.Thread(target=self._read, name="labkit output", daemon=True).start()
+
+    def __repr__(self) -> str:
+        state = self.run.state if self._directory.exists() else "starting"
+        step = f"step {self._step()} of {self._total}"
+        return f"<training of {self._directory.name}: {state}, {step}{'' if self.running else ', ended'}>"
+
+    # ---- what is known of it ---------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Run:
+        """The run that is trained. Raises InputError before it has begun."""
+        return Run(self._directory.path)
+
+    @property
+    def running(self) -> bool:
+        """Whether a process of it is still there."""
+        return not self._ended.is_set()
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of the processes that compute gradients: ``worker:0``, …"""
+        return [f"worker:{index}" for index in range(1 if self.cluster is None else self.cluster.workers)]
+
+    @property
+    def tasks(self) -> dict[str, int]:
+        """The process id of each of its tasks that runs now, by name. Empty while they start."""
+        import psutil
+
+        if not self.running:
+            return {}
+        with suppress(psutil.NoSuchProcess):
+            own = psutil.Process(self._popen.pid)
+            if self.cluster is None:
+                return dict(zip(self.workers, [child.pid for child in own.children()], strict=False))
+            found = {child.pid for child in own.children(recursive=True)}
+            beats = read_heartbeats(self._directory.cluster_path)
+            return {name: beat.pid for name, beat in beats.items() if beat.pid in found}
+        return {}
+
+    # ---- what can be done with it ----------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Show the output until the training has ended, and return the run.
+
+        An interrupt of the cell (■) asks the training to save and stop; a second one kills it. A training
+        that was stopped returns, too: then ``run.state`` is ``interrupted``, and ``start`` with the same
+        values continues it.
+
+        Args:
+            timeout: seconds to wait at most; None: without end.
+
+        Raises InputError for input that only the processes could refuse, ClusterFailed, with the reason in
+        one line, if the training failed, and TimeoutError if it goes on after ``timeout`` seconds.
+        """
+        self.follow(timeout=timeout)
+        result = self.result()
+        if result.state == "failed":
+            raise ClusterFailed(f"the training failed: {result.message}")
+        if result.state == "interrupted" or not result.did_work:
+            print(result.message)
+        return self.run
+
+    def wait_for_step(self, step: int, timeout: float | None = 300.0) -> None:
+        """Show the output until ``step`` steps are done or the training has ended.
+
+        Raises what ``wait`` raises; a training that fails before is an error here, too.
+        """
+        self.follow(lambda: self._progress.step >= step, timeout)
+        if not self.running and self._progress.step < step:
+            self.wait()
+
+    def stop(self) -> str:
+        """Ask the training to save and stop; ``wait`` waits for that. Returns what was done."""
+        if not self.running:
+            return "the training has ended already"
+        self._asked = True
+        process = training_process(self._directory) if self._directory.path.is_dir() else None
+        if process is not None:
+            return ask_to_stop(self._directory, process)
+        self._send(b"T")
+        return "asked the training to end; it has not begun"
+
+    def lose(self, name: str) -> None:
+        """Kill a task with SIGKILL, to see what its loss does. Only tasks of this training can be killed.
+
+        Args:
+            name: such as ``worker:1``.
+
+        Raises InputError if no such task runs at the moment.
+        """
+        tasks = self.tasks
+        if name not in tasks:
+            known = f"there are: {', '.join(tasks)}" if tasks else "none runs at the moment"
+            raise InputError(f"no task {name!r} of this training runs; {known}")
+        with suppress(ProcessLookupError):
+            os.kill(tasks[name], signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill all processes at once. The last checkpoint stays, so that ``start`` can continue from it."""
+        self._killed = True
+        self._send(b"K")
+
+    def wait_until_begun(self, timeout: float = START_SECONDS) -> None:
+        """Wait until this session has written its first status. Raises what ``wait`` raises."""
+        try:
+            give_up = time.monotonic() + timeout
+            while not self._ended.wait(0.05):
+                if self._directory.exists() and self._directory.read_status() not in (
+                    None,
+                    self._status_before,
+                ):
+                    return
+                if time.monotonic() > give_up:
+                    raise ClusterFailed(
+                        f"the training has not begun after {timeout:g} s and was killed; {self._reason()}"
+                    )
+        except BaseException:
+            self.kill()
+            self._ended.wait(START_SECONDS)
+            raise
+        if self.result().state == "failed":
+            self.wait()
+
+    # ---- the end ---------------------------------------------------------------------------------------
+
+    def result(self) -> TrainResult:
+        """Return the result of a training that has ended. Raises InputError and ClusterFailed as ``wait``."""
+        assert self._code is not None
+        if self._plan.found == "finished":
+            found = self._plan.train()  # only reads the finished run
+            way_out = "overwrite = True trains it again, another job_dir keeps both"
+            return replace(found, message=f"{found.message}; {way_out}")
+        code, status = self._code, self._directory.read_status()
+        if status == self._status_before:
+            status = None
+        message, step = (status.message, status.step) if status else ("", self._step())
+        if code == 0 and status is not None and status.state == "finished":
+            found = replace(self._plan, found="finished").train()  # only reads the finished run
+            return replace(found, message=message, did_work=True)
+        if code in STOPPED or ((self._asked or self._killed) and code not in FINAL_CODES):
+            if status is None or status.state != "interrupted":
+                message = "ended before it could save; the same cell resumes from the last checkpoint"
+            number = self._stop_number or (code - 128 if code in STOPPED else None)
+            return TrainResult("interrupted", self._directory, step, message, signal_number=number)
+        if code == BAD_INPUT and (refused := self._said(ERROR_PREFIX)):
+            raise InputError(refused)
+        if message and status is not None and status.state == "failed" and code != EXIT_LOST_PEER:
+            return TrainResult("failed", self._directory, step, message)
+        if code < 0:
+            raise ClusterFailed(
+                f"its process was killed by {signal.Signals(-code).name}; the same cell resumes from the "
+                "last checkpoint"
+            )
+        what = "training" if self.cluster is None else "cluster"
+        raise ClusterFailed(f"the {what} ended with exit code {code}: {self._reason()}")
+
+    def _said(self, words: str) -> str:
+        """Return what follows ``words`` in the last line that contains them."""
+        return next((line.partition(words)[2] for line in reversed(self.output) if words in line), "")
+
+    def _reason(self) -> str:
+        return self._said("[cluster] ") or next(filter(None, reversed(self.output)), "it printed nothing")
+
+    def _step(self) -> int:
+        status = self._directory.read_status()
+        return status.step if status else 0
+
+    # ---- processes and output --------------------------------------------------------------------------
+
+    def _send(self, command: bytes) -> None:
+        if self.running:
+            with suppress(OSError):  # it has ended meanwhile
+                os.write(self._control, command)
+
+    def _read(self) -> None:
+        """Collect the output until the processes have ended."""
+        lines, stdout = Lines(), self._popen.stdout
+        assert stdout is not None
+        while data := stdout.read(1 << 16):
+            self.output += lines.feed(data)
+        self.output += lines.end()
+        self._code = self._popen.wait()
+        stdout.close()
+        os.close(self._control)
+        with suppress(OSError):
+            forget_request(self._directory)
+        self._ended.set()
+
+    def follow(self, until: Callable[[], bool] = lambda: False, timeout: float | None = None) -> None:
+        """Show output and progress until the end, or until ``until()`` is true."""
+        give_up = None if timeout is None else time.monotonic() + timeout
+        handled = 0
+        with stop_signals() as signals, self._progress as progress:
+            while not self._ended.wait(POLL_SECONDS):
+                self._show()
+                progress.poll()
+                if until():
+                    return
+                if len(signals) > handled:
+                    handled += 1
+                    self._stop_number = signals[0]
+                    if handled > 1:
+                        self.kill()
+                    else:
+                        self.stop()
+                if give_up is not None and time.monotonic() > give_up:
+                    raise TimeoutError(f"still at step {progress.step} of {self._total} after {timeout:g} s")
+            progress.poll()
+            self._show()
+
+    def _show(self) -> None:
+        lines = self.output[self._shown :]
+        self._shown += len(lines)
+        for line in lines:
+            print(line, flush=True)
+
+
+class _Progress:
+    """Shows the progress of a run that other processes train. Rows of earlier sessions are skipped.
+
+    ``step``: completed steps, as far as they were read.
+    """
+
+    def __init__(self, run: RunDirectory, total_steps: int) -> None:
+        self.step = 0
+        self._reader = MetricsReader(run.metrics_path, keep_rows=False)
+        self._total = total_steps
+        self._console: Console | None = None
+        self._started, self._readable = False, True
+        with suppress(OSError):
+            self._reader.poll()
+        self._known = (self._reader.generation, len(self._reader.resume_points))
+
+    def __enter__(self) -> "_Progress":
+        self._console, self._started = Console(), False
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._console is not None
+        self._console.close()
+        self._console = None
+
+    def poll(self) -> None:
+        """Read new rows and show the last one. The training continues where they can't be read."""
+        assert self._console is not None
+        if not self._readable:
+            return
+        try:
+            rows = self._reader.poll()
+        except OSError as error:
+            print(f"progress can't be shown: {error}", file=sys.stderr, flush=True)
+            self._readable = False
+            return
+        state = (self._reader.generation, len(self._reader.resume_points))
+        if state != self._known:  # the training was restarted
+            self._known, self._started = state, False
+            self._console.stop_progress()
+        for row in rows:
+            if row.get("split") == "train":
+                self._show(self._console, row)
+
+    def _show(self, console: Console, row: dict[str, Any]) -> None:
+        self.step, loss = row["step"], row["loss"]
+        if not self._started:
+            self._started = True
+            console.start_progress(self.step - 1, self._total)
+        console.progress(self.step, f"loss {loss:.3f} accuracy {row['accuracy']:.3f}", loss)

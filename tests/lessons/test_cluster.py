@@ -1,0 +1,74 @@
+"""What lesson 05 computes and draws, on rows of made runs."""
+
+import numpy as np
+import pytest
+
+from labkit.api.run import Run
+from labkit.lessons import cluster
+from labkit.run_directory.metrics import MetricsWriter
+from tests.commands.made_runs import make_run
+
+
+def row(step: int, **values: float) -> dict:
+    return {"split": "train", "step": step, "loss": 2.0 + step / 100, "wall_time": float(step), **values}
+
+
+@pytest.fixture
+def slow(tmp_path) -> Run:
+    """Worker 1 writes every fourth update, and takes four times as long."""
+    rows = [
+        row(step, worker=float(step % 4 == 0), worker_seconds=4.0 if step % 4 == 0 else 1.0,
+            staleness=3.0 if step % 4 == 0 else 0.0)
+        for step in range(1, 21)
+    ]  # fmt: skip
+    return Run(make_run(tmp_path, "slow", rows=rows).path)
+
+
+@pytest.fixture
+def killed(tmp_path) -> Run:
+    directory = make_run(tmp_path, "killed", rows=[row(step) for step in range(1, 8)])
+    writer = MetricsWriter(directory.metrics_path)
+    writer.mark_resume_point(5)
+    writer.append([row(step, wall_time=float(step + 20)) for step in range(6, 21)])
+    writer.close()
+    return Run(directory.path)
+
+
+def test_the_rows_of_lost_steps_are_there_and_count_once(killed):
+    assert [one["step"] for one in cluster.every_row(killed)] == [*range(1, 8), *range(6, 21)]
+    assert list(killed.metrics()["step"]) == list(range(1, 21))
+    axis = cluster.price_of_a_loss(killed).axes[0]
+    lost = next(line for line in axis.lines if line.get_label() == "lost, made again")
+    assert list(lost.get_ydata()) == [6, 7]
+
+
+def test_the_speeds_follow_from_the_steps_of_each_worker(slow):
+    seconds = cluster.step_seconds(slow)
+    assert list(seconds) == [1.0, 4.0]
+    assert cluster.rates(seconds, 8) == (2 * 8 / 4.0, 8 + 2.0)
+    assert cluster.rates(np.array([0.5, 0.5]), 8) == (32.0, 32.0)
+
+
+def test_the_traffic_marks_the_updates_between_read_and_write(slow):
+    assert cluster.stalest_update(slow) % 4 == 0
+    figure = cluster.traffic_figure(slow, 12)
+    assert "worker 1, with a staleness of 3" in repr(figure)
+    colours = [patch.get_facecolor() for patch in figure.axes[0].patches]
+    assert len(colours) == 10
+    assert sorted(map(colours.count, set(colours))) == [1, 3, 6]
+
+
+def test_the_histogram_counts_every_update(slow):
+    axis = cluster.staleness_figure({"slow": slow}).axes[0]
+    assert sum(patch.get_height() for patch in axis.patches) == 20
+
+
+def test_equal_losses_have_no_difference(killed):
+    figure = cluster.loss_comparison(killed, killed)
+    assert "0.0e+00" in repr(figure)
+
+
+def test_a_slow_network_leaves_no_time_to_compute():
+    axis = cluster.bandwidth_figure({"net": (1e6, 0.1)}, [1e6, 80e6, 1e12]).axes[0]
+    assert np.allclose(axis.lines[0].get_ydata(), [0.1 / 8.1, 0.5, 1.0], atol=1e-3)
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["1 Mbit/s", "80 Mbit/s", "1000 Gbit/s"]

@@ -1,0 +1,208 @@
+"""The computations of lesson 09, compared with independent ones."""
+
+import numpy as np
+import pytest
+
+from labkit import plots
+from labkit.analysis.predictions import Predictions
+from labkit.data import shapes
+from labkit.data.loading import load_split
+from labkit.data.manifest import find_manifest, verify_shards
+from labkit.lessons.mistakes import calibration, figures, slices
+from labkit.lessons.mistakes.history import ExampleHistory, forgetting_events, hunt_scores
+from labkit.lessons.mistakes.maps import fall_without
+from labkit.lessons.mistakes.noisy import flip_labels
+from tests.tiny import prepare_tiny
+
+NAMES = ["cat", "dog", "ship"]
+
+
+def make_predictions(count=300, seed=0):
+    generator = np.random.default_rng(seed)
+    return Predictions(
+        generator.integers(0, 256, (count, 8, 8, 3)).astype(np.uint8),
+        generator.integers(0, 3, count),
+        generator.dirichlet(np.ones(3), count).astype(np.float32),
+        np.arange(count),
+        NAMES,
+    )
+
+
+# ---- data ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    return flip_labels(prepare_tiny(folder / "source"), folder / "noisy", examples=100, share=0.1)
+
+
+def test_the_stated_share_of_training_labels_is_flipped(noisy):
+    assert noisy.flipped.sum() == 10
+    assert len(noisy.labels) == len(noisy.images) == 100
+    assert noisy.labels.min() >= 0 and noisy.labels.max() < 10
+
+
+def test_the_flipped_data_set_is_a_prepared_one_with_untouched_evaluation_splits(noisy, tmp_path):
+    found = find_manifest(noisy.flags["data_dir"], noisy.flags["dataset"])
+    assert found is not None and verify_shards(found) == []
+    images, labels = load_split(found, "train")
+    np.testing.assert_array_equal(images, noisy.images)
+    np.testing.assert_array_equal(labels, noisy.labels)
+    source = prepare_tiny(tmp_path)
+    for split in ("validation", "test"):
+        for one, other in zip(load_split(found, split), load_split(source, split), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+# ---- calibration ---------------------------------------------------------------------------------------
+
+
+def test_the_calibration_error_of_a_calibrated_network_is_small_and_of_a_sure_one_is_its_error_rate():
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet(np.ones(4), 20_000)
+    labels = (probabilities.cumsum(axis=1) < generator.random((20_000, 1))).sum(axis=1)
+    assert calibration.calibration_error(probabilities, labels) < 0.02
+    sure = np.eye(4)[probabilities.argmax(axis=1)]
+    wrong = (probabilities.argmax(axis=1) != labels).mean()
+    assert calibration.calibration_error(sure, labels) == pytest.approx(wrong)
+
+
+def test_the_bins_hold_every_example_once():
+    predictions = make_predictions()
+    result = calibration.reliability(predictions.probabilities, predictions.labels)
+    assert result.counts.sum() == len(predictions)
+    used = result.counts > 0
+    assert (result.confidence[used] > result.edges[:-1][used] - 1e-6).all()
+    assert (result.confidence[used] < result.edges[1:][used] + 1e-6).all()
+
+
+def test_the_temperature_is_the_minimum_of_a_grid():
+    generator = np.random.default_rng(1)
+    logits, labels = generator.normal(0, 4, (500, 5)), generator.integers(0, 5, 500)
+    logits[np.arange(500), labels] += 4
+    found = calibration.best_temperature(logits, labels)
+    grid = np.geomspace(0.2, 8, 400)
+    losses = [calibration.cross_entropy(logits, labels, t) for t in grid]
+    assert found == pytest.approx(grid[np.argmin(losses)], rel=0.02)
+
+
+# ---- history -------------------------------------------------------------------------------------------
+
+
+def test_a_history_has_the_losses_and_counts_what_is_forgotten():
+    history = ExampleHistory(np.zeros((3, 4, 4, 3), np.uint8), np.array([0, 1, 0]), every=5)
+    right, wrong = [3.0, 0.0], [0.0, 3.0]
+    for step, logits in (
+        (5, [right, right, wrong]),
+        (10, [wrong, right, wrong]),
+        (15, [right, right, wrong]),
+    ):
+        history.record(step, np.array(logits))
+    assert history.right.tolist() == [[True, False, False], [False, False, False], [True, False, False]]
+    assert history.losses[0] == pytest.approx(
+        [np.log1p(np.exp(-3)), np.log1p(np.exp(3)), np.log1p(np.exp(3))]
+    )
+    assert forgetting_events(history.right).tolist() == [1, 0, 0]
+
+
+def test_a_history_asks_every_few_steps_for_all_images():
+    class FakeTraining:
+        asked = 0
+
+        def logits(self, images):
+            self.asked += len(images)
+            return np.zeros((len(images), 2), np.float32)
+
+    training = FakeTraining()
+    history = ExampleHistory(np.zeros((1200, 2, 2, 3), np.uint8), np.zeros(1200, int), every=3)
+    for step in range(1, 8):
+        history.after_step(training, {"step": step})
+    assert history.steps == [3, 6]
+    assert training.asked == 2400
+    assert history.losses.shape == (2, 1200)
+
+
+def test_precision_and_recall_of_suspects():
+    precision, recall = hunt_scores([3, 0, 1], np.array([False, True, False, True]))
+    assert precision.tolist() == [1.0, 0.5, pytest.approx(2 / 3)]
+    assert recall.tolist() == [0.5, 0.5, 1.0]
+
+
+# ---- slices --------------------------------------------------------------------------------------------
+
+
+def test_wilsons_interval_contains_the_share_and_narrows():
+    # Brown, Cai and DasGupta (2001), and any table: 8 of 10 gives 0.490 to 0.943.
+    assert slices.wilson(8, 10) == pytest.approx((0.490, 0.943), abs=1e-3)
+    assert slices.wilson(10, 10)[1] == 1.0
+    widths = [np.subtract(*slices.wilson(n // 2, n)[::-1]) for n in (10, 100, 1000)]
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_slices_hold_every_example_once():
+    predictions = make_predictions()
+    right = int((~predictions.wrong).sum())
+    for parts in (slices.by_class(predictions), slices.by_quarters(predictions, predictions.labels * 1.0)):
+        assert sum(part.total for part in parts) == len(predictions)
+        assert sum(part.right for part in parts) == right
+
+
+def test_a_difference_counts_if_the_interval_excludes_the_mean():
+    assert not slices.Slice("few", 12, 20).differs_from(0.75)
+    assert slices.Slice("many", 1200, 2000).differs_from(0.75)
+
+
+def test_the_radius_of_a_drawn_shape_is_that_of_its_image(tmp_path):
+    manifest = prepare_tiny(tmp_path)
+    images, labels = load_split(manifest, "test")
+    predictions = Predictions(
+        images, labels, np.eye(10, dtype=np.float32)[labels], np.arange(40), list(manifest.classes)
+    )
+    found = slices.image_properties(predictions, manifest)
+    assert set(found) == {"brightness", "contrast", "radius"}
+    assert ((found["radius"] >= 8) & (found["radius"] <= 12.5)).all()
+    drawn, _ = shapes.generate_split(manifest.seed, 40, stream=1)
+    np.testing.assert_array_equal(drawn, images)
+
+
+# ---- maps and figures ----------------------------------------------------------------------------------
+
+
+def test_the_deletion_test_covers_the_pixels_that_the_map_names():
+    images = np.full((2, 10, 10, 3), 200, np.uint8)
+    images[:, :5] = 0
+    maps = np.zeros((2, 10, 10))
+    maps[:, 0] = 1.0
+    asked = []
+
+    def predict(given):
+        asked.append(given)
+        return np.stack([(given[:, 0].mean(axis=(1, 2)) < 50) * 0.8, np.zeros(len(given))], axis=1)
+
+    falls = fall_without(predict, images, np.array([0, 0]), maps, share=0.1)
+    assert falls == pytest.approx([0.8, 0.8])
+    np.testing.assert_array_equal(asked[1][:, 1:], images[:, 1:])
+
+
+def test_every_figure_can_be_drawn():
+    predictions = make_predictions()
+    history = ExampleHistory(predictions.images, predictions.labels, every=1)
+    for step in range(1, 5):
+        history.record(step, np.log(make_predictions(seed=step).probabilities))
+    flipped = np.arange(300) % 20 == 0
+    right_labels = np.where(flipped, (predictions.labels + 1) % 3, predictions.labels)
+    score = history.losses.mean(axis=0)
+    heat = np.random.default_rng(0).normal(size=(2, 8, 8))
+    result = calibration.reliability(predictions.probabilities, predictions.labels)
+    for figure in (
+        figures.reliability_diagram({"one": result, "two": result}),
+        figures.heat_maps(predictions.images[:2], ["a", "b"], {"map": heat}),
+        figures.occlusion_frame(predictions.images[0], heat[0], 2, "cat", 1.0),
+        figures.learning_of_flipped(history, right_labels),
+        figures.forgetting(history),
+        figures.hunt(score, flipped, np.argsort(-score)[:50]),
+        figures.slice_accuracies(slices.by_class(predictions), 0.5, "title"),
+        figures.slice_accuracies(slices.chance_slices(predictions, 10, 5), 0.5, "title", names=False),
+    ):  # fmt: skip
+        assert plots.png(figure)

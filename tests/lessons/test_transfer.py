@@ -1,0 +1,126 @@
+"""Parts keep images and classes; frozen stages stay equal bit by bit; drawn images fit their targets."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import labkit
+from labkit.config import Config
+from labkit.data.loading import load_split
+from labkit.errors import InputError
+from labkit.lessons.transfer import features, figures, several
+from labkit.lessons.transfer.parts import part_of
+from labkit.lessons.transfer.trainings import Trainer
+from labkit.training.losses import LOSSES
+from tests.tiny import prepare_tiny
+
+RECIPE = {"dataset": "shapes", "num_layers": 8, "train_batch_size": 8, "learning_rate": 0.05, "num_gpus": 0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("transfer")
+
+
+@pytest.fixture(scope="module")
+def parts(folder):
+    whole = prepare_tiny(folder / "data")
+    known = part_of(whole, folder / "known", whole.classes[:5])
+    return whole, known, part_of(whole, folder / "new", whole.classes[5:])
+
+
+@pytest.fixture(scope="module")
+def trainer(folder, parts):
+    _, known, new = parts
+    flags = {"data_dir": known.directory.parent, "job_dir": folder / "base", "train_steps": 2}
+    base = labkit.train(Config.from_flat(RECIPE), **flags, evaluate_test=False)
+    return Trainer(Config.from_flat({**RECIPE, "start_from": str(base.path)}), new)
+
+
+def test_the_parts_are_the_whole(parts):
+    whole, known, new = parts
+    assert known.classes + new.classes == whole.classes
+    images, labels = load_split(whole, "test")
+    for part, first in ((known, 0), (new, 5)):
+        mine, numbers = load_split(part, "test")
+        chosen = (labels >= first) & (labels < first + 5)
+        np.testing.assert_array_equal(mine, images[chosen])
+        np.testing.assert_array_equal(numbers, labels[chosen] - first)
+    before = known.shard_path(known.splits["train"].shards[0]).stat().st_mtime_ns
+    again = part_of(whole, known.directory.parent, known.classes)
+    assert again == known
+    assert again.shard_path(again.splits["train"].shards[0]).stat().st_mtime_ns == before
+
+
+def test_a_part_of_images_with_several_labels_is_refused(parts, tmp_path):
+    with pytest.raises(InputError, match="several labels"):
+        part_of(dataclasses.replace(parts[0], multi_label=True), tmp_path, ("disc", "ring"))
+
+
+def test_frozen_stages_stay_equal_and_the_others_move(trainer):
+    frozen = trainer.train(3, frozen="stage2", steps=2)
+    assert frozen.moved()["stage1"] == frozen.moved()["stage2"] == 0
+    assert frozen.averages_moved("stage1") == 0
+    assert frozen.moved()["stage3"] > 0
+    thawed = trainer.train(3, steps=2)
+    assert min(thawed.moved().values()) > 0
+    assert thawed.averages_moved("stage1") > 0
+    assert "accuracy: slow" in repr(figures.draw_moved({"slow": thawed.moved()}, {"slow": 0.5}))
+
+
+def test_a_training_depends_on_its_arguments_alone(trainer):
+    first = trainer.train(3, seed=1, steps=2)
+    trainer.train(4, seed=2, steps=3, frozen="stage1")
+    again = trainer.train(3, seed=1, steps=2)
+    scratch = trainer.train(3, seed=1, steps=2, transfer=False)
+    name = "stage1_block1_conv1/kernel"
+    np.testing.assert_array_equal(first.before[name], again.before[name])
+    np.testing.assert_allclose(first.after[name], again.after[name], rtol=1e-4, atol=1e-6)
+    assert abs(scratch.before[name] - first.before[name]).max() > 0.01
+
+
+def test_parameters_add_up_to_the_networks(trainer):
+    assert sum(trainer.parameters().values()) == sum(
+        np.prod(w.shape) for w in trainer.model.trainable_weights
+    )
+    assert trainer.freezings == ["nothing", "stem", "stage1", "stage2", "stage3"]
+    assert trainer.frozen("nothing") == frozenset()
+    assert {name.split("_")[0] for name in trainer.frozen("stage1")} == {"stem", "stage1"}
+
+
+def test_a_probe_reads_what_is_there(trainer):
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    images = rng.normal(0, 0.1, (60, 32, 32, 3)).astype(np.float32)
+    for number, label in enumerate(labels):
+        images[number, 10 * label : 10 * label + 8] += 3
+    found = features.probe(trainer.model, (images[:30], labels[:30]), (images[30:], labels[30:]))
+    assert list(found) == ["stem", "stage1", "stage2", "stage3"]
+    assert found["stem"] > 0.9
+    shuffled = rng.permutation(labels)
+    assert (
+        features.probe(trainer.model, (images[:30], shuffled[:30]), (images[30:], shuffled[30:]))["stem"]
+        < 0.8
+    )
+
+
+def test_drawn_images_have_as_many_shapes_as_their_targets():
+    images, targets = several.drawn(40, seed=3)
+    assert images.shape == (40, 32, 32, 3)
+    assert targets.sum(axis=1).tolist() == [0, 1, 2, 3] * 10
+    again, _ = several.drawn(40, seed=3)
+    np.testing.assert_array_equal(images, again)
+    edges = abs(np.diff(images.astype(float), axis=1)).mean(axis=(1, 2, 3))
+    assert edges[targets.sum(axis=1) == 3].mean() > edges[targets.sum(axis=1) == 0].mean() + 1
+
+
+def test_both_losses_train_a_head_for_drawn_shapes(trainer, parts):
+    images, targets = several.drawn(16, seed=0)
+    for loss, answers in (("softmax", targets.argmax(axis=1)), ("sigmoid", targets)):
+        network = several.several_trainer(trainer.config, parts[1], loss)
+        network.begin(seed=0, transfer=True)
+        network.fit(images, answers.astype(np.int32), frozen="stage3", steps=1)
+        probabilities = LOSSES[loss].probabilities(network.logits(images))
+        assert probabilities.shape == targets.shape
+        assert np.allclose(probabilities.sum(axis=1), 1) == (loss == "softmax")

@@ -1,0 +1,131 @@
+"""The monitor shows a run as it is, and its buttons ask what trains it."""
+
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import labkit
+from labkit.errors import InputError
+from labkit.run_directory import RunLock
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.widgets import RunMonitor, monitor
+from tests.commands.made_runs import make_run
+
+
+def row(step: int, loss: float = 2.0) -> dict:
+    return {"split": "train", "step": step, "loss": loss, "accuracy": 0.5, "examples_per_second": 100.0}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path, "mine", rows=[row(step) for step in range(1, 6)], step=5, state="interrupted")
+
+
+def test_a_static_figure_comes_first_and_one_line_without_steps(run, tmp_path, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    RunMonitor(run.path).show()
+    assert len(shown) == 1
+    RunMonitor(make_run(tmp_path, "new", state="interrupted", step=0).path)._ipython_display_()
+    assert capsys.readouterr().out == "new: interrupted, no steps yet\n"
+
+
+def test_the_panel_shows_the_run_and_new_rows(run):
+    panel = monitor.Panel(labkit.load_run(run.path))
+    assert not panel.update()
+    assert panel.stop.disabled
+    for words in (
+        "interrupted",
+        "class='labkit-step'>5</b> of 20",
+        "loss <b>2.000</b>",
+        "<b>100</b> images/s",
+    ):
+        assert words in panel.view.value
+    writer = MetricsWriter(run.metrics_path)
+    writer.mark_resume_point(3)
+    writer.append([row(4, 1.5), row(5, 1.25)])
+    writer.close()
+    panel.update()
+    assert "loss <b>1.250</b>" in panel.view.value
+    assert panel.view.value.count("continued from a checkpoint") == 2
+
+
+def test_the_curve_has_every_step_and_ends_at_the_last(run):
+    svg = monitor.curve_svg("loss", "nats", [row(0, 4.0), row(10, 0.0)], 20, [], "#000")
+    assert "steps 0 to 20" in svg
+    assert "points='34.0,18.0 213.0,120.0'" in svg
+    many = monitor.curve_svg("loss", "nats", [row(step) for step in range(5000)], 5000, [], "#000")
+    assert many.count(",") < 1000
+    assert "points=''" in monitor.curve_svg("loss", "nats", [row(1, float("nan"))], 20, [], "#000")
+
+
+def test_names_are_not_read_as_html():
+    assert "<script>" not in monitor.panel_html("<script>", "running", [], 0, [])
+
+
+def test_stop_asks_the_process_that_trains(run):
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *given: asked.append(1))
+    panel = monitor.Panel(labkit.load_run(run.path))
+    lock = RunLock(run)
+    try:
+        panel.stop.click()
+        assert "no process on this machine trains mine" in panel.note.value
+        assert lock.acquire()
+        panel.stop.click()
+        assert f"asked process {os.getpid()} to save and stop" in panel.note.value
+        panel.stop.click()
+        assert "was asked before" in panel.note.value
+        time.sleep(0.01)
+        assert asked == [1]
+    finally:
+        lock.release()
+        signal.signal(signal.SIGTERM, before)
+
+
+class Cluster:
+    """Stands for a training in the background."""
+
+    cluster, running, workers = "two", True, ["worker:0", "worker:1"]
+
+    def __init__(self, run):
+        self.run, self.output, self.lost = run, ["[worker:0] step 1", "[cluster] worker:1 was killed"], []
+
+    def stop(self):
+        return "asked"
+
+    def lose(self, name):
+        if name == "worker:0":
+            raise InputError("no task 'worker:0' of this training runs")
+        self.lost.append(name)
+
+
+def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run):
+    training = Cluster(labkit.load_run(run.path))
+    assert RunMonitor(training).run is training.run
+    panel = monitor.Panel(training.run, training)
+    assert "restarting" in panel.view.value
+    assert panel.note.value == "worker:1 was killed"
+    panel.kill["worker:1"].click()
+    assert training.lost == ["worker:1"]
+    panel.kill["worker:0"].click()
+    assert "no task &#x27;worker:0&#x27;" in panel.note.value
+    panel.stop.click()
+    assert panel.note.value.endswith("asked")
+    training.running = False
+    panel.update()
+    assert all(button.disabled for button in (panel.stop, *panel.kill.values()))
+
+
+def test_a_training_of_one_process_has_no_such_button(run):
+    training = SimpleNamespace(**{name: getattr(Cluster, name) for name in ("running", "workers")})
+    training.cluster, training.output, training.run = None, [], labkit.load_run(run.path)
+    assert not monitor.Panel(training.run, training).kill
+
+
+def test_a_run_that_is_not_there_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="no run"):
+        RunMonitor(tmp_path / "nothing")
