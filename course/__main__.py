@@ -1,4 +1,4 @@
-"""``python -m course build [LESSON…]``, ``check``, ``table`` and ``strip NOTEBOOK…``."""
+"""``python -m course build [LESSON…]``, ``check``, ``table``, ``keep [LESSON…]`` and ``strip NOTEBOOK…``."""
 
 import argparse
 import shutil
@@ -11,7 +11,7 @@ from course.check import problems
 from course.execute import SECONDS, execute
 from course.places import Places
 from course.site import build_site
-from course.strip import strip
+from course.strip import keep, strip
 from course.table import write_table
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None, places: Places | None = None) -
     builder.add_argument("--no-execute", action="store_true", help="take all lessons as they are")
     commands.add_parser("check", help="check the site that was built")
     commands.add_parser("table", help="write the table of lessons in docs/course.md")
+    keeper = commands.add_parser("keep", help="take the outputs that nbval compares from executed lessons")
+    keeper.add_argument("lesson", nargs="*", help="default: all")
     stripper = commands.add_parser("strip", help="remove outputs from notebooks")
     stripper.add_argument("notebook", nargs="*", type=Path)
     stripper.add_argument("--check", action="store_true", help="only name those that have outputs")
@@ -44,6 +46,9 @@ def main(arguments: Sequence[str] | None = None, places: Places | None = None) -
         if options.command == "table":
             import_tensorflow()
             _say_all(write_table(places))
+            return 0
+        if options.command == "keep":
+            _keep(places, options.lesson)
             return 0
         if options.command == "strip":
             found = strip(options.notebook, check=options.check)
@@ -84,6 +89,15 @@ def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS)
         print(f"FAILED {failure}")
     print(f"open {places.site / 'index.html'}")
     return 1 if failures else code
+
+
+def _keep(places: Places, names: Sequence[str]) -> None:
+    for source in places.chosen(names):
+        executed = places.executed / source.name
+        if not executed.exists():
+            print(f"{source.stem} was never executed: make course ARGS={source.stem}")
+        else:
+            _say_all([f"{source.stem}, cell {cell}: new output" for cell in keep(source, executed)])
 
 
 def _check(places: Places) -> int:

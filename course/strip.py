@@ -1,4 +1,4 @@
-"""Removes outputs from the notebooks that are kept in git."""
+"""Outputs of the notebooks that are kept in git: only those that nbval compares."""
 
 import copy
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import nbformat
 
-__all__ = ["strip", "stripped"]
+__all__ = ["keep", "strip", "stripped"]
 
 # What editors write for themselves, and the state of widgets.
 METADATA = [
@@ -39,6 +39,30 @@ def stripped(notebook: Any) -> Any:
                 if "execution_count" in output:
                     output.execution_count = 1
     return result
+
+
+def keep(source: Path, executed: Path) -> list[str]:
+    """Take the outputs of cells with the tag ``keep_output`` from the executed notebook.
+
+    Returns the ids of the cells whose outputs are new.
+    """
+    notebook = nbformat.read(source, as_version=4)
+    ran = {cell.id: cell for cell in nbformat.read(executed, as_version=4).cells}
+    before = copy.deepcopy(notebook)
+    for cell in notebook.cells:
+        found = ran.get(cell.id)
+        if (
+            "keep_output" in cell.metadata.get("tags", ())
+            and found is not None
+            and found.source == cell.source
+        ):
+            cell.outputs = found.outputs
+    notebook = stripped(notebook)
+    pairs = zip(before.cells, notebook.cells, strict=True)
+    new = [after.id for cell, after in pairs if after.get("outputs") != cell.get("outputs")]
+    if new:
+        nbformat.write(notebook, source)
+    return new
 
 
 def strip(paths: Sequence[Path], *, check: bool) -> list[str]:
