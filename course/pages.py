@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.lessons.source import student_code
 
-__all__ = ["write_page"]
+__all__ = ["joined", "write_page"]
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
@@ -58,7 +58,7 @@ def _code_in_summary(summary: re.Match[str]) -> str:
 def _code_cell(cell: Any, page: Path, shown_as: Mapping[str, str]) -> list[str]:
     outputs = [
         text
-        for number, output in enumerate(_joined(cell.outputs))
+        for number, output in enumerate(joined(cell.outputs))
         for text in _output(output, number, cell, page)
     ]
     for text, instead in shown_as.items():
@@ -84,16 +84,16 @@ def _fenced(info: str, text: str) -> str:
     return f"{ticks}{info}\n{text}\n{ticks}"
 
 
-def _joined(outputs: list[Any]) -> list[Any]:
+def joined(outputs: list[Any]) -> list[Any]:
     """Return the outputs with what was printed piece by piece in one piece."""
-    joined: list[Any] = []
+    result: list[Any] = []
     for output in outputs:
-        last = joined[-1] if joined else None
+        last = result[-1] if result else None
         if output.output_type == "stream" and last is not None and last.get("name") == output.name:
-            joined[-1] = {**last, "text": last["text"] + output.text}
+            result[-1] = {**last, "text": last["text"] + output.text}
         else:
-            joined.append(dict(output))
-    return joined
+            result.append(dict(output))
+    return result
 
 
 def _output(output: Mapping[str, Any], number: int, cell: Any, page: Path) -> list[str]:
