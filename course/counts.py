@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.lessons.source import exercise_cells, student_code
+from labkit.notebook.install_cell import CELL_ID
 
 __all__ = ["FromOutputs", "FromSource", "count_outputs", "count_source", "failed_stubs"]
 
@@ -17,11 +18,17 @@ MINUTES = re.compile(r"[Aa]bout (\d+) minutes? on two CPU cores")
 
 @dataclass(frozen=True)
 class FromSource:
-    """Counts of a lesson's source: ``minutes`` from its first cell, ``live`` widgets with static twins."""
+    """Counts of a lesson's source: ``minutes`` from its first cell, ``live`` widgets with static twins.
+
+    The cell that installs labkit isn't counted. ``lines`` of code are those that a student reads: without
+    comments, empty lines and solutions.
+    """
 
     title: str
     minutes: int
+    cells: int
     words: int
+    lines: int
     exercises: int
     live: int
 
@@ -40,11 +47,14 @@ def count_source(notebook: Any) -> FromSource:
     """Return the counts of a lesson's source."""
     first = notebook.cells[0].source
     minutes = MINUTES.search(first)
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    cells = [cell for cell in notebook.cells if cell.get("id") != CELL_ID]
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
     return FromSource(
         title=first.splitlines()[0].lstrip("# "),
         minutes=int(minutes[1]) if minutes else 0,
-        words=sum(_words(cell.source) for cell in notebook.cells if cell.cell_type == "markdown"),
+        cells=len(cells),
+        words=sum(_words(cell.source) for cell in cells if cell.cell_type == "markdown"),
+        lines=sum(_lines(student_code(source)) for source in code),
         exercises=len(exercise_cells(notebook)),
         live=_live_widgets(code),
     )
@@ -54,6 +64,10 @@ def _words(text: str) -> int:
     """Count what a student reads: no tags, no targets of links."""
     text = re.sub(r"<[^>]+>|\]\([^)]*\)", " ", text)
     return len(re.findall(r"\w[\w'’.-]*", text))
+
+
+def _lines(source: str) -> int:
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in source.splitlines())
 
 
 def _live_widgets(code: list[str]) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "DEFAULT_TEST_COUNT",
     "DEFAULT_TRAIN_COUNT",
     "describe",
+    "draw",
     "generate",
     "generate_split",
     "radii",
@@ -176,11 +177,11 @@ def _generate(seed: int, count: int, stream: int, multi_label: bool) -> tuple[Ar
     images, sizes = np.empty((count, _SIZE, _SIZE, 3), np.uint8), np.zeros(count, np.float32)
     for start in range(0, count, _CHUNK):
         chunk = slice(start, start + _CHUNK)
-        images[chunk], sizes[chunk] = _draw(labels[chunk], generator)
+        images[chunk], sizes[chunk] = draw(labels[chunk], generator)
     return images, labels, sizes
 
 
-def _draw(labels: Array, generator: np.random.Generator) -> tuple[Array, Array]:
+def draw(labels: Array, generator: np.random.Generator) -> tuple[Array, Array]:
     """Draw one image per label or row of labels: background, clutter behind and in front of shapes, noise.
 
     Also returns the radius of the shape, float32 [n]; zeros where an image has several.

@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit.notebook.files import NOTEBOOKS, read_notebook
 
-__all__ = ["install_cell", "put_install_cell"]
+__all__ = ["CELL_ID", "install_cell", "put_install_cell"]
 
 CELL_ID = "install"
 SOURCE = """\

@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course.counts import count_source
 from labkit.commands.lesson import run_exercise_cell
 from labkit.lessons.source import NOTEBOOKS, exercise_cells, read_notebook, student_code, student_notebook
 from labkit.lessons.verdict import LESSONS, check, exercises
@@ -20,24 +21,15 @@ EXERCISES = [
 ]
 
 
-def words(text: str) -> int:
-    """Words that a student reads: no tags, no targets of links."""
-    text = re.sub(r"<[^>]+>|\]\([^)]*\)", " ", text)
-    return len(re.findall(r"\w[\w'’.-]*", text))
-
-
-def code_lines(source: str) -> int:
-    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in source.splitlines())
-
-
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
 def test_the_form_of_a_lesson(path: Path) -> None:
     notebook = read_notebook(path)
     markdown = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert 40 <= len(notebook.cells) <= 70
-    assert sum(map(words, markdown)) <= 2500
-    assert sum(code_lines(student_code(cell.source)) for cell in code) <= 180
+    counted = count_source(notebook)
+    assert 40 <= counted.cells <= 70
+    assert counted.words <= 2500
+    assert counted.lines <= 180
     first = notebook.cells[0].source
     assert re.match(r"# \S", first)
     assert "You will be able to" in first

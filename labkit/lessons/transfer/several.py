@@ -31,7 +31,8 @@ def drawn(count: int, seed: int, most: int = 3) -> tuple[NDArray[np.uint8], NDAr
     targets = (ranks < (np.arange(count) % (most + 1))[:, None]).astype(np.int32)
     every = np.zeros((count, len(shapes.CLASSES)), np.int32)
     every[:, [shapes.CLASSES.index(name) for name in SHAPES]] = targets
-    return shapes._draw(every, generator), targets
+    images, _ = shapes.draw(every, generator)
+    return images, targets
 
 
 def several_trainer(config: Config, manifest: Manifest, loss: str) -> Trainer:
