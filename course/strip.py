@@ -7,6 +7,8 @@ from typing import Any
 
 import nbformat
 
+from course.pages import joined
+
 __all__ = ["keep", "strip", "stripped"]
 
 # What editors write for themselves, and the state of widgets.
@@ -51,12 +53,10 @@ def keep(source: Path, executed: Path) -> list[str]:
     before = copy.deepcopy(notebook)
     for cell in notebook.cells:
         found = ran.get(cell.id)
-        if (
-            "keep_output" in cell.metadata.get("tags", ())
-            and found is not None
-            and found.source == cell.source
-        ):
-            cell.outputs = found.outputs
+        if "keep_output" not in cell.metadata.get("tags", ()) or found is None or found.source != cell.source:
+            continue
+        if found.outputs:  # none where the lesson failed before
+            cell.outputs = [nbformat.from_dict(output) for output in joined(found.outputs)]
     notebook = stripped(notebook)
     pairs = zip(before.cells, notebook.cells, strict=True)
     new = [after.id for cell, after in pairs if after.get("outputs") != cell.get("outputs")]
