@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.lessons.source import student_code
+from labkit.notebook.install_cell import CELL_ID
 
 __all__ = ["joined", "write_page"]
 
@@ -41,13 +42,13 @@ def write_page(notebook: Any, page: Path, shown_as: Mapping[str, str] | None = N
                 inner.append(SUMMARY.sub(_code_in_summary, cell.source))
             elif cell.cell_type == "code" and cell.source.strip():
                 inner += _code_cell(cell, page, shown_as or {})
-        parts += _folded("setup", "Parameters of this lesson", inner) if is_setup else inner
+        parts += _folded("setup", "Setup and parameters", inner) if is_setup else inner
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _is_setup(cell: Any) -> bool:
-    """Return whether a cell only serves the parameters, as every lesson has them."""
-    return "parameters" in cell.metadata.get("tags", ()) or cell.id == "watch"
+    """Return whether a cell only installs labkit or serves the parameters, as in every lesson."""
+    return "parameters" in cell.metadata.get("tags", ()) or cell.id in (CELL_ID, "watch")
 
 
 def _code_in_summary(summary: re.Match[str]) -> str:
