@@ -269,7 +269,7 @@ def steps_and_examples(
         noise: the measured gradient noise scale, in images.
         target: the loss, in nats.
     """
-    from matplotlib.ticker import NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     with styled():
         alt = f"Steps and images to a loss of {target:g} over the batch size; noise scale {noise:.0f}"
@@ -284,7 +284,8 @@ def steps_and_examples(
             axis.set(xscale="log", yscale="log", xlabel="images in a batch (log)", ylabel=f"{name} (log)")
             axis.set_xticks(batches, [f"{batch:,}" for batch in batches])
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            axis.yaxis.set_minor_formatter(lambda value, _: "")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_minor_locator(NullLocator())
             axis.xaxis.set_minor_locator(NullLocator())
             axis.grid()
             axis.legend()
