@@ -214,7 +214,7 @@ def panel_html(
         f"<div style='background:{TRAIN};border-radius:4px;height:10px;width:{share:.1%}'></div></div>"
     )
     curves = "".join(
-        curve_svg(what, unit, rows, total, resumed, colour)
+        curve_svg(what, unit, rows, resumed, colour)
         for what, unit, colour in (("loss", "nats", TRAIN), ("accuracy", "of the batch", VALIDATION))
     )
     return (
@@ -224,16 +224,16 @@ def panel_html(
 
 
 def curve_svg(
-    name: str, unit: str, rows: Sequence[Mapping[str, Any]], total: int, resumed: Sequence[int], colour: str
+    name: str, unit: str, rows: Sequence[Mapping[str, Any]], resumed: Sequence[int], colour: str
 ) -> str:
-    """Return one metric by step as SVG: from step 0 to ``total``, and from 0 to the highest value.
+    """Return one metric by step as SVG: from step 0 to the last, and from 0 to the highest value.
 
     A dotted line marks each step of ``resumed``.
     """
     every = -(-len(rows) // MAX_POINTS) or 1
     points = [(row["step"], row[name]) for row in rows[::every] if math.isfinite(row.get(name, math.nan))]
     highest = 1.0 if name == "accuracy" else max((value for _, value in points), default=1.0) or 1.0
-    end = max(total, *(step for step, _ in points), 1) if points else max(total, 1)
+    end = max(rows[-1]["step"], 1) if rows else 1
     width, height = WIDTH - LEFT - 8, HEIGHT - BOTTOM - TOP
 
     def x(step: float) -> float:

@@ -132,7 +132,6 @@ def test_the_monitor_moves_a_button_kills_a_worker_and_stop_works_while_a_cell_w
         page.wait_for_selector("text=the cell has ended: interrupted")
         page.wait_for_function("document.querySelector('.labkit-state').innerText == 'interrupted'")
         assert page.get_by_role("button", name="Stop").is_disabled()
-        page.screenshot(path="/tmp/lab.png")
     step = list(run.metrics()["step"])
     assert step == list(range(1, run.step + 1)), "each step is there once"
 

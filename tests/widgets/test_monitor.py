@@ -53,13 +53,13 @@ def test_the_panel_shows_the_run_and_new_rows(run):
     assert panel.view.value.count("continued from a checkpoint") == 2
 
 
-def test_the_curve_has_every_step_and_ends_at_the_last(run):
-    svg = monitor.curve_svg("loss", "nats", [row(0, 4.0), row(10, 0.0)], 20, [], "#000")
+def test_the_curve_reaches_from_the_first_step_to_the_last():
+    svg = monitor.curve_svg("loss", "nats", [row(0, 4.0), row(10, 2.0), row(20, 0.0)], [], "#000")
     assert "steps 0 to 20" in svg
-    assert "points='34.0,18.0 213.0,120.0'" in svg
-    many = monitor.curve_svg("loss", "nats", [row(step) for step in range(5000)], 5000, [], "#000")
+    assert "points='34.0,18.0 213.0,69.0 392.0,120.0'" in svg
+    many = monitor.curve_svg("loss", "nats", [row(step) for step in range(5000)], [], "#000")
     assert many.count(",") < 1000
-    assert "points=''" in monitor.curve_svg("loss", "nats", [row(1, float("nan"))], 20, [], "#000")
+    assert "points=''" in monitor.curve_svg("loss", "nats", [row(1, float("nan"))], [], "#000")
 
 
 def test_names_are_not_read_as_html():
