@@ -68,7 +68,7 @@ def probe(
     return accuracies
 
 
-def probe_part(model: keras.Model, part: Manifest, train: int = 800, test: int = 500) -> dict[str, float]:
+def probe_part(model: keras.Model, part: Manifest, train: int = 600, test: int = 400) -> dict[str, float]:
     """Return ``probe`` for the first training and test images of a data set."""
     counts = {"train": train, "test": test}
     splits = {name: load_split(part, name) for name in counts}

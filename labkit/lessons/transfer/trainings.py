@@ -86,6 +86,7 @@ class Trainer:
         self.images, self.labels = load_split(manifest, "train")
         self.test_images, self.test_labels = (a[:TEST_IMAGES] for a in load_split(manifest, "test"))
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._fresh = functools.cache(self._initial)
         self._compiled = functools.cache(self._train_step)
         self._logits = tf.function(lambda images: self.model(images, training=False))
         self._prepared = tf.function(self._prepare)
@@ -109,14 +110,8 @@ class Trainer:
 
     def begin(self, seed: int, transfer: bool) -> None:
         """Set the weights: random ones of ``seed``, then those of the base where ``transfer`` asks for it."""
-        fresh = build_model(
-            self.config.model,
-            num_classes=self.manifest.num_classes,
-            image_shape=self.manifest.image_shape,
-            seed=seed,
-        )
-        for mine, theirs in zip(self.model.weights, fresh.weights, strict=True):
-            mine.assign(theirs.value)
+        for weight, value in zip(self.model.weights, self._fresh(seed), strict=True):
+            weight.assign(value)
         for velocity in self.optimizer.velocities:
             velocity.assign(tf.zeros_like(velocity))
         if transfer:
@@ -187,6 +182,15 @@ class Trainer:
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return a copy of all weights by name."""
         return {name: weight.numpy() for name, weight in weights_by_name(self.model).items()}
+
+    def _initial(self, seed: int) -> list[NDArray[Any]]:
+        fresh = build_model(
+            self.config.model,
+            num_classes=self.manifest.num_classes,
+            image_shape=self.manifest.image_shape,
+            seed=seed,
+        )
+        return [weight.numpy() for weight in fresh.weights]
 
     def _train_step(self, frozen: Frozen, size: int) -> Any:
         return tf.function(
