@@ -125,7 +125,7 @@ def test_numerics_report_names_the_operation_and_is_off_afterwards():
 def test_the_cells_show_the_code_of_patients_3_and_4():
     cells = exercise_cells(read_notebook(lesson_path("06")))
     module = ast.parse((lesson_path("06").parents[1] / "labkit/lessons/debug/broken.py").read_text())
-    for number, name in (("06.3", "broken_step"), ("06.4", "broken_network")):
+    for number, name in (("06.3", "broken_update"), ("06.4", "broken_network")):
         shown, used = (_function(tree, name) for tree in (ast.parse(student_code(cells[number])), module))
         assert ast.unparse(shown) == ast.unparse(used)
 

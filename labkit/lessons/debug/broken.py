@@ -15,26 +15,31 @@ from labkit.lessons.debug.patients import CLASSES, UNITS, Patient
 
 __all__ = [
     "broken_network",
-    "broken_step",
+    "broken_update",
     "classifier",
     "fresh_weights",
     "mixing_weights",
-    "train_accumulating",
     "train_network",
+    "train_scheduled",
 ]
 
-LEARNING_RATE, PARTS = 0.3, 4
+LEARNING_RATE = 0.3
 
-TrainStep = Callable[[list[tf.Variable], Any, Sequence[Any], float, list[tf.Variable]], Any]
+MakeUpdate = Callable[[list[tf.Variable], Callable[..., Any], Callable[[int], float]], Callable[..., Any]]
 
 
-def broken_step(weights, gradients_of, parts, learning_rate, total):
-    """Make one update from several parts of a batch."""
-    for part in parts:
-        for collected, gradient in zip(total, gradients_of(part), strict=True):
-            collected.assign_add(gradient)
-    for weight, collected in zip(weights, total, strict=True):
-        weight.assign_sub(learning_rate * collected)
+def broken_update(weights, gradients_of, schedule):
+    """Return a function that makes the next update, at the learning rate schedule(0), schedule(1), …"""
+    step = 0
+
+    @tf.function(autograph=False)
+    def update(images, labels):
+        nonlocal step
+        for weight, gradient in zip(weights, gradients_of(images, labels), strict=True):
+            weight.assign_sub(schedule(step) * gradient)
+        step += 1
+
+    return update
 
 
 def broken_network(images, weights):
@@ -57,31 +62,28 @@ def classifier(weights: Sequence[Any], images: Any) -> tf.Tensor:
     return hidden @ weights[2] + weights[3]
 
 
-def train_accumulating(
-    train_step: TrainStep, steps: int, *, num_parts: int = PARTS, seed: int = 0
-) -> NDArray[np.float64]:
-    """Train ``classifier`` with ``train_step``, each batch in ``num_parts`` parts.
+def falling_rate(step: int) -> float:
+    """Return the learning rate of patient 3: a large one, which halves every eight steps."""
+    return 3.0 * 0.5 ** (step / 8)
 
-    Returns the loss of each batch before its update, in nats, float64 [steps].
+
+def train_scheduled(make_update: MakeUpdate, steps: int, *, seed: int = 0) -> NDArray[np.float64]:
+    """Train ``classifier`` with the update that ``make_update`` returns, and ``falling_rate``.
+
+    Returns the loss of each step before its update, in nats, float64 [steps].
     """
     weights = fresh_weights(seed)
-    total = [tf.Variable(tf.zeros_like(weight)) for weight in weights]
 
-    @tf.function(reduce_retracing=True)
-    def loss_and_gradients(images, labels):
+    def gradients_of(images, labels):
         with tf.GradientTape() as tape:
             loss = mean_loss(labels, classifier(weights, images))
-        return loss, tape.gradient(loss, weights)
+        return tape.gradient(loss, weights)
 
-    def gradients_of(part):
-        return loss_and_gradients(*part)[1]
-
-    losses = []
+    update, losses = make_update(weights, gradients_of, falling_rate), []
     for step in range(1, steps + 1):
         images, labels = map(tf.constant, Patient(seed=seed).batch(step))
-        losses.append(float(loss_and_gradients(images, labels)[0]))
-        parts = list(zip(tf.split(images, num_parts), tf.split(labels, num_parts), strict=True))
-        train_step(weights, gradients_of, parts, LEARNING_RATE, total)
+        losses.append(float(mean_loss(labels, classifier(weights, images))))
+        update(images, labels)
     return np.array(losses)
 
 

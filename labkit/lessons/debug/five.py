@@ -26,13 +26,13 @@ def symptoms() -> dict[str, dict[str, tuple[Any, Any]]]:
 
     Returns, by the title of a panel, (steps, values) by the name of a curve, for ``draw_patients``.
     """
-    from labkit.lessons.debug.broken import broken_network, broken_step, train_accumulating, train_network
+    from labkit.lessons.debug.broken import broken_network, broken_update, train_network, train_scheduled
 
     sound = Patient().train(LONG)
     patients = {
         "patient 1": Patient("labels").train(STEPS),
         "patient 2": Patient("softmax").train(LONG),
-        "patient 3": train_accumulating(broken_step, STEPS),
+        "patient 3": train_scheduled(broken_update, STEPS),
         "patient 4": train_network(broken_network, STEPS),
     }
     panels: dict[str, dict[str, tuple[Any, Any]]] = {}

@@ -91,58 +91,60 @@ def _against(fault: str) -> str:
     return f"every weight changes; even in {least} one changes by {changes[least]:.2g} in 200 steps"
 
 
-# ---- 06.3: mend the accumulation of gradients ----------------------------------------------------------
+# ---- 06.3: mend the update that forgets its schedule ---------------------------------------------------
 
 
-def _mended_step(answer: Any) -> str:
-    train_step = a_function(answer)
-    for num_parts in (4, 1, 7):
-        _two_updates(train_step, num_parts)
-    from labkit.lessons.debug.broken import train_accumulating
+def _mended_update(answer: Any) -> str:
+    make_update = a_function(answer)
+    for seed, steps in ((1, 12), (2, 7)):
+        _known_updates(make_update, np.random.default_rng(seed), steps)
+    from labkit.lessons.debug.broken import broken_update, train_scheduled
 
-    divided, whole = (train_accumulating(train_step, 40, num_parts=parts) for parts in (4, 1))
-    difference = float(np.abs(divided - whole).max())
-    if not difference < 0.02:
-        raise Wrong(f"trained for 40 steps, the losses in four parts and in one differ by {difference:.2g}")
-    if not whole[-5:].mean() < 0.8:
-        raise Wrong(f"after 40 steps the loss is {whole[-5:].mean():.2f}; a sound training is below 0.8")
-    return (
-        f"40 steps in four parts and in one part agree within {difference:.0e}, and the loss falls to "
-        f"{divided[-1]:.2f}"
+    losses, broken = train_scheduled(make_update, 60)[-10:], train_scheduled(broken_update, 60)[-10:]
+    if not losses.max() < 1.0:
+        raise Wrong(f"after 60 steps the loss is still up to {losses.max():.2f}; a sound training is below 1")
+    return f"each update has its rate; the loss ends at {losses.mean():.2f} instead of {broken.mean():.1f}"
+
+
+def _known_updates(make_update: Any, random: np.random.Generator, steps: int) -> None:
+    """Make updates with a gradient of 1. Raises Wrong where the weights don't move by the rates."""
+    import tensorflow as tf
+
+    rates = random.uniform(0.5, 2.0, steps).tolist()
+    weights, calls = [tf.Variable([0.0, 1.0]), tf.Variable(2.0)], []
+
+    def gradients_of(images: Any, labels: Any) -> list[Any]:
+        calls.append(images)
+        return [tf.ones_like(weight) for weight in weights]
+
+    update = a_function(
+        make_update(weights, gradients_of, lambda step: rates[step]), "what your function returns"
     )
-
-
-def _two_updates(train_step: Any, num_parts: int) -> None:
-    """Make two updates with known gradients. Raises Wrong where a weight isn't what it should be."""
-    import tensorflow as tf
-
-    random = np.random.default_rng(num_parts)
-    start = random.normal(size=3)
-    weights, rate = [tf.Variable(start), tf.Variable(start[:2])], 0.5
-    total = [tf.Variable(tf.zeros_like(weight)) for weight in weights]
-    first, second = random.normal(size=(2, num_parts, 3))
-    train_step(weights, _gradients, list(first), rate, total)
-    after = weights[0].numpy()
-    if np.array_equal(after, start):
-        raise Wrong("the weights are as before; update them in place, with assign_sub")
-    if num_parts > 1 and np.allclose(after, start - rate * first.sum(axis=0)):
+    images, labels = tf.zeros([4, 12, 12]), tf.zeros([4], tf.int64)
+    moved = [0.0]
+    for _ in range(steps):
+        update(images, labels)
+        moved.append(2.0 - float(weights[1]))
+    made = np.diff(moved)
+    if not made.any():
+        raise Wrong("the weights are as before; the returned function must update them in place")
+    if np.allclose(made, rates[0], atol=1e-4):
         raise Wrong(
-            f"the update is that of the sum, {num_parts} times as long as the mean of the parts' gradients"
+            "every update had the rate of step 0: which lines ran only once, while TensorFlow traced it?"
         )
-    if not np.allclose(after, start - rate * first.mean(axis=0)):
-        raise Wrong("the first update isn't learning_rate times the mean of the parts' gradients")
-    train_step(weights, _gradients, list(second), rate, total)
-    moved = after - weights[0].numpy()
-    if not np.allclose(moved, rate * second.mean(axis=0)):
-        raise Wrong("the first update is right, the second isn't: what does total hold when a step begins?")
-    if not np.allclose(weights[1].numpy(), weights[0].numpy()[:2]):
-        raise Wrong("only the first weight is right; zip goes through all of them")
-
-
-def _gradients(part: Any) -> list[Any]:
-    import tensorflow as tf
-
-    return [tf.constant(part), tf.constant(part[:2])]
+    if np.allclose(made[:-1], rates[1:], atol=1e-4):
+        raise Wrong("the first update had the rate of step 1; steps are counted from 0")
+    if not np.allclose(made, rates, atol=1e-4):
+        raise Wrong(
+            f"update {int(np.argmax(~np.isclose(made, rates, atol=1e-4)))} hadn't the rate of its step"
+        )
+    if not np.allclose(weights[0].numpy(), [-moved[-1], 1 - moved[-1]], atol=1e-4):
+        raise Wrong("only the last weight moved as it should; zip goes through all of them")
+    if len(calls) > 3:
+        raise Wrong(
+            f"the rates are right, but Python computed gradients {len(calls)} times in {steps} updates: keep "
+            "tf.function, and give it the rate as a tensor, because a new Python number means a new trace"
+        )
 
 
 # ---- 06.4: mend the network that mixes images ----------------------------------------------------------
@@ -213,7 +215,7 @@ def _leaked(answer: Any) -> str:
 EXERCISES = (
     Exercise("06.1", "patient 1: why is the loss flat?", _why_flat),
     Exercise("06.2", "patient 2: why does the loss stop high?", _why_high),
-    Exercise("06.3", "patient 3: mend the training step", _mended_step),
+    Exercise("06.3", "patient 3: mend the update", _mended_update),
     Exercise("06.4", "patient 4: mend the network", _mended_network),
     Exercise("06.5", "patient 5: find the leak", _leaked),
 )

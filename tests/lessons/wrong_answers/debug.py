@@ -37,31 +37,26 @@ def no_look_at_weights(patient):
 # ---- 06.3 ----------------------------------------------------------------------------------------------
 
 
-def summed(weights, gradients_of, parts, learning_rate, total):
-    for collected in total:
-        collected.assign(0 * collected)
-    for part in parts:
-        for collected, gradient in zip(total, gradients_of(part), strict=True):
-            collected.assign_add(gradient)
-    for weight, collected in zip(weights, total, strict=True):
-        weight.assign_sub(learning_rate * collected)
+def still_broken(weights, gradients_of, schedule):
+    from labkit.lessons.debug.broken import broken_update
+
+    return broken_update(weights, gradients_of, schedule)
 
 
-def never_reset(weights, gradients_of, parts, learning_rate, total):
-    for part in parts:
-        for collected, gradient in zip(total, gradients_of(part), strict=True):
-            collected.assign_add(gradient / len(parts))
-    for weight, collected in zip(weights, total, strict=True):
-        weight.assign_sub(learning_rate * collected)
+def without_a_graph(weights, gradients_of, schedule):
+    step = 0
+
+    def update(images, labels):
+        nonlocal step
+        for weight, gradient in zip(weights, gradients_of(images, labels), strict=True):
+            weight.assign_sub(schedule(step) * gradient)
+        step += 1
+
+    return update
 
 
-def not_in_place(weights, gradients_of, parts, learning_rate, total):
-    return [weight - learning_rate * collected for weight, collected in zip(weights, total, strict=True)]
-
-
-def last_part_only(weights, gradients_of, parts, learning_rate, total):
-    for weight, gradient in zip(weights, gradients_of(parts[-1]), strict=True):
-        weight.assign_sub(learning_rate * gradient)
+def does_nothing(weights, gradients_of, schedule):
+    return lambda images, labels: None
 
 
 # ---- 06.4 ----------------------------------------------------------------------------------------------
@@ -127,10 +122,10 @@ WRONG = {
         (("softmax twice", 1.4612), "expected a function"),
     ],
     "06.3": [
-        (summed, "times as long as the mean"),
-        (never_reset, "what does total hold"),
-        (not_in_place, "the weights are as before"),
-        (last_part_only, "isn't learning_rate times the mean"),
+        (still_broken, "while TensorFlow traced it"),
+        (without_a_graph, "as a tensor"),
+        (does_nothing, "the weights are as before"),
+        (lambda weights, gradients_of, schedule: None, "what your function returns"),
     ],
     "06.4": [
         (mixing, "of the batch is changed"),
