@@ -119,7 +119,7 @@ def ratio_figure(rows: Sequence[LayerRow]) -> "Figure":
         axis.set(title="Change of a layer's weights in a step, relative to the weights", yscale="log")
         axis.set_ylabel("update ratio")
         axis.grid(axis="y")
-        axis.legend(ncols=4, loc="lower left")
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
