@@ -100,7 +100,8 @@ class PredictionExplorer:
         import ipywidgets
 
         predictions = self.predictions
-        choices = [(ANY, None), *((name, number) for number, name in enumerate(predictions.classes))]
+        # Not None: ipywidgets takes that for no choice, and shows an empty field.
+        choices = [(ANY, -1), *((name, number) for number, name in enumerate(predictions.classes))]
         true = ipywidgets.Dropdown(options=choices, description="true")
         predicted = ipywidgets.Dropdown(options=choices, description="predicted")
         wrong_only = ipywidgets.Checkbox(True, description="mistakes only", indent=False)
@@ -108,7 +109,8 @@ class PredictionExplorer:
         image = ipywidgets.Dropdown(description="image")
 
         def draw_page() -> Any:
-            indices = predictions.select(true.value, predicted.value, wrong_only.value)
+            of_true, of_predicted = (None if field.value < 0 else field.value for field in (true, predicted))
+            indices = predictions.select(of_true, of_predicted, wrong_only.value)
             page.max = max(1, -(-len(indices) // PAGE_SIZE))
             page.description = f"page / {page.max}"
             shown = indices[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]

@@ -124,14 +124,14 @@ def ratio_figure(rows: Sequence[LayerRow]) -> "Figure":
 
 
 def range_figure(rates: NDArray[np.float64], losses: NDArray[np.float64], chosen: float) -> "Figure":
-    """Draw the loss of a learning-rate range test, with the rate of the lesson's run."""
+    """Draw the loss of a range test, with the rate of the lesson's run; losses over 5, and NaN, are at 5."""
     with styled():
         figure = new_figure(7.5, 3.0, "Loss over the learning rate, which grows by a factor at each step")
         axis = figure.subplots()
-        axis.plot(rates, np.clip(np.nan_to_num(losses, nan=10.0), 0, 10), ".-", color=TRAIN)
+        axis.plot(rates, np.clip(np.nan_to_num(losses, nan=5.0), 0, 5), ".-", color=TRAIN)
         axis.axvline(chosen, color=VALIDATION, linestyle="--", label=f"peak of the run, {chosen:g}")
-        axis.set(title="Learning-rate range test", xscale="log", xlabel="learning rate", ylim=(0, 10.5))
-        axis.set_ylabel("cross-entropy (nats)")
+        axis.set(title="Learning-rate range test", xscale="log", xlabel="learning rate", ylim=(0, 5.2))
+        axis.set_ylabel("cross-entropy (nats), up to 5")
         axis.grid(axis="y")
         axis.legend()
     return figure

@@ -65,6 +65,7 @@ def draw_moved(moved: Mapping[str, Mapping[str, float]], accuracy: Mapping[str, 
         for number, (name, distances) in enumerate(moved.items()):
             left.plot(list(distances), list(distances.values()), "o-", color=OKABE_ITO[number], label=name)
         left.set(yscale="log", ylabel="change of the kernels\n÷ their norm", xlabel="stage")
+        left.yaxis.set_major_formatter("{x:g}")  # no mathematical fonts, which a machine may lack
         left.set_title("How far the weights moved")
         left.grid(axis="y")
         left.legend(title="learning rate", title_fontsize=8)
