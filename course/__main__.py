@@ -1,7 +1,6 @@
-"""``python -m course build [LESSON…]``, ``check``, ``table`` and ``strip NOTEBOOK…``."""
+"""``python -m course build [LESSON…]``, ``check``, ``table``, ``keep [LESSON…]`` and ``strip NOTEBOOK…``."""
 
 import argparse
-import os
 import shutil
 import sys
 import time
@@ -12,9 +11,10 @@ from course.check import problems
 from course.execute import SECONDS, execute
 from course.places import Places
 from course.site import build_site
-from course.strip import strip
+from course.strip import keep, strip
 from course.table import write_table
 from labkit.errors import InputError
+from labkit.quiet_import import import_tensorflow
 
 __all__ = ["build", "main"]
 
@@ -33,17 +33,22 @@ def main(arguments: Sequence[str] | None = None, places: Places | None = None) -
     builder.add_argument("--no-execute", action="store_true", help="take all lessons as they are")
     commands.add_parser("check", help="check the site that was built")
     commands.add_parser("table", help="write the table of lessons in docs/course.md")
+    keeper = commands.add_parser("keep", help="take the outputs that nbval compares from executed lessons")
+    keeper.add_argument("lesson", nargs="*", help="default: all")
     stripper = commands.add_parser("strip", help="remove outputs from notebooks")
     stripper.add_argument("notebook", nargs="*", type=Path)
     stripper.add_argument("--check", action="store_true", help="only name those that have outputs")
     options = parser.parse_args(arguments)
     places = places or Places()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # stubs and the reference import TensorFlow
     try:
         if options.command == "check":
             return _check(places)
         if options.command == "table":
+            import_tensorflow()
             _say_all(write_table(places))
+            return 0
+        if options.command == "keep":
+            _keep(places, options.lesson)
             return 0
         if options.command == "strip":
             found = strip(options.notebook, check=options.check)
@@ -76,6 +81,7 @@ def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS)
             failure = execute(source, places.executed / source.name, places.home, seconds=seconds)
             print(f"  {'failed' if failure else 'done'} after {time.monotonic() - started:.0f} s", flush=True)
             failures += [failure] if failure else []
+    import_tensorflow()  # for stubs, without its messages
     _say_all(write_table(places))
     _say_all(build_site(places))
     code = _check(places)
@@ -83,6 +89,15 @@ def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS)
         print(f"FAILED {failure}")
     print(f"open {places.site / 'index.html'}")
     return 1 if failures else code
+
+
+def _keep(places: Places, names: Sequence[str]) -> None:
+    for source in places.chosen(names):
+        executed = places.executed / source.name
+        if not executed.exists():
+            print(f"{source.stem} was never executed: make course ARGS={source.stem}")
+        else:
+            _say_all([f"{source.stem}, cell {cell}: new output" for cell in keep(source, executed)])
 
 
 def _check(places: Places) -> int:

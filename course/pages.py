@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from labkit.lessons.source import student_code
+from labkit.notebook.install_cell import CELL_ID
 
-__all__ = ["write_page"]
+__all__ = ["joined", "write_page"]
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
+# What TensorFlow's C++ code logs about the machine; what goes wrong is raised in Python.
+LOG_OF_TENSORFLOW = re.compile(
+    r"^(?:[IWE]\d{4} \d\d:\d\d:.*|WARNING: All log messages before absl.*|To enable the following .*)\n?",
+    re.MULTILINE,
+)
 LOCAL_SERVER = re.compile(r"<iframe\b[^>]*\bsrc=[\"']https?://(127\.0\.0\.1|localhost)\b")
 SUMMARY = re.compile(r"<summary>.*?</summary>", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"  # stands below a static figure, and needs a kernel
@@ -36,13 +42,13 @@ def write_page(notebook: Any, page: Path, shown_as: Mapping[str, str] | None = N
                 inner.append(SUMMARY.sub(_code_in_summary, cell.source))
             elif cell.cell_type == "code" and cell.source.strip():
                 inner += _code_cell(cell, page, shown_as or {})
-        parts += _folded("setup", "Parameters of this lesson", inner) if is_setup else inner
+        parts += _folded("setup", "Setup and parameters", inner) if is_setup else inner
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _is_setup(cell: Any) -> bool:
-    """Return whether a cell only serves the parameters, as every lesson has them."""
-    return "parameters" in cell.metadata.get("tags", ()) or cell.id == "watch"
+    """Return whether a cell only installs labkit or serves the parameters, as in every lesson."""
+    return "parameters" in cell.metadata.get("tags", ()) or cell.id in (CELL_ID, "watch")
 
 
 def _code_in_summary(summary: re.Match[str]) -> str:
@@ -53,7 +59,7 @@ def _code_in_summary(summary: re.Match[str]) -> str:
 def _code_cell(cell: Any, page: Path, shown_as: Mapping[str, str]) -> list[str]:
     outputs = [
         text
-        for number, output in enumerate(_joined(cell.outputs))
+        for number, output in enumerate(joined(cell.outputs))
         for text in _output(output, number, cell, page)
     ]
     for text, instead in shown_as.items():
@@ -79,21 +85,23 @@ def _fenced(info: str, text: str) -> str:
     return f"{ticks}{info}\n{text}\n{ticks}"
 
 
-def _joined(outputs: list[Any]) -> list[Any]:
+def joined(outputs: list[Any]) -> list[Any]:
     """Return the outputs with what was printed piece by piece in one piece."""
-    joined: list[Any] = []
+    result: list[Any] = []
     for output in outputs:
-        last = joined[-1] if joined else None
+        last = result[-1] if result else None
         if output.output_type == "stream" and last is not None and last.get("name") == output.name:
-            joined[-1] = {**last, "text": last["text"] + output.text}
+            result[-1] = {**last, "text": last["text"] + output.text}
         else:
-            joined.append(dict(output))
-    return joined
+            result.append(dict(output))
+    return result
 
 
 def _output(output: Mapping[str, Any], number: int, cell: Any, page: Path) -> list[str]:
     if output["output_type"] == "stream":
-        return _text(output["text"])
+        return _text(
+            LOG_OF_TENSORFLOW.sub("", output["text"]) if output["name"] == "stderr" else output["text"]
+        )
     if output["output_type"] == "error":
         return _text("\n".join(output["traceback"]), "output error")
     data = output["data"]

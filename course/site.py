@@ -93,12 +93,14 @@ def _write_documents(places: Places) -> None:
 def _follow_links(page: Path, source: Path, places: Places) -> None:
     """Point the links of a page to other pages, and copy the files that it links to."""
 
+    notebooks = [path.resolve() for path in places.all_notebooks()]
+
     def follow(match: re.Match[str]) -> str:
         target, mark, heading = match[1].partition("#")
         if not target or re.match(r"[a-z]+:", target):
             return match[1]
         path = (source.parent / target).resolve()
-        if path.suffix == ".ipynb":
+        if path in notebooks:
             return f"{target.removesuffix('.ipynb')}.md{mark}{heading}"
         if path == places.root / "README.md":
             return f"{target.removesuffix('README.md')}index.md{mark}{heading}"

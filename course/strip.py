@@ -1,4 +1,4 @@
-"""Removes outputs from the notebooks that are kept in git."""
+"""Outputs of the notebooks that are kept in git: only those that nbval compares."""
 
 import copy
 from collections.abc import Sequence
@@ -7,7 +7,9 @@ from typing import Any
 
 import nbformat
 
-__all__ = ["strip", "stripped"]
+from course.pages import joined
+
+__all__ = ["keep", "strip", "stripped"]
 
 # What editors write for themselves, and the state of widgets.
 METADATA = [
@@ -41,6 +43,28 @@ def stripped(notebook: Any) -> Any:
     return result
 
 
+def keep(source: Path, executed: Path) -> list[str]:
+    """Take the outputs of cells with the tag ``keep_output`` from the executed notebook.
+
+    Returns the ids of the cells whose outputs are new.
+    """
+    notebook = nbformat.read(source, as_version=4)
+    ran = {cell.id: cell for cell in nbformat.read(executed, as_version=4).cells}
+    before = copy.deepcopy(notebook)
+    for cell in notebook.cells:
+        found = ran.get(cell.id)
+        if "keep_output" not in cell.metadata.get("tags", ()) or found is None or found.source != cell.source:
+            continue
+        if found.outputs:  # none where the lesson failed before
+            cell.outputs = [nbformat.from_dict(output) for output in joined(found.outputs)]
+    notebook = stripped(notebook)
+    pairs = zip(before.cells, notebook.cells, strict=True)
+    new = [after.id for cell, after in pairs if after.get("outputs") != cell.get("outputs")]
+    if new:
+        nbformat.write(notebook, source)
+    return new
+
+
 def strip(paths: Sequence[Path], *, check: bool) -> list[str]:
     """Strip notebooks in place, or with ``check`` only look. Returns a line for each that isn't stripped."""
     found = []
@@ -48,7 +72,7 @@ def strip(paths: Sequence[Path], *, check: bool) -> list[str]:
         notebook = nbformat.read(path, as_version=4)
         after = stripped(notebook)
         if after != notebook:
-            found.append(f"{path} has outputs: make format removes them" if check else f"{path} stripped")
+            found.append(f"{path} is not stripped: make format does it" if check else f"{path} stripped")
             if not check:
                 nbformat.write(after, path)
     return found

@@ -31,6 +31,12 @@ def test_what_was_printed_piece_by_piece_is_one_block(page):
     assert '<pre class="output">2 %\ndone</pre>' in page(*parts)
 
 
+def test_the_log_of_tensorflow_is_left_out(page):
+    lines = "WARNING: All log messages before absl::X\nE0000 00:00:1795.5  28 cuda.cc:52] failed\nmine\n"
+    assert '<pre class="output">mine</pre>' in page(new_output("stream", name="stderr", text=lines))
+    assert "cuda.cc" in page(new_output("stream", name="stdout", text=lines))
+
+
 def test_an_error_is_shown_without_colours(page):
     text = page(new_output("error", ename="E", evalue="v", traceback=["\x1b[31mE\x1b[0m: <v>"]))
     assert '<pre class="output error">E: &lt;v&gt;</pre>' in text

@@ -46,7 +46,7 @@ def test_a_page_shows_figures_with_their_texts_and_what_was_printed(built):
     assert '<pre class="output">&lt;b&gt;red\nwhole</pre>' in shown
     assert 'class="labkit-frames"' in shown
     assert 'href="01_second.html"' in shown
-    assert page.summaries == ["Parameters of this lesson", "What is lost?"]
+    assert page.summaries == ["Setup and parameters", "What is lost?"]
     assert 'href="notebooks/01_second.html">01 Second</a>' in text(built, "index.html")
 
 

@@ -9,6 +9,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course.__main__ import main
 from course.places import Places
+from tests.course.small import make_places, second
 
 
 def code_cell(name: str, *tags: str) -> nbformat.NotebookNode:
@@ -29,7 +30,7 @@ def path(tmp_path):
 def test_only_tagged_outputs_stay_and_so_do_ids(path, capsys):
     written = path.read_bytes()
     assert main(["strip", "--check", str(path)]) == 1
-    assert f"{path} has outputs: make format removes them" in capsys.readouterr().out
+    assert f"{path} is not stripped: make format does it" in capsys.readouterr().out
     assert path.read_bytes() == written
     assert main(["strip", str(path)]) == 0
     compared, plain = nbformat.read(path, as_version=4).cells
@@ -42,6 +43,32 @@ def test_only_tagged_outputs_stay_and_so_do_ids(path, capsys):
     assert main(["strip", "--check", str(path)]) == 0
     assert main(["strip", str(path)]) == 0
     assert path.read_bytes() == written
+
+
+def test_outputs_are_kept_from_the_executed_notebook(tmp_path, capsys):
+    places = make_places(tmp_path)
+    source, executed = second(executed=False), second(executed=True)
+    for cell in (*source.cells[2:4], *executed.cells[2:4]):
+        cell.metadata["tags"] = ["nbval-check-output", "keep_output"]
+    source.cells[3].source += "  # changed since"
+    executed.cells[2].outputs += [new_output("stream", text=text) for text in ("a\n", "b\n")]
+    for notebook in (source, executed):
+        notebook.cells.insert(1, new_code_cell("", id="x", metadata={"tags": ["keep_output"]}))
+    nbformat.write(source, places.notebooks / "01_second.ipynb")
+    nbformat.write(executed, places.executed / "01_second.ipynb")
+    assert main(["keep"], places) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "00_first was never executed: make course ARGS=00_first",
+        "01_second, cell exercise: new output",
+    ]
+    _, empty, _, exercise, figure, _ = nbformat.read(places.notebooks / "01_second.ipynb", as_version=4).cells
+    assert exercise.outputs[0].data["text/plain"] == "✓ exercise 01.1: four"
+    assert exercise.outputs[1].text == "a\nb\n"
+    assert empty.outputs == []
+    assert (exercise.execution_count, figure.outputs) == (1, [])
+    assert main(["keep", "01"], places) == 0
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
@@ -62,5 +89,5 @@ def test_outputs_that_are_compared_are_kept(path):
         tags = cell.metadata.get("tags", ())
         assert ("nbval-check-output" in tags) == ("keep_output" in tags), cell.id
         if "keep_output" in tags:
-            assert cell.outputs, f"{cell.id}: run it and keep what it shows"
+            assert cell.outputs, f"{cell.id}: make course, then python -m course keep"
             assert not any("image/png" in output.get("data", {}) for output in cell.outputs), cell.id
