@@ -1,6 +1,6 @@
 """The start of a lesson: its parameters, and the folder of its runs."""
 
-from dataclasses import dataclass
+import dataclasses
 from pathlib import Path
 
 from labkit import home
@@ -11,7 +11,7 @@ from labkit.notebook.parameters import Parameters, read_parameters
 __all__ = ["Lesson", "begin"]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Lesson:
     """A lesson that has begun. Its runs are trained with ``overwrite=True``, so that it can be run again.
 
@@ -40,11 +40,16 @@ class Lesson:
 def begin(name: str) -> Lesson:
     """Check the parameters of a lesson and make the folder of its runs.
 
+    GPUs that are asked for and missing are simulated, unless ``simulate_missing_gpus`` is False.
+
     ``labkit.notebook.parameters.watch_parameters`` has to be called in the first code cell.
 
     Raises InputError for a parameter that isn't known or allowed, and for a home that can't be written.
     """
     parameters = read_parameters()
+    if "simulate_missing_gpus" not in parameters.chosen:  # -p num_gpus 2 works on any machine
+        config = parameters.config.replace({"simulate_missing_gpus": True})
+        parameters = dataclasses.replace(parameters, config=config)
     folder = home.runs_home() / "lessons" / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
