@@ -78,11 +78,9 @@ def test_wrong_answers_fail_with_a_hint_of_their_own(path: Path, exercise) -> No
 
 
 @pytest.mark.parametrize(("path", "exercise"), EXERCISES)
-@pytest.mark.parametrize(
-    "answer", ["text", float("nan"), {}, [[1.0]], lambda *inputs: None, lambda: "x"], ids=repr
-)
-def test_any_other_object_gets_a_sentence(path: Path, exercise, answer) -> None:
-    verdict = check(exercise.number, answer)
-    assert not verdict
-    assert 10 < len(verdict.text) < 400
-    assert "\n" not in verdict.text
+def test_any_other_object_gets_a_sentence(path: Path, exercise) -> None:
+    for answer in ("text", float("nan"), {}, [[1.0]], lambda *inputs: None, lambda: "x"):
+        verdict = check(exercise.number, answer)
+        assert not verdict
+        assert 10 < len(verdict.text) < 400
+        assert "\n" not in verdict.text
