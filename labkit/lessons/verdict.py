@@ -27,6 +27,7 @@ __all__ = [
     "a_choice",
     "a_function",
     "a_number",
+    "a_result",
     "an_array",
     "check",
     "exercise",
@@ -143,8 +144,16 @@ def exercises(lesson: int) -> tuple[Exercise, ...]:
 # ---- what tests ask of an answer -----------------------------------------------------------------------
 
 
+def a_result(answer: Any, what: str = "what your function returns") -> Any:
+    """Return ``answer``. Raises Wrong where a function returned nothing."""
+    if answer is None or answer is ...:
+        raise Wrong(f"{what} is {_shown(answer)}; does your function return its result?")
+    return answer
+
+
 def a_number(answer: Any, what: str = "your answer") -> float:
     """Return ``answer`` as a float. Raises Wrong for anything but one finite real number."""
+    a_result(answer, what)
     if isinstance(answer, bool | np.bool_ | str | bytes):
         raise Wrong(f"{what} is {_shown(answer)}; expected a number")
     try:
@@ -161,8 +170,7 @@ def a_number(answer: Any, what: str = "your answer") -> float:
 
 def an_array(answer: Any, shape: Sequence[int], what: str = "your answer") -> NDArray[np.float64]:
     """Return ``answer`` as float64 of ``shape``; a tensor may be given. Raises Wrong for anything else."""
-    if answer is None or answer is ...:
-        raise Wrong(f"{what} is {_shown(answer)}; does your function return its result?")
+    a_result(answer, what)
     try:
         values = np.asarray(answer)
         if values.dtype.kind not in "fiub":

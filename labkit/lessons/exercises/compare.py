@@ -123,6 +123,8 @@ def _judge_p(found: float, one: int, two: int, images: int, right: tuple[int, in
             for value in (square, corrected)
         ):
             raise Wrong(f"{where}, this is the χ² approximation; sum the binomial probabilities instead")
+    if count > 62 and found in (0.0, 1.0):
+        raise Wrong(f"{where}, 2 ** {count} doesn't fit into a NumPy integer; turn the counts into int first")
     raise Wrong(f"{where}, the probability is {exact:.4g}, yours {found:.4g}")
 
 

@@ -114,7 +114,8 @@ def _test_occlusion(answer: Any) -> str:
     ):  # fmt: skip
         image = generator.integers(60, 200, (height, width, 3)).astype(np.uint8)
         before = image.copy()
-        predict = _looks_at(image, slice(top, top + patch), slice(left, left + patch), label)
+        seen: list[NDArray[Any]] = []
+        predict = _looks_at(image, slice(top, top + patch), slice(left, left + patch), label, seen)
         shape = (height // patch, width // patch)
         raw = np.asarray(occlude(predict, image, label, patch))
         if raw.shape == shape[::-1] and shape != shape[::-1]:
@@ -123,6 +124,8 @@ def _test_occlusion(answer: Any) -> str:
         if not np.array_equal(image, before):
             raise Wrong("your function changes the image that it gets; cover a copy of it")
         _compare_falls(falls, (top // patch, left // patch))
+        if any(np.abs(shown[shown != before].astype(float) - 128).max(initial=0) > 1 for shown in seen):
+            raise Wrong("the falls are right, but the patch isn't grey: cover it with 128 in each channel")
     return "the fall is where the pretended network looks, for three sizes of image, and zero elsewhere"
 
 
@@ -144,8 +147,13 @@ def _compare_falls(falls: NDArray[np.float64], at: tuple[int, int]) -> None:
     raise Wrong(f"the largest fall should be at row {at[0]}, column {at[1]} of the map, and the others zero")
 
 
-def _looks_at(image: NDArray[np.uint8], rows: slice, columns: slice, label: int) -> Callable[..., Any]:
-    """Return a pretended network of 3 classes that needs a patch unchanged to see ``label``."""
+def _looks_at(
+    image: NDArray[np.uint8], rows: slice, columns: slice, label: int, seen: list[NDArray[Any]]
+) -> Callable[..., Any]:
+    """Return a pretended network of 3 classes that needs a patch unchanged to see ``label``.
+
+    ``seen`` gets the images that it is shown.
+    """
 
     def predict(images: Any) -> NDArray[np.float64]:
         images = np.asarray(images)
@@ -153,6 +161,7 @@ def _looks_at(image: NDArray[np.uint8], rows: slice, columns: slice, label: int)
             raise Wrong(
                 f"predict got the shape {list(images.shape)}; it takes images [n, height, width, channels]"
             )
+        seen.extend(images.copy())
         patches = images[:, rows, columns].astype(np.float64)
         changed = np.abs(patches - image[rows, columns]).mean(axis=(1, 2, 3)) > 2
         result = np.full((len(images), 3), 0.05)
@@ -259,6 +268,11 @@ def _test_interval(answer: Any) -> str:
         raise Wrong(
             f"in some case only {min(coverages):.0%} of your intervals contain the true accuracy, instead of "
             "95 %; is the 1.96 missing, or squared where it shouldn't be?"
+        )
+    if np.mean(coverages) < 0.94:
+        raise Wrong(
+            f"your intervals contain the true accuracy in {np.mean(coverages):.0%} of the cases, instead of "
+            "95 %; is your z 1.96?"
         )
     return f"{min(coverages):.1%} or more of your intervals contain the true accuracy, and none is too wide"
 

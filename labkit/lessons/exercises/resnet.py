@@ -141,6 +141,12 @@ def _batch_norm(answer: Any) -> str:
         dead = np.asarray(norm(tiny, one, one, one, one, True), np.float64)
     if dead.shape != tiny.shape or not np.isfinite(dead).all():
         raise Wrong("a channel that is 0 everywhere gives NaN; add 1e-5 to the variance")
+    small = random.normal(0, 0.01, size=(4, 3, 5, 1))
+    found = an_array(norm(small.copy(), one, 0 * one, 0 * one, one, True), small.shape)
+    if not np.allclose(found, (small - small.mean()) / np.sqrt(small.var() + 1e-5), atol=0.02):
+        raise Wrong(
+            "where a channel varies little, the 1e-5 counts: add 1e-5 to the variance, under the root"
+        )
     return "each channel is normalized by its batch in training and by the moving statistics in prediction"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config import OptimizerConfig
-from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
+from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
 from labkit.optim.schedules import learning_rate_at
 
 __all__ = ["EXERCISES"]
@@ -74,7 +74,7 @@ def _update(answer: Any) -> str:
     for rate, momentum, decay in ((0.1, 0.9, 0.0), (0.3, 0.5, 0.2), (0.05, 0.9, 0.01)):
         weights, velocities, gradients = ([random.normal(size=shape) for shape in SHAPES] for _ in range(3))
         copies = [[array.copy() for array in arrays] for arrays in (weights, velocities, gradients)]
-        found = _two_lists(update(*copies, rate, momentum, decay))
+        found = _two_lists(a_result(update(*copies, rate, momentum, decay)))
 
         def expected(
             way: str, arguments: Any = (weights, velocities, gradients, rate, momentum, decay)
@@ -93,6 +93,8 @@ def _update(answer: Any) -> str:
 
 
 def _two_lists(found: Any) -> tuple[list[Array], list[Array]]:
+    if isinstance(found, tuple | list):
+        found = [list(part) if hasattr(part, "__iter__") else part for part in found]
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise Wrong(f"your answer is {type(found).__name__}; return two lists: weights, velocities")
     if any(not isinstance(part, tuple | list) or len(part) != len(SHAPES) for part in found):
@@ -152,12 +154,14 @@ def _schedule(answer: Any) -> str:
         found = [
             a_number(rate(step, total, warmup, peak), f"your rate at step {step}") for step in range(total)
         ]
-        if np.allclose(found, expected, rtol=1e-6, atol=1e-9):
+        if np.allclose(found, expected, rtol=1e-5, atol=1e-6 * peak):
             continue
         for way, hint in _SCHEDULE_HINTS:
-            if np.allclose(found, [way(s, total, warmup, peak) for s in range(total)], rtol=1e-6, atol=1e-9):
+            if np.allclose(
+                found, [way(s, total, warmup, peak) for s in range(total)], rtol=1e-5, atol=1e-6 * peak
+            ):
                 raise Wrong(hint)
-        wrong = int(np.argmax(~np.isclose(found, expected, rtol=1e-6, atol=1e-9)))
+        wrong = int(np.argmax(~np.isclose(found, expected, rtol=1e-5, atol=1e-6 * peak)))
         where = "in the warm-up" if wrong < warmup else "after the warm-up"
         raise Wrong(f"at step {wrong} of {total}, {where}, your rate is {found[wrong]:.4g}; not as described")
     return "equal to labkit's schedule at every step of three runs"
@@ -216,14 +220,30 @@ def _mended_loop(answer: Any) -> str:
     batches = [random.normal(size=(12, 4)) for _ in range(5)]
     for parts in (6, 3, 2, 1):
         start = random.normal(size=3)
-        found = an_array(loop(_slope, start.copy(), batches, 0.1, parts), start.shape)
+        seen: list[int] = []
+        found = an_array(loop(_recording(seen), start.copy(), batches, 0.1, parts), start.shape)
         if np.allclose(found, _loop(start, batches, parts), rtol=1e-6):
+            if max(seen, default=0) > 12 // parts:
+                raise Wrong(
+                    f"the weights are right, but you took the gradient of {max(seen)} examples at once; with "
+                    f"{parts} parts the memory holds {12 // parts}"
+                )
             continue
         for bugs, hint in _LOOP_HINTS:
             if np.allclose(found, _loop(start, batches, parts, bugs), rtol=1e-6):
                 raise Wrong(hint)
         raise Wrong(f"with {parts} parts the weights aren't those of one step for each whole batch")
     return "the same weights with 1, 2, 3 and 6 parts as with whole batches"
+
+
+def _recording(seen: list[int]) -> Callable[[Array, Array], Array]:
+    """Return the gradient; it notes of how many examples it was asked for."""
+
+    def gradient(weights: Array, part: Array) -> Array:
+        seen.append(len(part))
+        return _slope(weights, part)
+
+    return gradient
 
 
 def _slope(weights: Array, examples: Array) -> Array:
