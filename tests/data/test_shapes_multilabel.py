@@ -48,7 +48,7 @@ def test_each_label_is_visible_in_the_image():
     for labels in ([[1, 1, 0]], [[1, 0, 1]], [[1, 0, 0]]):
         row = np.zeros((1, 10), np.int32)
         row[:, :3] = labels
-        images.append(shapes._draw(row, np.random.default_rng(5))[0].astype(int))
+        images.append(shapes.draw(row, np.random.default_rng(5))[0].astype(int))
     quarters = [image.reshape(2, 16, 2, 16, 3) for image in images]
     differ = [np.abs(quarters[0] - other).max(axis=(1, 3, 4)) > 20 for other in quarters[1:]]
     assert [quarter.sum() for quarter in differ] == [1, 1]

@@ -2,6 +2,7 @@
 
 import bdb
 import contextlib
+import inspect
 import io
 import logging
 import pdb
@@ -134,7 +135,8 @@ def scripted_pdb(function: Callable[[], Any], commands: Sequence[str]) -> str:
     before = sys.breakpointhook
 
     def stop() -> None:
-        debugger.set_trace(sys._getframe(1))
+        here = inspect.currentframe()
+        debugger.set_trace(here.f_back if here else None)
 
     sys.breakpointhook = stop
     try:

@@ -164,12 +164,12 @@ def _weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 def _names(changed_layers: Any, before: Any, after: Any) -> set[str]:
     found = changed_layers(before, after)
-    names = list(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes) else [None]
-    if not all(isinstance(name, str) for name in names):
+    names = list(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes) else [found]
+    if isinstance(found, str) or not all(isinstance(name, str) for name in names):
         raise Wrong(
             f"changed_layers(before, after) gave {type(found).__name__}; expected a set of names of layers"
         )
-    if any("/" in name for name in names):
+    if any("/" in str(name) for name in names):
         raise Wrong("you return names of weights; a layer's name is what comes before the slash")
     return {str(name) for name in names}
 

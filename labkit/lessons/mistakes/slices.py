@@ -18,6 +18,7 @@ __all__ = [
     "by_quarters",
     "chance_slices",
     "image_properties",
+    "largest_by_chance",
     "most_confused",
     "wilson",
 ]
@@ -120,3 +121,12 @@ def most_confused(predictions: "Predictions", count: int) -> tuple[list[str], fl
     names = predictions.classes
     texts = [f"{mistakes[true, said]}× {names[true]} as {names[said]}" for true, said in kinds]
     return texts, float(sum(mistakes[kind] for kind in kinds) / max(mistakes.sum(), 1))
+
+
+def largest_by_chance(mistakes: int, kinds: int, count: int) -> float:
+    """Return the share of the ``count`` most frequent kinds if each mistake falls on a kind by chance.
+
+    It is the largest share in 200 random draws.
+    """
+    drawn = np.random.default_rng(0).multinomial(mistakes, np.full(kinds, 1 / kinds), size=200)
+    return float((np.sort(drawn, axis=1)[:, -count:].sum(axis=1) / max(mistakes, 1)).max())
