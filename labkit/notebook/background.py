@@ -37,7 +37,9 @@ BAD_INPUT = 2  # exit code of labkit's commands
 ERROR_PREFIX = "labkit: error: "  # of the line in which they give the reason
 STOPPED = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
 POLL_SECONDS = 0.2
-START_SECONDS = 180.0  # until a session has written its first status; TensorFlow's import alone takes 5 s
+START_SECONDS = 600.0  # until a session has written its first status; TensorFlow's import alone takes 5 s
+KILL_SECONDS = 20.0  # until killed processes are gone; the subreaper gives up after 10 s
+LAST_LINES = 3  # of the output, in the message about a training that doesn't begin
 
 
 def start(
@@ -141,6 +143,8 @@ class BackgroundTraining:
         self._asked = self._killed = False
         self._code: int | None = 0 if command is None else None
         self._ended = threading.Event()
+        self._control: int | None = None  # guarded by the lock: a closed descriptor's number is used again
+        self._control_lock = threading.Lock()
         if command is None:
             self._ended.set()
             return
@@ -224,7 +228,7 @@ class BackgroundTraining:
             return "the training has ended already"
         self._asked = True
         process = training_process(self._directory) if self._directory.path.is_dir() else None
-        if process is not None:
+        if process is not None and process in self._processes():  # not another notebook's training
             return ask_to_stop(self._directory, process)
         self._send(b"T")
         return "asked the training to end; it has not begun"
@@ -254,18 +258,18 @@ class BackgroundTraining:
         try:
             give_up = time.monotonic() + timeout
             while not self._ended.wait(0.05):
-                if self._directory.exists() and self._directory.read_status() not in (
-                    None,
-                    self._status_before,
-                ):
+                status = self._directory.read_status() if self._directory.exists() else None
+                if status not in (None, self._status_before) and status.pid in self._processes():
                     return
                 if time.monotonic() > give_up:
+                    said = " | ".join([line for line in self.output if line][-LAST_LINES:])
                     raise ClusterFailed(
-                        f"the training has not begun after {timeout:g} s and was killed; {self._reason()}"
+                        f"the training has not begun after {timeout:g} s, the limit, and was killed; its "
+                        f"last output: {said or 'none'}"
                     )
         except BaseException:
             self.kill()
-            self._ended.wait(START_SECONDS)
+            self._ended.wait(KILL_SECONDS)
             raise
         if self.result().state == "failed":
             self.wait()
@@ -273,8 +277,12 @@ class BackgroundTraining:
     # ---- the end ---------------------------------------------------------------------------------------
 
     def result(self) -> TrainResult:
-        """Return the result of a training that has ended. Raises InputError and ClusterFailed as ``wait``."""
-        assert self._code is not None
+        """Return the result of a training that has ended.
+
+        Raises InputError while it runs, and InputError and ClusterFailed as ``wait``.
+        """
+        if self.running or self._code is None:
+            raise InputError("the training still runs; call wait()")
         if self._plan.found == "finished":
             found = self._plan.train()  # only reads the finished run
             way_out = "overwrite = True trains it again, another job_dir keeps both"
@@ -316,10 +324,19 @@ class BackgroundTraining:
 
     # ---- processes and output --------------------------------------------------------------------------
 
+    def _processes(self) -> set[int]:
+        """Return the ids of the processes of this training that run now."""
+        import psutil
+
+        with suppress(psutil.Error):
+            return {child.pid for child in psutil.Process(self._popen.pid).children(recursive=True)}
+        return set()
+
     def _send(self, command: bytes) -> None:
-        if self.running:
-            with suppress(OSError):  # it has ended meanwhile
-                os.write(self._control, command)
+        with self._control_lock:
+            if self._control is not None:
+                with suppress(OSError):  # it has ended meanwhile
+                    os.write(self._control, command)
 
     def _read(self) -> None:
         """Collect the output until the processes have ended."""
@@ -330,9 +347,13 @@ class BackgroundTraining:
         self.output += lines.end()
         self._code = self._popen.wait()
         stdout.close()
-        os.close(self._control)
+        with self._control_lock:
+            assert self._control is not None
+            os.close(self._control)
+            self._control = None
         with suppress(OSError):
-            forget_request(self._directory)
+            if training_process(self._directory) is None:  # another notebook's has its own request
+                forget_request(self._directory)
         self._ended.set()
 
     def follow(self, until: Callable[[], bool] = lambda: False, timeout: float | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.errors import InputError
 
-__all__ = ["NOTEBOOKS", "find_notebook", "read_conclusion", "read_notebook"]
+__all__ = ["NOTEBOOKS", "conclusion_of", "find_notebook", "read_notebook"]
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 FOLDERS = ("", "experiments")  # of NOTEBOOKS, whose notebooks have names
@@ -63,19 +63,8 @@ def read_notebook(path: Path) -> Any:
         raise InputError(f"{path} is not a notebook") from None
 
 
-def read_conclusion(notebook: Path) -> dict[str, Any]:
-    """Return what an executed notebook ended with (``labkit.notebook.results.Conclusion``) as a dict.
-
-    Raises InputError where it holds no result.
-    """
-    found = conclusion_of(read_notebook(notebook))
-    if found is None:
-        raise InputError(f"{notebook} holds no result; run all of its cells, the last one too")
-    return found
-
-
 def conclusion_of(notebook: Any) -> dict[str, Any] | None:
-    """Return the last result in the outputs of a notebook, or None."""
+    """Return what an executed notebook ended with (``labkit.notebook.results.Conclusion``), or None."""
     from labkit.notebook.results import RESULT_MIME
 
     for cell in reversed(notebook.cells):

@@ -26,6 +26,7 @@ __all__ = ["Execution", "run_notebook"]
 
 NEEDS = ("papermill", "ipykernel")
 SECONDS_TO_START = 120  # of a kernel; the first start after an installation compiles its modules
+SECONDS_TO_SAVE = 60  # after an interrupt, for a training to save; see _execute
 LONGEST_REASON = 300  # characters of what an exception says
 
 
@@ -116,15 +117,12 @@ def _kernel(notebook: Any, path: Path) -> tuple[str, str]:
 
 def _target(notebook: Path, output: str | os.PathLike[str] | None) -> Path:
     """Return where the executed notebook goes. Raises InputError where it can't."""
+    way_out = _way_out(shared=output is None)
     if output is None:
-        folder, name, way_out = (
-            home.runs_home() / "notebooks",
-            notebook.name,
-            "set LABKIT_HOME to another folder",
-        )
+        folder, name = home.runs_home() / "notebooks", notebook.name
     else:
         path = Path(output).expanduser().absolute()
-        folder, name, way_out = path.parent, path.name, "name a file of yours with --output"
+        folder, name = path.parent, path.name
         if path.is_dir():
             raise InputError(f"--output {path} is a folder; name a file in it: {path / notebook.name}")
         if path.suffix != ".ipynb":
@@ -140,6 +138,11 @@ def _target(notebook: Path, output: str | os.PathLike[str] | None) -> Path:
     return folder / name
 
 
+def _way_out(*, shared: bool) -> str:
+    """What to do about a folder that can't be written. ``shared``: it is labkit's own."""
+    return "set LABKIT_HOME to another folder" if shared else "name a file of yours with --output"
+
+
 @contextlib.contextmanager
 def _partial(target: Path, *, shared: bool) -> Iterator[Path]:
     """Hold a hidden file beside ``target`` that papermill writes to; it is removed at the end.
@@ -150,7 +153,7 @@ def _partial(target: Path, *, shared: bool) -> Iterator[Path]:
         target: the executed notebook's place.
         shared: several processes may hold a file for this place, because each chooses another in the end.
 
-    Raises InputError if another process holds it.
+    Raises InputError if another process holds it, and where no file can be made.
     """
     beginning = f".{target.stem}"
     if shared:
@@ -159,14 +162,18 @@ def _partial(target: Path, *, shared: bool) -> Iterator[Path]:
                 left.unlink()
         beginning += f"-{os.getpid()}"
     path = target.with_name(f"{beginning}.partial.ipynb")
-    try:
-        with _locked(path):
-            try:
-                yield path
-            finally:
-                path.unlink(missing_ok=True)
-    except _Held:
-        raise InputError(f"{target} is being written by another process; name another --output") from None
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(path))
+        except _Held:
+            raise InputError(f"{target} is being written by another process; name another --output") from None
+        except OSError as error:
+            way_out = _way_out(shared=shared)
+            raise InputError(f"{target.parent} can't be written: {error.strerror}; {way_out}") from None
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
 
 
 class _Held(Exception):
@@ -245,11 +252,13 @@ def _execute(
 ) -> Exception | None:
     """Run the notebook into ``output``. Returns papermill's error, or None.
 
-    An interrupt ends the kernel too: nbclient interrupts it, which makes a training save and stop, asks it
-    to shut down, and kills it after five seconds.
+    An interrupt ends the kernel too: nbclient interrupts it, which makes a training save and stop, and asks
+    it to shut down. After half of ``shutdown_wait_time`` it sends SIGTERM, which a training takes as a second
+    request and doesn't save; after all of it, SIGKILL.
     """
     from papermill.exceptions import PapermillExecutionError
     from papermill.execute import execute_notebook
+    from traitlets.config import Config
 
     name, language = kernel
     log = logging.getLogger("papermill")
@@ -267,6 +276,7 @@ def _execute(
             stdout_file=lines,
             stderr_file=sys.stderr,
             start_timeout=SECONDS_TO_START,
+            config=Config({"KernelManager": {"shutdown_wait_time": 2.0 * SECONDS_TO_SAVE}}),
             # Its messages are about the transport to this very process, and about its end.
             extra_arguments=["--IPKernelApp.log_level=50"] if language == "python" else [],
         )

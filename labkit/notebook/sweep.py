@@ -5,6 +5,7 @@ are the record: parameters and results are read from them.
 """
 
 import contextlib
+import fcntl
 import itertools
 import math
 import os
@@ -22,12 +23,13 @@ from labkit.cluster import subreaper
 from labkit.errors import InputError
 from labkit.notebook.files import conclusion_of, read_notebook
 from labkit.notebook.given import check_given, takes_flags
+from labkit.notebook.run import SECONDS_TO_SAVE
 from labkit.plurals import counted
 
 __all__ = ["Sweep", "SweepPoint", "gather", "grid_points", "run_sweep"]
 
 POLL_SECONDS = 0.1
-SECONDS_TO_SAVE = 60  # after an interrupt, for a training to save
+LOCK = ".sweep.lock"  # in the folder of a sweep, held while it runs
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,10 @@ class Sweep:
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return each combination of the values, the last name's values changing first.
 
-    Raises InputError for a grid without values, or with a value twice.
+    Raises InputError for what is no grid, a grid without values, or with a value twice.
     """
+    if not isinstance(grid, Mapping):
+        raise InputError(f"the grid is {grid!r}; allowed: a dict of lists of values by a parameter's name")
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise InputError(f"the grid's {name} is {values!r}; allowed: a list of values")
@@ -149,9 +153,16 @@ def run_sweep(
         at_a_time: how many run at once. They share the machine: one for each GPU, or for two to four cores.
         announce: takes a line when a notebook starts and when it ends.
 
-    Raises InputError, before anything starts, for what a combination's parameters don't allow, and for a
-    combination that left no notebook.
+    Results of an earlier sweep in the folder stay until the execution that replaces them starts.
+
+    Raises InputError, before anything starts, for what a combination's parameters don't allow, for a folder
+    that can't be written or that another sweep is writing, and for a combination that left no notebook.
     """
+    if isinstance(at_a_time, bool) or not isinstance(at_a_time, int) or at_a_time < 1:
+        raise InputError(f"at_a_time is {at_a_time!r}; allowed: a whole number of at least 1")
+    if not isinstance(folder, str | os.PathLike):
+        raise InputError(f"folder is {folder!r}; allowed: a path")
+    folder = Path(folder)
     source, points = read_notebook(notebook), grid_points(grid)
     for name in grid:
         if name in (parameters or {}):
@@ -168,18 +179,28 @@ def run_sweep(
         commands.append([*command, "--output", str(target)])
         targets.append(target)
     names = [_in_words(values) for values in points]
-    folder.mkdir(parents=True, exist_ok=True)
-    for target in targets:  # of an earlier sweep
-        target.unlink(missing_ok=True)
-        _kept(target).unlink(missing_ok=True)
-    logs = [target.with_name(f"{target.stem}.log") for target in targets]
-    reasons = _run_all(commands, names, logs, at_a_time, announce)
-    for number, target in enumerate(targets):
-        if not target.exists():
-            targets[number] = _kept(target)
-            if not targets[number].exists():
-                raise InputError(f"{names[number]}: {reasons[number]}")
+    with _only_sweep(folder):
+        reasons = _run_all(commands, names, targets, at_a_time, announce)
+        for number, target in enumerate(targets):
+            if not target.exists():
+                targets[number] = _kept(target)
+                if not targets[number].exists():
+                    raise InputError(f"{names[number]}: {reasons[number]}")
     return targets
+
+
+@contextlib.contextmanager
+def _only_sweep(folder: Path) -> Iterator[None]:
+    """Make the folder of a sweep and hold its lock. Raises InputError where it can't."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(stack.enter_context((folder / LOCK).open("a")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another sweep is writing into {folder}; name another folder") from None
+        except OSError as error:
+            raise InputError(f"{folder} can't be written: {error.strerror}; name another folder") from None
+        yield
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
@@ -275,19 +296,25 @@ def _closing(running: dict[int, _Started]) -> Iterator[None]:
 def _run_all(
     commands: Sequence[Sequence[str]],
     names: Sequence[str],
-    logs: Sequence[Path],
+    targets: Sequence[Path],
     at_a_time: int,
     announce: Callable[[str], None],
 ) -> list[str]:
-    """Run the commands, ``at_a_time`` at once. Returns the last line that each printed into its log."""
+    """Run the commands, ``at_a_time`` at once. Returns the last line that each printed into its log.
+
+    What an earlier sweep left at a command's target is removed when the command starts.
+    """
     reasons, waiting = [""] * len(commands), list(range(len(commands)))
     running: dict[int, _Started] = {}
     with _closing(running):
         while waiting or running:
-            while waiting and len(running) < max(1, at_a_time):
+            while waiting and len(running) < at_a_time:
                 number = waiting.pop(0)
                 announce(f"{number + 1} of {len(commands)}: {names[number]}: starts")
-                running[number] = _start(commands[number], logs[number])
+                target = targets[number]
+                for earlier in (target, _kept(target)):
+                    earlier.unlink(missing_ok=True)
+                running[number] = _start(commands[number], target.with_name(f"{target.stem}.log"))
             time.sleep(POLL_SECONDS)
             for number in [number for number in running if running[number].process.poll() is not None]:
                 ended = running.pop(number)

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any, Protocol
 
@@ -60,12 +61,14 @@ class RunMonitor:
         run: a run, its path or name, or what ``labkit.notebook.background.start`` returned. For a cluster
             that was started so, there is a button for each worker that kills it.
 
-    Raises InputError where there is no such run.
+    Raises InputError where there is no such run, and for anything else.
     """
 
     def __init__(self, run: "Run | Training | str | os.PathLike[str]") -> None:
         if isinstance(run, str | os.PathLike):
             run = load_run(run)
+        elif not isinstance(run, Run) and not hasattr(run, "running"):
+            raise InputError(f"run is {run!r}; allowed: a run, its path or name, or what start returned")
         self._training: Training | None = None if isinstance(run, Run) else run
         self.run = run if isinstance(run, Run) else run.run
 
@@ -99,7 +102,7 @@ class Panel:
 
         self._run, self._training = run, training
         self._reader = MetricsReader(RunDirectory(run.path).metrics_path, splits=("train",))
-        self._said = ""
+        self._said = self._trouble = ""
         self.view, self.note = ipywidgets.HTML(), ipywidgets.HTML()
         self.stop = ipywidgets.Button(description="Stop", icon="stop", tooltip="Save a checkpoint and stop")
         self.stop.on_click(lambda button: self._say(self._ask))
@@ -134,6 +137,7 @@ class Panel:
         for button in (self.stop, *self.kill.values()):
             if button.disabled == active:
                 button.disabled = not active
+        self._trouble = ""
         self._show_note()
         return active
 
@@ -144,13 +148,15 @@ class Panel:
             try:
                 if self.update():
                     last_active = time.monotonic()
-            except OSError:  # files that are being replaced; the next round reads them
-                continue
+            except Exception as error:  # such as a file that is being replaced; the next round reads it
+                self._trouble = f"not updated: {type(error).__name__}: {error}"
+                with suppress(Exception):
+                    self._show_note()
 
     def _show_note(self) -> None:
         lines = [] if self._training is None else self._training.output
         cluster = [line.partition("[cluster] ")[2] for line in lines if "[cluster] " in line][-2:]
-        html = "<br>".join(escape(text) for text in (*cluster, self._said) if text)
+        html = "<br>".join(escape(text) for text in (*cluster, self._said, self._trouble) if text)
         if html != self.note.value:
             self.note.value = html
 
@@ -206,7 +212,7 @@ def panel_html(
     rates = [row["examples_per_second"] for row in rows[-AVERAGED:] if row.get("examples_per_second")]
     facts = [f"<b>{escape(name)}</b>", f"<b class='labkit-state'>{escape(state)}</b>"]
     facts.append(f"step <b class='labkit-step'>{step}</b> of {total or '–'}")
-    facts += [f"{what} <b>{last[what]:.3f}</b>" for what in ("loss", "accuracy") if what in last]
+    facts += [f"{what} <b>{_number(last, what):.3f}</b>" for what in ("loss", "accuracy") if what in last]
     facts += [f"<b>{len(rates) / sum(1 / rate for rate in rates):,.0f}</b> images/s"] if rates else []
     bar = (
         f"<div role='progressbar' aria-valuenow='{share:.0%}' aria-label='steps done' "
@@ -223,6 +229,12 @@ def panel_html(
     )
 
 
+def _number(row: Mapping[str, Any], name: str) -> float:
+    """Return a metric of a row; NaN where it has none or holds None."""
+    value = row.get(name)
+    return math.nan if value is None else float(value)
+
+
 def curve_svg(
     name: str, unit: str, rows: Sequence[Mapping[str, Any]], resumed: Sequence[int], colour: str
 ) -> str:
@@ -231,7 +243,7 @@ def curve_svg(
     A dotted line marks each step of ``resumed``.
     """
     every = -(-len(rows) // MAX_POINTS) or 1
-    points = [(row["step"], row[name]) for row in rows[::every] if math.isfinite(row.get(name, math.nan))]
+    points = [(row["step"], row[name]) for row in rows[::every] if math.isfinite(_number(row, name))]
     highest = 1.0 if name == "accuracy" else max((value for _, value in points), default=1.0) or 1.0
     end = max(rows[-1]["step"], 1) if rows else 1
     width, height = WIDTH - LEFT - 8, HEIGHT - BOTTOM - TOP

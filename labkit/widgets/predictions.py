@@ -80,13 +80,17 @@ class PredictionExplorer:
 
     @cached_property
     def network(self) -> "Network":
-        """The network that made the predictions. Raises InputError if it can't be loaded."""
+        """The network that made the predictions. Raises InputError if it is gone or can't be loaded."""
         from labkit.analysis.network import load_network
 
         if self.run is None:
             raise InputError("only predictions were given; give the run")
         step = self.predictions.summary.get("checkpoint_step")
-        return load_network(self.run, str(step) if step in self.run.checkpoints else "best")
+        if step not in self.run.checkpoints:
+            raise InputError(
+                f"checkpoint of step {step} is gone; labkit evaluate {self.run.path} makes new predictions"
+            )
+        return load_network(self.run, str(step))
 
     def _occlusion(self, index: int, patch: int) -> Any:
         from labkit.analysis.saliency import occlusion_map

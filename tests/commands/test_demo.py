@@ -14,7 +14,7 @@ from labkit.commands import main as cli
 from labkit.commands import notebook as commands
 from labkit.errors import InputError
 from labkit.notebook import files
-from labkit.notebook.files import read_conclusion
+from labkit.notebook.files import conclusion_of, read_notebook
 from labkit.notebook.results import RESULT_MIME, Conclusion
 from labkit.run_directory import RunDirectory
 
@@ -77,7 +77,7 @@ def test_the_executed_notebook_goes_to_its_run_and_everything_is_said(home, note
     said: list[str] = []
     assert commands.run_demo(parameters={"folder": str(run)}, announce=said.append) == 0
     assert left_behind(home / "runs" / "notebooks", run) == ["train.ipynb"]
-    assert read_conclusion(run / "train.ipynb")["run"] == str(run)
+    assert conclusion_of(read_notebook(run / "train.ipynb"))["run"] == str(run)
     text = "\n".join(said)
     assert said.index("step 1") < said.index("step 2")
     for expected in (run / "train.ipynb", run, "0.9877", "shapes in /data (no network)", "SIMULATED: two"):

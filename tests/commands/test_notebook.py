@@ -208,6 +208,9 @@ def test_outputs_that_cannot_be_written(tmp_path, home, no_kernel, capsys, monke
         (tmp_path / "file" / "x.ipynb", "can't be made: "),
     ):
         assert said in refused(capsys, path, "--output", output)
+    said = refused(capsys, path, "--output", "/proc/x.ipynb")  # root may write to /proc, says access()
+    assert said.startswith("/proc can't be written")
+    assert said.endswith("; name a file of yours with --output")
     access = os.access
     monkeypatch.setattr(os, "access", lambda place, mode: place != Path.cwd() and access(place, mode))
     assert "can't be written; name a file of yours" in refused(capsys, path, "--output", "x.ipynb")
@@ -294,3 +297,31 @@ def test_a_run_that_is_stopped_leaves_nothing_at_its_place(number, tmp_path, hom
         small = notebook(tmp_path / "small.ipynb", "1")
         assert run_notebook(small, output="out.ipynb", announce=lambda line: None).code == 0
     assert left_behind(Path()) == (["out.ipynb"] if number == signal.SIGKILL else [])
+
+
+SLOW_TO_SAVE = """\
+import pathlib, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    print("begun", flush=True)
+    time.sleep(100)
+except KeyboardInterrupt:
+    time.sleep(8)
+    pathlib.Path("saved").touch()
+"""
+
+
+@pytest.mark.slow
+def test_a_stopped_training_has_time_to_save(tmp_path, home):
+    path = notebook(tmp_path / "n.ipynb", SLOW_TO_SAVE)
+    command = [sys.executable, "-m", "labkit", "notebook", "run", str(path), "--output", "out.ipynb"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert any("begun" in line for line in process.stdout)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(50) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert left_behind(Path()) == ["saved"]

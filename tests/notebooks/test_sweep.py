@@ -1,5 +1,6 @@
 """Sweeps: the grid, what the executions leave behind, and the table and figures made from it."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,9 +15,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from labkit.errors import InputError
+from labkit.notebook import sweep as sweep_module
 from labkit.notebook.files import find_notebook
 from labkit.notebook.results import RESULT_MIME
-from labkit.notebook.sweep import Sweep, gather, grid_points, run_sweep
+from labkit.notebook.sweep import LOCK, Sweep, gather, grid_points, run_sweep
 from labkit.notebook.sweep_figures import accuracy_table, heat_map, loss_curves
 
 PARAMETERS = "rate: float = 0.1\nsize: int = 1\nfolder: str = '.'"
@@ -67,6 +69,7 @@ def test_a_grid_has_every_combination_once():
     ("grid", "said"),
     [
         ({}, "the grid is empty"),
+        ([1, 2], "the grid is [1, 2]; allowed: a dict"),
         ({"a": []}, "a is [];"),
         ({"a": "text"}, "a is 'text'; allowed: a list"),
         ({"a": 3}, "a is 3; allowed: a list"),
@@ -93,6 +96,43 @@ def test_a_bad_combination_is_refused_before_anything_starts(grid, parameters, s
     with pytest.raises(InputError, match=said):
         run_sweep(find_notebook("train"), grid, tmp_path / "out", parameters=parameters)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"at_a_time": "2"}, "at_a_time is '2'; allowed: a whole number of at least 1"),
+        ({"at_a_time": 0}, "at_a_time is 0"),
+        ({"folder": 3}, "folder is 3; allowed: a path"),
+        ({"folder": Path("/proc/x")}, "/proc/x can't be written: .*; name another folder"),
+        ({"folder": Path(__file__)}, "can't be written: File exists"),
+        ({"grid": [0.2]}, "the grid is \\[0.2\\]"),
+    ],
+    ids=str,
+)
+def test_a_refused_sweep_deletes_no_earlier_result(given, said, tmp_path):
+    earlier = executed(tmp_path / "1_rate-0.2.ipynb", 0.5, rate=0.2)
+    settings = {"grid": {"rate": [0.2]}, "folder": tmp_path, **given}
+    with pytest.raises(InputError, match=said):
+        run_sweep(write(tmp_path / "n.ipynb", "1"), settings.pop("grid"), settings.pop("folder"), **settings)
+    assert earlier.exists()
+
+
+def test_a_second_sweep_in_a_folder_is_refused(tmp_path):
+    earlier = executed(tmp_path / "1_rate-0.2.ipynb", 0.5, rate=0.2)
+    with (tmp_path / LOCK).open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another sweep is writing into"):
+            run_sweep(write(tmp_path / "n.ipynb", "1"), {"rate": [0.2]}, tmp_path)
+    assert earlier.exists()
+
+
+def test_an_earlier_result_stays_until_its_execution_starts(tmp_path, monkeypatch):
+    earlier = [executed(tmp_path / f"{n}_size-{n}.ipynb", 0.5, size=n) for n in (1, 2)]
+    monkeypatch.setattr(sweep_module, "_start", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_sweep(write(tmp_path / "n.ipynb", "1"), {"size": [1, 2]}, tmp_path)
+    assert [path.exists() for path in earlier] == [False, True]
 
 
 def test_the_table_is_read_from_the_notebooks_and_ranks_them(sweep):

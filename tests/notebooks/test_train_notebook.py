@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit.notebook.files import read_conclusion
+from labkit.notebook.files import conclusion_of, read_notebook
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
 
@@ -50,7 +50,7 @@ class Execution:
 
     @property
     def run(self) -> RunDirectory:
-        return RunDirectory(read_conclusion(self.path)["run"])
+        return RunDirectory(conclusion_of(read_notebook(self.path))["run"])
 
 
 def papermill(folder: Path, **parameters: object) -> Execution:
@@ -96,7 +96,7 @@ def test_every_result_is_a_picture_that_needs_no_kernel(on_cpu):
 
 def test_it_ends_with_the_accuracy_of_the_run(on_cpu):
     metrics = json.loads((on_cpu.run.predictions_path / "test.json").read_text())
-    conclusion = read_conclusion(on_cpu.path)
+    conclusion = conclusion_of(read_notebook(on_cpu.path))
     assert conclusion["accuracy"] == pytest.approx(metrics["accuracy"])
     assert conclusion["examples"] == metrics["examples"]
     assert f"test accuracy {metrics['accuracy']:.4f}" in on_cpu.text
@@ -110,7 +110,10 @@ def test_running_it_again_trains_nothing_and_shows_everything(on_cpu, tmp_path):
     assert again.run.metrics_path.read_bytes() == metrics
     for cell in ("curves", "confusion", "wrong"):
         assert "image/png" in again.mime_types(cell)
-    assert read_conclusion(again.path)["accuracy"] == read_conclusion(on_cpu.path)["accuracy"]
+    assert (
+        conclusion_of(read_notebook(again.path))["accuracy"]
+        == conclusion_of(read_notebook(on_cpu.path))["accuracy"]
+    )
 
 
 @pytest.mark.thorough
@@ -126,7 +129,7 @@ def test_simulated_gpus_are_announced_and_any_flag_is_accepted(tmp_path):
     config = execution.run.read_config()
     assert config["optimizer"]["label_smoothing"] == 0.1
     # The test set isn't evaluated, so the predictions are of the validation set.
-    assert read_conclusion(execution.path)["split"] == "validation"
+    assert conclusion_of(read_notebook(execution.path))["split"] == "validation"
     assert not (execution.run.predictions_path / "test.json").exists()
 
 
@@ -160,7 +163,7 @@ def test_two_workers_train_and_the_notebook_shows_their_output(multi_worker):
 def test_every_later_cell_works_for_a_cluster(multi_worker):
     for cell in ("curves", "workers", "confusion", "classes", "wrong"):
         assert "image/png" in multi_worker.mime_types(cell)
-    conclusion = read_conclusion(multi_worker.path)
+    conclusion = conclusion_of(read_notebook(multi_worker.path))
     assert conclusion["devices"] == "2 synchronous workers, each CPU"
     assert (conclusion["split"], conclusion["examples"], conclusion["did_work"]) == ("test", 2000, True)
 
@@ -174,7 +177,7 @@ def test_workers_train_with_a_parameter_server(tmp_path):
     assert set(read_worker_metrics(execution.run.cluster_path)) == {"worker:0", "worker:1"}
     assert "[ps:0] " in execution.text
     assert "image/png" in execution.mime_types("workers")
-    conclusion = read_conclusion(execution.path)
+    conclusion = conclusion_of(read_notebook(execution.path))
     assert conclusion["devices"] == "2 asynchronous workers with 1 parameter server"
     metrics = json.loads((execution.run.predictions_path / "test.json").read_text())
     assert conclusion["accuracy"] == pytest.approx(metrics["accuracy"])

@@ -201,6 +201,61 @@ def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
         training.lose("worker:0")
 
 
+BEGINS = """
+import os, sys, time
+from labkit.run_directory import RunDirectory, Status
+RunDirectory(sys.argv[1]).write_status(Status("running", pid=os.getpid()))
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def begun(run) -> Iterator[Callable[[list[str]], BackgroundTraining]]:
+    """Start a command as a training; it is killed at the end."""
+    started: list[BackgroundTraining] = []
+
+    def start(command: list[str]) -> BackgroundTraining:
+        plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
+        started.append(BackgroundTraining(plan, None, command))
+        return started[-1]
+
+    yield start
+    for training in started:
+        training.kill()
+        training.follow(timeout=20)
+
+
+def test_another_notebooks_session_of_the_run_is_not_taken_for_its_own(begun, run):
+    loser = begun(SLEEPS)
+    run.write_status(Status("running", pid=os.getpid()))
+    lock = RunLock(run)
+    assert lock.acquire()
+    asked: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda *given: asked.append(1))
+    try:
+        assert "it has not begun" in loser.stop()
+        time.sleep(0.1)
+        assert asked == []
+        with pytest.raises(ClusterFailed, match=r"not begun after 0\.1 s, the limit, .* last output: "):
+            begun(SLEEPS).wait_until_begun(0.1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        lock.release()
+    own = begun([sys.executable, "-c", BEGINS, str(run.path)])
+    own.wait_until_begun(60)
+    assert own.running
+    with pytest.raises(InputError, match="the training still runs; call wait()"):
+        own.result()
+
+
+def test_nothing_is_written_to_the_pipe_of_a_training_that_has_ended(play, monkeypatch):
+    training = play(0)
+    training.follow(timeout=20)
+    monkeypatch.setattr(os, "write", lambda *given: pytest.fail("a descriptor that may be another's"))
+    training.kill()
+
+
 def test_a_task_that_is_lost_is_reported(play, run):
     plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
     training = BackgroundTraining(plan, None, SLEEPS)

@@ -129,3 +129,31 @@ def test_a_training_of_one_process_has_no_such_button(run):
 def test_a_run_that_is_not_there_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="no run"):
         RunMonitor(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_run_is_an_input_error(given):
+    with pytest.raises(InputError, match=f"run is {given}; allowed: a run, its path or name"):
+        RunMonitor(given)
+
+
+def test_a_row_without_a_loss_is_shown(run):
+    assert "loss <b>nan</b>" in monitor.panel_html("mine", "running", [row(1), row(2, None)], 9, [])
+
+
+def test_the_panel_goes_on_after_an_error_and_says_it(run, monkeypatch):
+    panel = monitor.Panel(labkit.load_run(run.path))
+    update, notes = panel.update, []
+
+    def fails_once():
+        notes.append(panel.note.value)
+        if len(notes) == 1:
+            raise KeyError("loss")
+        return update()
+
+    monkeypatch.setattr(panel, "update", fails_once)
+    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(monitor, "IDLE_SECONDS", 0.3)
+    panel._follow()
+    assert "not updated: KeyError" in notes[1]
+    assert "not updated" not in notes[2]

@@ -128,9 +128,14 @@ def test_a_square_asks_the_network_how_much_the_prediction_needs_each_part(run, 
         "labkit.analysis.network.load_network", lambda *given: loaded.append(given) or FakeNetwork
     )
     explorer = PredictionExplorer(run)
+    with pytest.raises(
+        InputError, match=f"step 20 is gone; labkit evaluate {run.path} makes new predictions"
+    ):
+        _ = explorer.network
+    (run.checkpoints_path / "step-20").mkdir(parents=True)
     assert not loaded
     figures = [explorer.detail(4, patch) for patch in (4, 8)]
-    assert len(loaded) == 1
+    assert [step for _, step in loaded] == ["20"]
     heat = figures[0].axes[2].get_images()[-1].get_array()
     assert heat[0, 0] == pytest.approx(0.7)
     assert heat[20, 20] == 0
