@@ -1,6 +1,7 @@
 """``labkit lesson``: the lessons, a copy to work in, and the check of an exercise."""
 
 import argparse
+import linecache
 import os
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.commands.terminal.text_tables import print_table
 from labkit.errors import InputError, require_extra
+from labkit.quiet_import import import_tensorflow
 
 __all__ = ["declare_check", "declare_list", "declare_start", "run_exercise_cell"]
 
 NEEDS = ("nbformat",)
+SECONDS = 120  # of an exercise's cell
+CELL = "<your cell>"
 
 
 def declare_list(parser: Parser) -> Run:
@@ -57,7 +61,8 @@ def _start(options: argparse.Namespace) -> int:
     from labkit.lessons.source import lesson_path, lesson_paths, training_notebook
 
     require_extra("notebook", NEEDS, "labkit lesson start")
-    sources = [lesson_path(name) for name in options.lesson] or [*lesson_paths(), training_notebook()]
+    named = dict.fromkeys(lesson_path(name) for name in options.lesson)  # each once
+    sources = [*named] or [*lesson_paths(), training_notebook()]
     folder = Path(options.folder).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,9 +131,12 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
-    """Run the code of an exercise's cell alone, and append each verdict. Returns what it raised, or None."""
+    """Run the code of an exercise's cell alone, and append each verdict. Returns what it raised, or None.
+
+    A cell that runs for over ``SECONDS`` is ended with ``labkit.lessons.verdict.TooLong``.
+    """
     from labkit import lessons
-    from labkit.lessons.verdict import check
+    from labkit.lessons.verdict import TooLong, check, time_limit
 
     def checked(number: str, answer: Any = None) -> Any:
         verdicts.append(check(number, answer))
@@ -136,17 +144,27 @@ def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
 
     before = lessons.check
     lessons.check = checked  # for a cell that imports it
+    # For AutoGraph, which reads the source of a tf.function.
+    linecache.cache[CELL] = (len(source), None, source.splitlines(keepends=True), CELL)
     try:
-        exec(compile(source, "<your cell>", "exec"), {"__name__": "__main__", "check": checked})
-    except (Exception, SystemExit) as error:
+        if "tensorflow" in source or "keras" in source:
+            import_tensorflow()  # without its messages, and its time isn't the cell's
+        with time_limit(SECONDS):
+            exec(compile(source, CELL, "exec"), {"__name__": "__main__", "check": checked})
+    except (Exception, SystemExit, TooLong) as error:
         return error
     finally:
         lessons.check = before
+        linecache.cache.pop(CELL, None)
     return None
 
 
 def _what_was_raised(error: BaseException) -> str:
     """Return one line that says what a cell raised, and what to do where that is known."""
+    from labkit.lessons.verdict import TooLong
+
+    if isinstance(error, TooLong):
+        return f"the cell ran for over {SECONDS} s; does a loop never end?"
     text = f"the cell raised {type(error).__name__}: {' '.join(str(error).split())}"
     if isinstance(error, NameError):
         return f"{text}; the cell is run alone: import and define in it what it uses"

@@ -6,9 +6,13 @@ from pathlib import Path
 from labkit import home
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import Parameters, read_parameters
 
 __all__ = ["Lesson", "begin"]
+
+# What a lesson sets for each of its runs, unless it is in its parameters cell.
+CHOSEN_BY_LESSONS = ("job_dir", "overwrite", *CLUSTER_DEFAULTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +48,16 @@ def begin(name: str) -> Lesson:
 
     ``labkit.notebook.parameters.watch_parameters`` has to be called in the first code cell.
 
-    Raises InputError for a parameter that isn't known or allowed, and for a home that can't be written.
+    Raises InputError for a parameter that isn't known or allowed or has no effect in the lesson, and for a
+    home that can't be written.
     """
     parameters = read_parameters()
+    for parameter in CHOSEN_BY_LESSONS:
+        if parameter in parameters.chosen and parameter not in parameters.own:
+            raise InputError(
+                f"{parameter} is {parameters.chosen[parameter]!r}, but lesson {name} chooses it itself for "
+                "each of its runs; leave it out"
+            )
     if "simulate_missing_gpus" not in parameters.chosen:  # -p num_gpus 2 works on any machine
         config = parameters.config.replace({"simulate_missing_gpus": True})
         parameters = dataclasses.replace(parameters, config=config)

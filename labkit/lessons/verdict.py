@@ -5,13 +5,19 @@ What is wrong is said in one sentence that helps to go on.
 """
 
 import importlib
+import inspect
 import math
+import os
 import signal
+import sys
+import sysconfig
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,15 +29,19 @@ __all__ = [
     "LESSONS",
     "Checked",
     "Exercise",
+    "TooLong",
     "Wrong",
     "a_choice",
     "a_function",
     "a_number",
     "a_result",
     "an_array",
+    "any_array",
     "check",
     "exercise",
     "exercises",
+    "shown",
+    "time_limit",
 ]
 
 # Number and name of each lesson; its exercises are in labkit.lessons.exercises.<name>.
@@ -48,6 +58,12 @@ LESSONS = (
     "mistakes",
 )
 SECONDS = 30  # of one check
+# Beginnings of the names of files whose lines are no student's: Python's, those of packages, and labkit's.
+NOT_THE_STUDENTS = (
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")),
+    f"{Path(__file__).parents[1]}{os.sep}",
+    "<frozen ",
+)
 
 
 class Wrong(Exception):
@@ -107,16 +123,16 @@ def check(number: str, answer: Any = None) -> Checked:
     if answer is None or answer is ...:
         return Checked(number, False, "not answered yet; replace the three dots, or the None, in this cell")
     try:
-        with _time_limit(SECONDS):
+        with time_limit(SECONDS):
             return Checked(number, True, found.test(answer))
     except Wrong as wrong:
         return Checked(number, False, str(wrong))
-    except _TooLong:
+    except TooLong:
         return Checked(number, False, f"your answer ran for over {SECONDS} s; does a loop never end?")
     except NotImplementedError:
         return Checked(number, False, "not answered yet; your function raises NotImplementedError")
-    except Exception as error:
-        return Checked(number, False, _what_was_raised(error))
+    except (Exception, SystemExit) as error:
+        return Checked(number, False, _what_was_raised(error, answer))
 
 
 def exercise(number: Any) -> Exercise:
@@ -147,7 +163,7 @@ def exercises(lesson: int) -> tuple[Exercise, ...]:
 def a_result(answer: Any, what: str = "what your function returns") -> Any:
     """Return ``answer``. Raises Wrong where a function returned nothing."""
     if answer is None or answer is ...:
-        raise Wrong(f"{what} is {_shown(answer)}; does your function return its result?")
+        raise Wrong(f"{what} is {shown(answer)}; does your function return its result?")
     return answer
 
 
@@ -155,11 +171,13 @@ def a_number(answer: Any, what: str = "your answer") -> float:
     """Return ``answer`` as a float. Raises Wrong for anything but one finite real number."""
     a_result(answer, what)
     if isinstance(answer, bool | np.bool_ | str | bytes):
-        raise Wrong(f"{what} is {_shown(answer)}; expected a number")
+        raise Wrong(f"{what} is {shown(answer)}; expected a number")
     try:
         values = np.asarray(answer, np.float64)
+    except OverflowError:
+        raise Wrong(f"{what} is {shown(answer)}; expected a number below 1e308") from None
     except (TypeError, ValueError):
-        raise Wrong(f"{what} is {_shown(answer)}; expected a number") from None
+        raise Wrong(f"{what} is {shown(answer)}; expected a number") from None
     if values.size != 1:
         raise Wrong(f"{what} has the shape {list(values.shape)}; expected one number")
     value = float(values.reshape(()))
@@ -176,8 +194,8 @@ def an_array(answer: Any, shape: Sequence[int], what: str = "your answer") -> ND
         if values.dtype.kind not in "fiub":
             raise TypeError
         values = values.astype(np.float64)
-    except (TypeError, ValueError):
-        raise Wrong(f"{what} is {_shown(answer)}; expected numbers of the shape {list(shape)}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise Wrong(f"{what} is {shown(answer)}; expected numbers of the shape {list(shape)}") from None
     if values.shape != tuple(shape):
         raise Wrong(f"{what} has the shape {list(values.shape)}; expected {list(shape)}")
     if not np.isfinite(values).all():
@@ -185,62 +203,111 @@ def an_array(answer: Any, shape: Sequence[int], what: str = "your answer") -> ND
     return values
 
 
+def any_array(answer: Any, what: str = "your answer") -> NDArray[Any]:
+    """Return ``answer`` as an array of any type and shape. Raises Wrong for lists of unequal lengths."""
+    a_result(answer, what)
+    try:
+        return np.asarray(answer)
+    except (TypeError, ValueError, OverflowError):
+        raise Wrong(f"{what} is {shown(answer)}; expected numbers, in rows of equal length") from None
+
+
 def a_choice(answer: Any, allowed: Sequence[str]) -> str:
     """Return ``answer`` in the spelling of ``allowed``. Raises Wrong for anything else."""
     for choice in allowed:
         if isinstance(answer, str) and answer.strip().lower() == choice.lower():
             return choice
-    raise Wrong(f"your answer is {_shown(answer)}; expected one of {', '.join(map(repr, allowed))}")
+    raise Wrong(f"your answer is {shown(answer)}; expected one of {', '.join(map(repr, allowed))}")
 
 
 def a_function(answer: Any, what: str = "your answer") -> Callable[..., Any]:
     """Return ``answer`` if it can be called. Raises Wrong otherwise."""
     if not callable(answer):
-        raise Wrong(f"{what} is {_shown(answer)}; expected a function: pass its name, without parentheses")
+        raise Wrong(f"{what} is {shown(answer)}; expected a function: pass its name, without parentheses")
     return answer
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return ``value`` and its type in one short line, whatever its ``repr`` does."""
     if value is ...:
         return "still the three dots"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an answer's own, or an int of thousands of digits
+        return f"a value of the type {type(value).__name__}"
     return f"{text if len(text) <= 60 else text[:57] + '…'} ({type(value).__name__})"
 
 
-def _what_was_raised(error: Exception) -> str:
+def _what_was_raised(error: BaseException, answer: Any) -> str:
     """Return one sentence with the line of the student's code that raised ``error``."""
+    own = _file_of(answer)
     line, frame = "", error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
-        if "/labkit/" not in file and "site-packages" not in file:
+        if file == own if own else _may_be_the_students(file):
             line = f" in line {frame.tb_lineno} of your cell"
         frame = frame.tb_next
+    if isinstance(error, SystemExit):
+        return f"your answer ends the program{line}, as exit() does; return a result instead"
     text = " ".join(str(error).split())[:200]
     return f"your answer raised {type(error).__name__}{line}: {text}"
+
+
+def _file_of(answer: Any) -> str:
+    """Return the file that defines a function of the student's, "" where that isn't known."""
+    try:
+        file = str(inspect.unwrap(answer).__code__.co_filename)
+    except (AttributeError, ValueError):
+        return ""
+    return file if _may_be_the_students(file) else ""
+
+
+def _may_be_the_students(file: str) -> bool:
+    return not file.startswith(NOT_THE_STUDENTS) and "-packages" not in file
 
 
 # ---- time ----------------------------------------------------------------------------------------------
 
 
-class _TooLong(BaseException):
+class TooLong(BaseException):
     """Not an Exception, so that an answer's ``except Exception`` doesn't catch it."""
 
 
 @contextmanager
-def _time_limit(seconds: int) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TooLong in the code of the ``with`` block after ``seconds``, and again each second until it ends.
+
+    From the second time on it is raised once more at the next line, which is that of an ``except:`` which
+    caught it. Does nothing outside the main thread and where there is no SIGALRM.
+    """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
         yield
         return
+    owner = sys._getframe(2)  # whose ``with`` it is; contextlib is between
+    started, traced_by, fired = time.monotonic(), sys.gettrace(), 0
+
+    def at_next_line(frame: Any, event: str, argument: Any) -> Any:
+        if event == "line":
+            raise TooLong
+        return at_next_line
 
     def end(number: int, frame: Any) -> None:
-        raise _TooLong
+        nonlocal fired
+        fired += 1
+        if fired > 1:
+            sys.settrace(lambda frame, event, argument: None)
+            while frame is not None and frame is not owner:
+                frame.f_trace, frame = at_next_line, frame.f_back
+        raise TooLong
 
     before = signal.signal(signal.SIGALRM, end)
-    remaining = signal.alarm(seconds)
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.settrace(traced_by)
         signal.signal(signal.SIGALRM, before)
-        if remaining:
-            signal.alarm(remaining)  # the time limit of a test around this one
+        if remaining:  # the limit around this one
+            left = remaining - (time.monotonic() - started)
+            signal.setitimer(signal.ITIMER_REAL, max(left, 0.001), interval)

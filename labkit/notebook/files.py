@@ -27,6 +27,10 @@ def find_notebook(name: str | os.PathLike[str]) -> Path:
     path = Path(text).expanduser()
     if path.is_file() and (path.suffix == ".ipynb" or len(path.parts) > 1):
         return path.absolute()
+    if not text.strip():
+        raise InputError(
+            "the notebook's name is empty; name a notebook's file, or one of labkit's such as train"
+        )
     if len(path.parts) != 1:
         what = "a folder" if path.is_dir() else "no file"
         raise InputError(f"{text!r} is {what}; name a notebook's file, or one of labkit's such as train")

@@ -65,8 +65,8 @@ BESIDE_CONFIG = ("preset", "overwrite", *CLUSTER_DEFAULTS)
 class Parameters:
     """What the notebook was asked for.
 
-    ``chosen``: values that differ from the notebook's own, or were given from outside. ``cluster``: the
-    processes that train; None: the notebook's own.
+    ``chosen``: values that differ from the notebook's own, or were given from outside. ``own``: the names
+    that the notebook's parameters cell sets. ``cluster``: the processes that train; None: the notebook's own.
     """
 
     config: Config
@@ -74,6 +74,7 @@ class Parameters:
     preset: str | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict)
     cluster: LocalCluster | None = None
+    own: frozenset[str] = frozenset()
 
     @property
     def command(self) -> str:
@@ -209,7 +210,7 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
     config = Config.from_flat(values)
     check_training(config, cluster)
     shown = {name: value for name, value in chosen.items() if name != "preset"}
-    return Parameters(config, overwrite, preset, shown, cluster)
+    return Parameters(config, overwrite, preset, shown, cluster, frozenset(own))
 
 
 def _is_default(name: str, value: Any) -> bool:

@@ -7,6 +7,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from labkit.commands import lesson as command
 from labkit.commands import main as cli
 from labkit.lessons import source, verdict
 from labkit.lessons.verdict import LESSONS, Exercise, Wrong, a_number
@@ -66,6 +67,11 @@ def test_a_lesson_has_several_names_and_its_copy_no_solution(name, here, capsys)
     assert "answer = 4" not in cell.source
     assert CHECK in cell.source
     assert (cell.outputs, cell.execution_count, cell.metadata, cell.id) == ([], None, {}, "exercise")
+
+
+def test_a_lesson_that_is_named_twice_is_written_once(here, capsys):
+    assert cli.main(["lesson", "start", "4", "04_replicas"]) == 0
+    assert capsys.readouterr().out.count("04_replicas.ipynb") == 1
 
 
 def test_all_lessons_and_the_training_notebook_are_started_at_once(here):
@@ -143,6 +149,29 @@ def test_a_saved_answer_is_checked(code, exit_code, said, here, capsys):
     assert lines[0] == "04.2 Count the arrays (04_replicas.ipynb)"
     assert said in lines[-1]
     assert len(lines) == 2
+
+
+def test_a_cell_that_never_ends_is_ended(here, monkeypatch, capsys):
+    monkeypatch.setattr(command, "SECONDS", 0.2)
+    nbformat.write(lesson("while True: pass\n" + CHECK), here / "04_replicas.ipynb")
+    assert cli.main(["lesson", "check", "04.2"]) == 1
+    assert "✗ exercise 04.2: the cell ran for over 0.2 s" in capsys.readouterr().out
+
+
+def test_a_cell_can_hold_a_function_that_tensorflow_converts(here, capsys):
+    code = """
+import tensorflow as tf
+
+@tf.function
+def doubled(x):
+    if x > 1:
+        return 2 * x
+    return x
+
+answer = int(doubled(tf.constant(2)))
+"""
+    nbformat.write(lesson(code + CHECK), here / "04_replicas.ipynb")
+    assert cli.main(["lesson", "check", "04.2"]) == 0, capsys.readouterr().out
 
 
 def test_the_copy_of_start_is_found_first_and_another_file_can_be_named(here, capsys):

@@ -179,6 +179,8 @@ def test_notebooks_have_names_and_numbers(tmp_path, monkeypatch):
         ("swep", "did you mean sweep?"),
         ("no/such.ipynb", "no file"),
         (f"{tmp_path}", "is a folder"),
+        ("", "the notebook's name is empty; name a"),
+        (" ", "the notebook's name is empty"),
     ):
         with pytest.raises(InputError, match=said):
             find_notebook(name)

@@ -1,6 +1,8 @@
 """The verdict on an answer is one sentence that helps, whatever the answer is."""
 
 import contextlib
+import json
+import signal
 import time
 
 import numpy as np
@@ -43,6 +45,8 @@ def test_an_untouched_stub_is_not_answered_yet(of, answer):
         ([1, 2], "shape [2]; expected one number"),
         (True, "True (bool); expected a number"),
         ({}, "{} (dict); expected a number"),
+        (10**400, "(int); expected a number below 1e308"),
+        pytest.param(10**6000, "a value of the type int; expected", id="thousands of digits"),
     ],
 )
 def test_what_is_not_a_number_is_named(of, answer, words):
@@ -58,6 +62,7 @@ def test_what_is_not_a_number_is_named(of, answer, words):
         (np.full((2, 3), np.nan), "NaN or Infinity"),
         ("text", "'text' (str); expected numbers of the shape [2, 3]"),
         ([[1, 2], [3]], "expected numbers of the shape [2, 3]"),
+        ([10**400], "expected numbers of the shape [2, 3]"),
     ],
 )
 def test_what_is_not_the_array_is_named(of, answer, words):
@@ -76,6 +81,30 @@ def test_a_tensor_is_an_array(of):
     assert of(lambda answer: str(an_array(answer, (2, 3)).sum()))(Tensor())
 
 
+class Unshowable:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("test", [a_number, lambda answer: an_array(answer, (2,)), a_function])
+def test_what_cannot_be_shown_is_named_by_its_type(of, test):
+    assert "a value of the type Unshowable; expected" in str(of(test)(Unshowable()))
+
+
+@pytest.mark.parametrize("number", ["00.4", "03.1", "08.3", "09.3", "09.4"])
+@pytest.mark.parametrize(
+    "answer",
+    ["words", {"a": 1}, [[1], [1, 2]], ..., 10**400, np.zeros((9, 9)), Unshowable(), iter([1])],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_what_is_no_answer_gets_one_line_and_raises_nothing(number, answer):
+    for given in (answer, lambda *inputs: answer):
+        verdict = check(number, given)
+        assert not verdict
+        assert "raised" not in verdict.text
+        assert "\n" not in verdict.text
+
+
 def test_choices_are_listed_and_a_function_is_asked_for(of):
     assert "'sync', 'async'" in str(of(lambda answer: a_choice(answer, ["sync", "async"]))("both"))
     assert of(lambda answer: a_choice(answer, ["sync", "async"]))(" Sync ")
@@ -89,6 +118,53 @@ def test_an_exception_names_the_line_of_the_answer(of):
     line = answer.__code__.co_firstlineno + 1
     verdict = of(lambda answer: str(answer(0)))(answer)
     assert f"ZeroDivisionError in line {line} of your cell: division by zero" in str(verdict)
+
+
+def test_the_line_is_the_answers_own_whoever_raised(of):
+    def answer():
+        return json.dumps(object())
+
+    line = answer.__code__.co_firstlineno + 1
+
+    class Called:
+        def __call__(self):
+            return answer()
+
+    for given in (answer, Called()):  # an object has no __code__
+        assert f"TypeError in line {line} of your cell" in str(of(lambda answer: answer())(given))
+
+
+def test_an_answer_that_ends_the_program_is_wrong(of):
+    def answer():
+        raise SystemExit
+
+    line = answer.__code__.co_firstlineno + 1
+    verdict = of(lambda answer: answer())(answer)
+    assert f"your answer ends the program in line {line} of your cell" in str(verdict)
+
+
+def test_a_bare_except_does_not_hold_the_limit_off(of, monkeypatch):
+    monkeypatch.setattr(checks, "SECONDS", 0.2)
+
+    def answer():
+        while True:
+            try:
+                time.sleep(0.01)
+            except:  # noqa: E722
+                continue
+
+    started = time.monotonic()
+    assert "over 0.2 s" in str(of(lambda answer: answer())(answer))
+    assert time.monotonic() - started < 20
+
+
+def test_the_limit_around_a_limit_goes_on_less_the_time_that_passed():
+    with checks.time_limit(100):
+        with checks.time_limit(50):
+            time.sleep(0.3)
+        left, again = signal.getitimer(signal.ITIMER_REAL)
+        assert 40 < left < 99.75
+        assert again == 1
 
 
 def test_an_endless_loop_is_ended(of, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.lessons.compare.inference import t_quantile
-from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
+from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, shown
 
 __all__ = ["EXERCISES"]
 
@@ -159,9 +159,7 @@ def _flaws(answer: object) -> str:
 def _letters(answer: object) -> set[str]:
     parts = list(answer) if isinstance(answer, str | list | tuple | set | frozenset) else None
     if parts is None or not all(isinstance(part, str) for part in parts):
-        raise Wrong(
-            f"your answer is {str(answer)[:60]}; expected the letters of three sentences, such as 'AEG'"
-        )
+        raise Wrong(f"your answer is {shown(answer)}; expected the letters of three sentences, such as 'AEG'")
     letters = {letter.upper() for part in parts for letter in part if letter.isalpha()}
     unknown = sorted(letters - _FLAWS.keys() - _SOUND.keys())
     if unknown:

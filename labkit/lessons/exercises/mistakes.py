@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from labkit.lessons.mistakes.calibration import calibration_error, cross_entropy, tempered
 from labkit.lessons.mistakes.slices import wilson
-from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
+from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array
 
 __all__ = ["EXERCISES"]
 
@@ -117,7 +117,7 @@ def _test_occlusion(answer: Any) -> str:
         seen: list[NDArray[Any]] = []
         predict = _looks_at(image, slice(top, top + patch), slice(left, left + patch), label, seen)
         shape = (height // patch, width // patch)
-        raw = np.asarray(occlude(predict, image, label, patch))
+        raw = any_array(occlude(predict, image, label, patch), "your map")
         if raw.shape == shape[::-1] and shape != shape[::-1]:
             raise Wrong(f"your map has {raw.shape[0]} rows and {raw.shape[1]} columns; swap them")
         falls = an_array(raw, shape, "your map")
@@ -180,7 +180,7 @@ def _test_suspects(answer: Any) -> str:
     shares = []
     for seed, (records, count, flips) in enumerate(((8, 400, 20), (5, 150, 12), (12, 900, 30))):
         losses, flipped = _pretended_losses(records, count, flips, np.random.default_rng(seed))
-        given = np.asarray(rank(losses.copy(), flips))
+        given = any_array(rank(losses.copy(), flips), "what you return")
         if given.dtype == bool or given.shape == (count,):
             raise Wrong(f"return the indices of {flips} examples, not a value for each of the {count}")
         chosen = an_array(given, (flips,), "what you return")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
+from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array
 
 __all__ = ["EXERCISES"]
 
@@ -134,7 +134,7 @@ def _test_confident_mistakes(answer: Any) -> str:
     for count, classes, wanted in ((60, 10, 5), (200, 4, 12), (35, 3, 7)):
         probabilities = generator.dirichlet(np.full(classes, 0.4), count)
         labels = generator.integers(0, classes, count)
-        raw = np.asarray(a_result(find(probabilities.copy(), labels.copy(), wanted)))
+        raw = any_array(find(probabilities.copy(), labels.copy(), wanted), "what you return")
         if raw.dtype == bool:
             raise Wrong("return the indices of the mistakes, not a true or false for each image")
         given = an_array(raw, (wanted,), "what you return")

@@ -1,0 +1,43 @@
+"""The start of a lesson refuses parameters that have no effect in it."""
+
+import importlib
+
+import pytest
+
+from labkit.errors import InputError
+from labkit.lessons import begin
+from labkit.notebook.parameters import parameters_from_values
+
+module = importlib.import_module("labkit.lessons.begin")
+
+
+@pytest.fixture
+def parameters(monkeypatch, tmp_path):
+    """Return what sets the values of the lesson's cell and those given from outside."""
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+
+    def chosen(own, given):
+        monkeypatch.setattr(module, "read_parameters", lambda: parameters_from_values(own, given))
+
+    return chosen
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"job_dir": "/tmp/x"}, {"overwrite": True}, {"strategy": "multi_worker"}],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_parameter_without_effect_is_refused_unless_the_lesson_sets_it(parameters, given):
+    ((name, value),) = given.items()
+    parameters({"num_layers": 8}, given)
+    with pytest.raises(InputError, match="leave it out") as caught:
+        begin("04_replicas")
+    assert str(caught.value).startswith(f"{name} is {value!r}, but lesson 04_replicas chooses it itself")
+    parameters({"num_layers": 8, **given}, given)
+    assert begin("04_replicas").parameters.chosen[name] == value
+
+
+def test_what_a_lesson_uses_is_taken_whether_its_cell_sets_it_or_not(parameters):
+    parameters({"num_layers": 8}, {"num_layers": 14, "label_smoothing": 0.1})
+    config = begin("04_replicas").config
+    assert (config.model.num_layers, config.optimizer.label_smoothing) == (14, 0.1)
