@@ -9,7 +9,7 @@ from pathlib import Path
 
 from course.check import problems
 from course.execute import SECONDS, execute
-from course.places import Places
+from course.paths import Paths
 from course.site import build_site
 from course.strip import keep, strip
 from course.table import write_table
@@ -19,7 +19,7 @@ from labkit.quiet_import import import_tensorflow
 __all__ = ["build", "main"]
 
 
-def main(arguments: Sequence[str] | None = None, places: Places | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, paths: Paths | None = None) -> int:
     """Run one of the commands. Returns the exit code: 0 done, 1 something is wrong, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m course", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -39,33 +39,33 @@ def main(arguments: Sequence[str] | None = None, places: Places | None = None) -
     stripper.add_argument("notebook", nargs="*", type=Path)
     stripper.add_argument("--check", action="store_true", help="only name those that have outputs")
     options = parser.parse_args(arguments)
-    places = places or Places()
+    paths = paths or Paths()
     try:
         if options.command == "check":
-            return _check(places)
+            return _check(paths)
         if options.command == "table":
             import_tensorflow()
-            _say_all(write_table(places))
+            _say_all(write_table(paths))
             return 0
         if options.command == "keep":
-            _keep(places, options.lesson)
+            _keep(paths, options.lesson)
             return 0
         if options.command == "strip":
             found = strip(options.notebook, check=options.check)
             _say_all(found)
             return 1 if found and options.check else 0
         names = None if options.no_execute else options.lesson
-        return build(places, names, options.seconds)
+        return build(paths, names, options.seconds)
     except InputError as error:
         print(f"course: error: {error}", file=sys.stderr)
         return 2
 
 
-def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS) -> int:
+def build(paths: Paths, names: Sequence[str] | None, seconds: float = SECONDS) -> int:
     """Execute lessons, write their table, build the site and check it.
 
     Args:
-        places: the folders.
+        paths: the folders.
         names: of the lessons to execute; empty: all; None: none.
         seconds: the limit of each lesson.
 
@@ -73,38 +73,42 @@ def build(places: Places, names: Sequence[str] | None, seconds: float = SECONDS)
     """
     failures = []
     if names is not None:
-        chosen = places.chosen(names)
-        shutil.rmtree(places.home / "runs", ignore_errors=True)  # a finished run wouldn't be trained again
+        chosen = paths.chosen(names)
+        shutil.rmtree(paths.home / "runs", ignore_errors=True)  # a finished run wouldn't be trained again
         for source in chosen:
             print(f"executing {source.stem}", flush=True)
             started = time.monotonic()
-            failure = execute(source, places.executed / source.name, places.home, seconds=seconds)
+            failure = execute(source, paths.executed / source.name, paths.home, seconds=seconds)
             print(f"  {'failed' if failure else 'done'} after {time.monotonic() - started:.0f} s", flush=True)
             failures += [failure] if failure else []
     import_tensorflow()  # for stubs, without its messages
-    _say_all(write_table(places))
-    _say_all(build_site(places))
-    code = _check(places)
+    try:
+        _say_all(write_table(paths))
+        _say_all(build_site(paths))
+        code = _check(paths)
+        print(f"open {paths.site / 'index.html'}")
+    except InputError as error:
+        print(f"course: error: {error}", file=sys.stderr)
+        code = 1
     for failure in failures:
         print(f"FAILED {failure}")
-    print(f"open {places.site / 'index.html'}")
     return 1 if failures else code
 
 
-def _keep(places: Places, names: Sequence[str]) -> None:
-    for source in places.chosen(names):
-        executed = places.executed / source.name
+def _keep(paths: Paths, names: Sequence[str]) -> None:
+    for source in paths.chosen(names):
+        executed = paths.executed / source.name
         if not executed.exists():
             print(f"{source.stem} was never executed: make course ARGS={source.stem}")
         else:
             _say_all([f"{source.stem}, cell {cell}: new output" for cell in keep(source, executed)])
 
 
-def _check(places: Places) -> int:
-    found = problems(places.site)
+def _check(paths: Paths) -> int:
+    found = problems(paths.site)
     _say_all(found)
     if not found:
-        print(f"{places.site}: links, headings, alternative texts and folded answers are as they should be")
+        print(f"{paths.site}: links, headings, alternative texts and folded answers are as they should be")
     return 1 if found else 0
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
+from labkit.cluster.supervisor import start_reaped
+
 __all__ = ["FAILED", "SECONDS", "Failure", "execute"]
 
 SECONDS = 600  # of one lesson: three times the three minutes that a lesson may say, and a start
@@ -62,7 +64,7 @@ def execute(source: Path, target: Path, home: Path, *, seconds: float = SECONDS)
         if code == 0:
             return None
         why = f"took over {seconds:.0f} s and was ended" if code is None else _last_line(said)
-        notebook = nbformat.read(kept if kept.exists() else source, as_version=4)
+        notebook = _read_kept(kept, source)
         failure = _failure(source.stem, notebook, why, stopped=code is None)
         _add_banner(notebook, failure)
         nbformat.write(notebook, kept)
@@ -90,30 +92,29 @@ def _run_bounded(
 
     What was executed until then is copied from ``partial`` to ``kept``.
     """
-    with subprocess.Popen(
-        words,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
+    process, control = start_reaped(words, environment, stderr=subprocess.STDOUT, folder=folder)
+    with process:
         try:
             said, _ = process.communicate(timeout=seconds)
-            return process.returncode, said
+            return process.returncode, said.decode(errors="replace")
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
                 shutil.copyfile(partial, kept)
             return None, ""
         finally:
             if process.poll() is None:  # the time is over, or Ctrl-C
-                process.terminate()  # ends the kernel, too
-                try:
+                os.write(control, b"T")  # ends the kernel, too
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     process.communicate(timeout=SECONDS_TO_END)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+            os.close(control)  # kills what is left
+
+
+def _read_kept(kept: Path, source: Path) -> Any:
+    """Return what was executed; the source where that is missing or was copied while it was written."""
+    try:
+        return nbformat.read(kept, as_version=4)
+    except (OSError, ValueError):
+        return nbformat.read(source, as_version=4)
 
 
 def _last_line(said: str) -> str:

@@ -12,7 +12,7 @@ import nbformat
 
 from course.counts import count_source
 from course.pages import write_page
-from course.places import ROOT, Places
+from course.paths import ROOT, Paths
 from labkit.errors import InputError
 
 __all__ = ["build_site"]
@@ -38,29 +38,29 @@ MODULES = {
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 
 
-def build_site(places: Places) -> list[str]:
+def build_site(paths: Paths) -> list[str]:
     """Make the pages and run Sphinx.
 
     Returns a line for each lesson whose outputs are missing or older than its source.
-    Raises InputError with Sphinx' messages if it fails or warns.
+    Raises InputError if Sphinx fails or warns, with the path of its messages.
     """
-    shutil.rmtree(places.pages, ignore_errors=True)
-    notes = _write_lessons(places)
-    _write_documents(places)
-    _write_reference(places.pages / "api")
-    _write_front(places)
-    _run_sphinx(places)
+    shutil.rmtree(paths.pages, ignore_errors=True)
+    notes = _write_lessons(paths)
+    _write_documents(paths)
+    _write_reference(paths.pages / "api")
+    _write_front(paths)
+    _run_sphinx(paths)
     return notes
 
 
-def _write_lessons(places: Places) -> list[str]:
+def _write_lessons(paths: Paths) -> list[str]:
     notes = []
-    folder = places.pages / "notebooks"
+    folder = paths.pages / "notebooks"
     folder.mkdir(parents=True)
-    shown_as = {str(places.home.resolve()): "~/.labkit", str(places.root): "~/labkit"}
-    for source in places.all_notebooks():
+    shown_as = {str(paths.home.resolve()): "~/.labkit", str(paths.root): "~/labkit"}
+    for source in paths.all_notebooks():
         notebook = nbformat.read(source, as_version=4)
-        executed = places.executed / source.name
+        executed = paths.executed / source.name
         if not executed.exists():
             notes.append(f"{source.stem} was never executed: its page has no outputs")
         else:
@@ -70,7 +70,7 @@ def _write_lessons(places: Places) -> list[str]:
             notebook = ran
         page = folder / f"{source.stem}.md"
         write_page(notebook, page, shown_as)
-        _follow_links(page, source, places)
+        _follow_links(page, source, paths)
     return notes
 
 
@@ -80,20 +80,21 @@ def _sources(notebook: Any) -> list[str]:
     return [cell.source for cell in code if "injected-parameters" not in cell.metadata.get("tags", ())]
 
 
-def _write_documents(places: Places) -> None:
+def _write_documents(paths: Paths) -> None:
     """Copy the documents, and the two READMEs that they link to."""
-    for source in (*places.root.glob("docs/*.md"), *places.root.glob("[bd]e*/README.md")):
-        page = places.pages / source.relative_to(places.root)
+    others = [paths.root / folder / "README.md" for folder in ("benchmarks", "deploy")]
+    for source in (*paths.root.glob("docs/*.md"), *filter(Path.is_file, others)):
+        page = paths.pages / source.relative_to(paths.root)
         page.parent.mkdir(parents=True, exist_ok=True)
-        text = (places.overview if source.name == "course.md" else source).read_text(encoding="utf-8")
+        text = (paths.overview if source.name == "course.md" else source).read_text(encoding="utf-8")
         page.write_text(text, encoding="utf-8")
-        _follow_links(page, source, places)
+        _follow_links(page, source, paths)
 
 
-def _follow_links(page: Path, source: Path, places: Places) -> None:
+def _follow_links(page: Path, source: Path, paths: Paths) -> None:
     """Point the links of a page to other pages, and copy the files that it links to."""
 
-    notebooks = [path.resolve() for path in places.all_notebooks()]
+    notebooks = [path.resolve() for path in paths.all_notebooks()]
 
     def follow(match: re.Match[str]) -> str:
         target, mark, heading = match[1].partition("#")
@@ -102,7 +103,7 @@ def _follow_links(page: Path, source: Path, places: Places) -> None:
         path = (source.parent / target).resolve()
         if path in notebooks:
             return f"{target.removesuffix('.ipynb')}.md{mark}{heading}"
-        if path == places.root / "README.md":
+        if path == paths.root / "README.md":
             return f"{target.removesuffix('README.md')}index.md{mark}{heading}"
         if path.is_file() and path.suffix != ".md":
             copy = (page.parent / target).resolve()
@@ -121,20 +122,20 @@ def _write_reference(folder: Path) -> None:
         (folder / f"{module}.rst").write_text("\n".join(lines), encoding="utf-8")
 
 
-def _write_front(places: Places) -> None:
+def _write_front(paths: Paths) -> None:
     """Make README the front page, with the navigation of the site."""
-    source, page = places.root / "README.md", places.pages / "index.md"
+    source, page = paths.root / "README.md", paths.pages / "index.md"
     page.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    _follow_links(page, source, places)
-    documents = [path.stem for path in sorted(places.root.glob("docs/*.md"))]
+    _follow_links(page, source, paths)
+    documents = [path.stem for path in sorted(paths.root.glob("docs/*.md"))]
     others = [name for name in documents if name not in (*GUIDES, "course", "index")]
-    lessons = [_entry(path) for path in places.all_notebooks()]
+    lessons = [_entry(path) for path in paths.all_notebooks()]
     parts = {
         "Course": ["docs/course", *lessons],
         "Guides": [f"docs/{name}" for name in GUIDES if name in documents],
         "Python interface": [f"api/{module}" for module in MODULES],
         "Reference": ["docs/index", *(f"docs/{name}" for name in others)],
-        "More": [str(path.relative_to(places.pages).with_suffix("")) for path in _readmes(places)],
+        "More": [str(path.relative_to(paths.pages).with_suffix("")) for path in _readmes(paths)],
     }
     trees = [
         "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```"])
@@ -150,22 +151,24 @@ def _entry(source: Path) -> str:
     return f"{f'{number} ' if number.isdigit() else ''}{title} <notebooks/{source.stem}>"
 
 
-def _readmes(places: Places) -> list[Path]:
-    return sorted(places.pages.glob("*/README.md"))
+def _readmes(paths: Paths) -> list[Path]:
+    return sorted(paths.pages.glob("*/README.md"))
 
 
-def _run_sphinx(places: Places) -> None:
+def _run_sphinx(paths: Paths) -> None:
     from sphinx.cmd.build import build_main
 
-    staged = places.build / ".site.new"
+    staged = paths.build / ".site.new"
     shutil.rmtree(staged, ignore_errors=True)
     said = io.StringIO()
     words = ["-q", "-E", "-W", "--keep-going", "-b", "html", "-c", str(ROOT / "course")]
-    words += ["-d", str(places.build / "doctrees"), str(places.pages), str(staged)]
+    words += ["-d", str(paths.build / "doctrees"), str(paths.pages), str(staged)]
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its extensions, about versions to come
         code = build_main(words)
+    log = paths.build / "sphinx.log"
+    log.write_text(said.getvalue(), encoding="utf-8")
     if code:
-        raise InputError(f"Sphinx found something to mend:\n{said.getvalue()}")
-    shutil.rmtree(places.site, ignore_errors=True)
-    staged.replace(places.site)
+        raise InputError(f"Sphinx found something to mend; its messages are in {log}")
+    shutil.rmtree(paths.site, ignore_errors=True)
+    staged.replace(paths.site)

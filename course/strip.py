@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 
 from course.pages import joined
+from labkit.notebook.files import write_notebook
 
 __all__ = ["keep", "strip", "stripped"]
 
@@ -61,7 +62,7 @@ def keep(source: Path, executed: Path) -> list[str]:
     pairs = zip(before.cells, notebook.cells, strict=True)
     new = [after.id for cell, after in pairs if after.get("outputs") != cell.get("outputs")]
     if new:
-        nbformat.write(notebook, source)
+        write_notebook(notebook, source)
     return new
 
 
@@ -74,5 +75,5 @@ def strip(paths: Sequence[Path], *, check: bool) -> list[str]:
         if after != notebook:
             found.append(f"{path} is not stripped: make format does it" if check else f"{path} stripped")
             if not check:
-                nbformat.write(after, path)
+                write_notebook(after, path)
     return found

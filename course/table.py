@@ -6,8 +6,10 @@ from pathlib import Path
 import nbformat
 
 from course.counts import count_outputs, count_source, failed_stubs
-from course.places import Places
+from course.execute import FAILED
+from course.paths import Paths
 from labkit.errors import InputError
+from labkit.run_directory import write_text_atomic
 
 __all__ = ["COLUMNS", "read_rows", "write_table"]
 
@@ -26,31 +28,36 @@ BEGIN = "<!-- made by `make course`: -->"
 END = "<!-- end of the table -->"
 
 
-def write_table(places: Places) -> list[str]:
+def write_table(paths: Paths) -> list[str]:
     """Write the table of lessons between its markers.
 
-    What is counted in outputs stays as it is for a lesson that isn't executed.
+    What is counted in outputs stays as it is for a lesson that isn't executed or failed.
 
     Returns a line for each lesson whose outputs aren't known.
     Raises InputError where the document lacks the markers.
     """
-    text = places.overview.read_text(encoding="utf-8")
+    text = paths.overview.read_text(encoding="utf-8")
     before, rows = read_rows(text), []
     missing = []
-    for source in places.lessons():
+    for source in paths.lessons():
         row = {**before.get(source.stem, {}), **_from_source(source)}
-        executed = places.executed / source.name
-        if executed.exists():
+        executed = paths.executed / source.name
+        if executed.exists() and not _failed(executed):
             row |= _from_outputs(source, executed)
         elif "figures" not in row:
-            missing.append(f"{source.stem} was never executed: its row lacks counts")
+            missing.append(f"{source.stem} was never executed to its end: its row lacks counts")
         rows.append([row.get(column, "–") for column in COLUMNS])
     head = [list(COLUMNS), ["---", *["---:"] * (len(COLUMNS) - 1)]]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows])
     start, _, rest = text.partition(BEGIN)
     _, _, end = rest.partition(END)
-    places.overview.write_text(f"{start}{BEGIN}\n{table}\n{END}{end}", encoding="utf-8")
+    write_text_atomic(paths.overview, f"{start}{BEGIN}\n{table}\n{END}{end}")
     return missing
+
+
+def _failed(executed: Path) -> bool:
+    cells = nbformat.read(executed, as_version=4).cells
+    return any(FAILED in cell.metadata.get("tags", ()) for cell in cells)
 
 
 def read_rows(text: str) -> dict[str, dict[str, str]]:

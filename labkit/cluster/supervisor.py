@@ -98,9 +98,11 @@ def _last_state(line: bytes) -> bytes:
 
 
 def start_reaped(
-    command: Sequence[str], environment: Mapping[str, str], *, stderr: int
+    command: Sequence[str], environment: Mapping[str, str], *, stderr: int, folder: Path | None = None
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start a command that ends with this process, together with everything that it starts.
+
+    It runs in ``folder``, or where this process does.
 
     Returns its parent (``subreaper.py``), which ends as the command does, and the writing end of its control
     pipe: ``T`` terminates the command, ``K`` and the end of the pipe kill it. Raises OSError if the system
@@ -110,6 +112,7 @@ def start_reaped(
     try:
         popen = subprocess.Popen(
             [sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid()), *command],
+            cwd=folder,
             env={**environment, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

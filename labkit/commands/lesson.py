@@ -78,20 +78,13 @@ def _start(options: argparse.Namespace) -> int:
 
 def _copy(source: Path, target: Path) -> None:
     """Write the student's copy of ``source``, unless there is a ``target``: it may hold a student's work."""
-    import nbformat
-
     from labkit.lessons.source import read_notebook, student_notebook
+    from labkit.notebook.files import write_notebook
 
     if os.path.lexists(target):
         print(f"{target} is there already and stays as it is; delete it to start anew")
         return
-    notebook = student_notebook(read_notebook(source))
-    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        nbformat.write(notebook, partial)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_notebook(student_notebook(read_notebook(source)), target)
     print(f"wrote {target}")
 
 

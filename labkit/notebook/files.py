@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError
+from labkit.run_directory import write_text_atomic
 
-__all__ = ["NOTEBOOKS", "conclusion_of", "find_notebook", "read_notebook"]
+__all__ = ["NOTEBOOKS", "conclusion_of", "find_notebook", "read_notebook", "write_notebook"]
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 FOLDERS = ("", "experiments")  # of NOTEBOOKS, whose notebooks have names
@@ -65,6 +66,13 @@ def read_notebook(path: Path) -> Any:
         raise InputError(f"{path} can't be read: {error.strerror}") from None
     except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError):  # not its JSON
         raise InputError(f"{path} is not a notebook") from None
+
+
+def write_notebook(notebook: Any, path: Path) -> None:
+    """Write a notebook. A reader sees the whole old file or the whole new one."""
+    import nbformat
+
+    write_text_atomic(path, nbformat.writes(notebook).rstrip("\n") + "\n")
 
 
 def conclusion_of(notebook: Any) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.notebook.files import NOTEBOOKS, read_notebook
+from labkit.notebook.files import NOTEBOOKS, read_notebook, write_notebook
 
 __all__ = ["CELL_ID", "install_cell", "put_install_cell"]
 
@@ -22,8 +22,12 @@ import importlib.util
 import os
 
 if importlib.util.find_spec("labkit") is None:
-    source = {source}  # git+https://…
+{check}    source = {source}
     %pip install --quiet "labkit[notebook] @ {{source}}"
+"""
+CHECK = """\
+    if "LABKIT_SOURCE" not in os.environ:
+        raise SystemExit("run %env LABKIT_SOURCE=git+https://ADDRESS first, then this cell again")
 """
 
 
@@ -32,9 +36,9 @@ def install_cell() -> str:
     with (NOTEBOOKS.parent / "pyproject.toml").open("rb") as file:
         address = tomllib.load(file)["project"].get("urls", {}).get("Repository")
     if address is None:
-        return SOURCE.format(source='os.environ["LABKIT_SOURCE"]').rstrip()
+        return SOURCE.format(check=CHECK, source='os.environ["LABKIT_SOURCE"]').rstrip()
     source = f'os.environ.get("LABKIT_SOURCE", "git+{address}")'
-    return SOURCE.format(source=source).replace("  # git+https://…", "").rstrip()
+    return SOURCE.format(check="", source=source).rstrip()
 
 
 def put_install_cell(notebook: Any) -> bool:
@@ -56,12 +60,10 @@ def put_install_cell(notebook: Any) -> bool:
 
 def main(paths: Sequence[str]) -> None:
     """Write the cell into notebooks; without ``paths``, into those of the checkout, but not papermill's."""
-    import nbformat
-
     for path in map(Path, paths) if paths else sorted(NOTEBOOKS.rglob("*.ipynb")):
         notebook = read_notebook(path)
         if (paths or "papermill" not in notebook.metadata) and put_install_cell(notebook):
-            nbformat.write(notebook, path)
+            write_notebook(notebook, path)
             print(f"wrote the cell into {path}")
 
 

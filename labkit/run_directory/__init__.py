@@ -8,6 +8,7 @@ from labkit.run_directory.directory import (
     list_runs,
     process_alive,
     write_json_atomic,
+    write_text_atomic,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "list_runs",
     "process_alive",
     "write_json_atomic",
+    "write_text_atomic",
 ]

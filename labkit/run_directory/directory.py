@@ -25,6 +25,7 @@ __all__ = [
     "list_runs",
     "process_alive",
     "write_json_atomic",
+    "write_text_atomic",
 ]
 
 ACTIVE_STATES = ("starting", "running")
@@ -34,9 +35,17 @@ STATES = (*ACTIVE_STATES, "finished", "interrupted", "failed")
 
 def write_json_atomic(path: Path, value: Any) -> None:
     """Write ``value`` as JSON to ``path``. A reader sees the whole old file or the whole new one."""
+    write_text_atomic(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8 to ``path``. A reader sees the whole old file or the whole new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, default=str) + "\n")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def process_alive(pid: int) -> bool:

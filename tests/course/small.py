@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course.places import Places
+from course.paths import Paths
 from course.table import BEGIN, END
 
 # One transparent pixel.
@@ -71,17 +71,17 @@ def second(*, executed: bool) -> nbformat.NotebookNode:
     return notebook
 
 
-def make_places(root: Path) -> Places:
+def make_paths(root: Path) -> Paths:
     """Write a checkout with the documents that a site needs, and two lessons, of which one is executed."""
-    places = Places(root, root / "notebooks", root / "build" / "course", root / "docs" / "course.md")
-    for folder in (root / "docs", places.notebooks, places.executed):
+    paths = Paths(root, root / "notebooks", root / "build" / "course", root / "docs" / "course.md")
+    for folder in (root / "docs", paths.notebooks, paths.executed):
         folder.mkdir(parents=True)
     (root / "README.md").write_text("# Small\n\nA [guide](docs/guide.md) and [code](code.py).\n")
     (root / "code.py").write_text("x = 1\n")
     (root / "docs" / "index.md").write_text("# Documentation\n\n- [Course](course.md)\n- [Guide](guide.md)\n")
     (root / "docs" / "guide.md").write_text("# Guide\n\n[Home](../README.md)\n\n## The end\n\nDone.\n")
-    places.overview.write_text(f"# Course\n\nWords.\n\n{BEGIN}\n{END}\n\nMore words.\n")
-    nbformat.write(first(), places.notebooks / "00_first.ipynb")
-    nbformat.write(second(executed=False), places.notebooks / "01_second.ipynb")
-    nbformat.write(second(executed=True), places.executed / "01_second.ipynb")
-    return places
+    paths.overview.write_text(f"# Course\n\nWords.\n\n{BEGIN}\n{END}\n\nMore words.\n")
+    nbformat.write(first(), paths.notebooks / "00_first.ipynb")
+    nbformat.write(second(executed=False), paths.notebooks / "01_second.ipynb")
+    nbformat.write(second(executed=True), paths.executed / "01_second.ipynb")
+    return paths

@@ -1,6 +1,8 @@
 """A lesson is executed in bounded time; one that fails leaves a banner and names its cell."""
 
 import os
+import subprocess
+import sys
 import time
 
 import nbformat
@@ -8,6 +10,7 @@ import pytest
 
 from course.execute import FAILED, execute
 from course.pages import write_page
+from labkit.run_directory import process_alive
 from tests.course.small import first
 
 pytestmark = pytest.mark.slow
@@ -67,3 +70,23 @@ def test_a_lost_kernel_is_named(run):
     failure, notebook = run("import os\nos._exit(3)")
     assert str(failure) == "00_first, cell draw: the notebook's kernel was lost in cell draw: Kernel died"
     assert "kernel was lost" in banner(notebook)
+
+
+def test_the_kernel_ends_with_a_build_that_is_killed(tmp_path):
+    source, pid = tmp_path / "00_first.ipynb", tmp_path / "pid"
+    code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(120)"
+    nbformat.write(first(code), source)
+    call = "import sys; from pathlib import Path; from course.execute import execute; "
+    call += "execute(*map(Path, sys.argv[1:]))"
+    words = [sys.executable, "-c", call, str(source), str(tmp_path / "out.ipynb"), str(tmp_path / "home")]
+    with subprocess.Popen(words) as build:
+        wait_until(lambda: pid.exists() and pid.read_text(), 60)
+        build.kill()
+    wait_until(lambda: not process_alive(int(pid.read_text())), 20)
+
+
+def wait_until(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)

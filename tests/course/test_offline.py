@@ -9,22 +9,22 @@ from course.site import build_site
 from labkit import plots
 from labkit.widgets import slider
 from tests.app.test_browser import CHROMIUM, QUIET
-from tests.course.small import first, make_places
+from tests.course.small import first, make_paths
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    places = make_places(tmp_path)
+    paths = make_paths(tmp_path)
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
     slider(lambda value: plots.message(f"step {value}"), [1, 2, 3], "step")
     notebook = first()
     notebook.cells[3].outputs = [new_output("display_data", data={"text/html": shown[1].data})]
-    nbformat.write(notebook, places.executed / "00_first.ipynb")
-    build_site(places)
-    return places.site
+    nbformat.write(notebook, paths.executed / "00_first.ipynb")
+    build_site(paths)
+    return paths.site
 
 
 def test_sliders_move_and_the_search_finds_words(site):

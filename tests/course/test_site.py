@@ -6,26 +6,26 @@ import pytest
 
 from course.__main__ import main
 from course.check import problems, read_page
-from course.places import Places
+from course.paths import Paths
 from course.site import build_site
 from labkit.lessons import verdict
 from labkit.lessons.verdict import Exercise
-from tests.course.small import make_places
+from tests.course.small import make_paths
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    places = make_places(tmp_path_factory.mktemp("course"))
+    paths = make_paths(tmp_path_factory.mktemp("course"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verdict, "exercises", lambda lesson: (Exercise("01.1", "title", str),))
-        assert main(["build", "00"], places) == 0
-    return places
+        assert main(["build", "00"], paths) == 0
+    return paths
 
 
-def text(places, page):
-    return (places.site / page).read_text()
+def text(paths, page):
+    return (paths.site / page).read_text()
 
 
 def test_the_lesson_is_executed_in_a_home_of_its_own_and_leaves_no_partial_file(built):
@@ -89,6 +89,6 @@ def test_the_table_has_a_row_for_each_lesson(built):
 
 
 def test_the_sources_of_this_checkout_make_a_site(tmp_path):
-    places = Places(build=tmp_path)
-    build_site(places)
-    assert not [line for line in problems(places.site) if "no folded recall question" not in line]
+    paths = Paths(build=tmp_path)
+    build_site(paths)
+    assert not [line for line in problems(paths.site) if "no folded recall question" not in line]

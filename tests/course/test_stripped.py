@@ -8,8 +8,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course.__main__ import main
-from course.places import Places
-from tests.course.small import make_places, second
+from course.paths import Paths
+from tests.course.small import make_paths, second
 
 
 def code_cell(name: str, *tags: str) -> nbformat.NotebookNode:
@@ -46,7 +46,7 @@ def test_only_tagged_outputs_stay_and_so_do_ids(path, capsys):
 
 
 def test_outputs_are_kept_from_the_executed_notebook(tmp_path, capsys):
-    places = make_places(tmp_path)
+    paths = make_paths(tmp_path)
     source, executed = second(executed=False), second(executed=True)
     for cell in (*source.cells[2:4], *executed.cells[2:4]):
         cell.metadata["tags"] = ["nbval-check-output", "keep_output"]
@@ -54,20 +54,20 @@ def test_outputs_are_kept_from_the_executed_notebook(tmp_path, capsys):
     executed.cells[2].outputs += [new_output("stream", text=text) for text in ("a\n", "b\n")]
     for notebook in (source, executed):
         notebook.cells.insert(1, new_code_cell("", id="x", metadata={"tags": ["keep_output"]}))
-    nbformat.write(source, places.notebooks / "01_second.ipynb")
-    nbformat.write(executed, places.executed / "01_second.ipynb")
-    assert main(["keep"], places) == 0
+    nbformat.write(source, paths.notebooks / "01_second.ipynb")
+    nbformat.write(executed, paths.executed / "01_second.ipynb")
+    assert main(["keep"], paths) == 0
     said = capsys.readouterr().out.splitlines()
     assert said == [
         "00_first was never executed: make course ARGS=00_first",
         "01_second, cell exercise: new output",
     ]
-    _, empty, _, exercise, figure, _ = nbformat.read(places.notebooks / "01_second.ipynb", as_version=4).cells
+    _, empty, _, exercise, figure, _ = nbformat.read(paths.notebooks / "01_second.ipynb", as_version=4).cells
     assert exercise.outputs[0].data["text/plain"] == "✓ exercise 01.1: four"
     assert exercise.outputs[1].text == "a\nb\n"
     assert empty.outputs == []
     assert (exercise.execution_count, figure.outputs) == (1, [])
-    assert main(["keep", "01"], places) == 0
+    assert main(["keep", "01"], paths) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -83,7 +83,7 @@ def test_nbval_compares_what_is_kept(shown, passed, path):
     assert (ended.returncode == 0) is passed, ended.stdout
 
 
-@pytest.mark.parametrize("path", Places().all_notebooks(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", Paths().all_notebooks(), ids=lambda path: path.stem)
 def test_outputs_that_are_compared_are_kept(path):
     for cell in nbformat.read(path, as_version=4).cells:
         tags = cell.metadata.get("tags", ())

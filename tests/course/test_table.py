@@ -5,21 +5,22 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course.counts import count_outputs, count_source, failed_stubs
-from course.places import Places
+from course.execute import FAILED
+from course.paths import Paths
 from course.table import BEGIN, COLUMNS, END, read_rows, write_table
 from labkit.errors import InputError
 from labkit.lessons import verdict
 from labkit.lessons.source import read_notebook
 from labkit.lessons.verdict import Exercise
-from tests.course.small import EXERCISE, first, make_places, second
+from tests.course.small import EXERCISE, first, make_paths, second
 
-HERE = Places()
+HERE = Paths()
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def paths(tmp_path, monkeypatch):
     monkeypatch.setattr(verdict, "exercises", lambda lesson: (Exercise("01.1", "title", str),))
-    return make_places(tmp_path)
+    return make_paths(tmp_path)
 
 
 def test_the_source_is_counted():
@@ -47,29 +48,39 @@ def test_outputs_are_counted():
         (EXERCISE.replace("check(", "# check("), False),  # nothing is checked
     ],
 )
-def test_a_stub_fails_when_it_runs_and_is_found_unanswered(code, failed, places):
+def test_a_stub_fails_when_it_runs_and_is_found_unanswered(code, failed, paths):
     assert failed_stubs(new_notebook(cells=[new_code_cell(code)])) == {"01.1": failed}
 
 
-def test_a_lesson_that_is_not_executed_keeps_what_its_row_said(places):
-    assert write_table(places) == ["00_first was never executed: its row lacks counts"]
-    rows = read_rows(places.overview.read_text())
+def test_a_lesson_that_is_not_executed_keeps_what_its_row_said(paths):
+    assert write_table(paths) == ["00_first was never executed to its end: its row lacks counts"]
+    rows = read_rows(paths.overview.read_text())
     assert rows["00_first"]["figures"] == "–"
     assert rows["01_second"]["exercises passed"] == rows["01_second"]["stubs failed"] == "1 of 1"
-    (places.executed / "01_second.ipynb").unlink()
+    (paths.executed / "01_second.ipynb").unlink()
     source = second(executed=False)
     source.cells[0].source += " One more word."
-    nbformat.write(source, places.notebooks / "01_second.ipynb")
-    write_table(places)
-    again = read_rows(places.overview.read_text())["01_second"]
+    nbformat.write(source, paths.notebooks / "01_second.ipynb")
+    write_table(paths)
+    again = read_rows(paths.overview.read_text())["01_second"]
     assert int(again["words"]) == int(rows["01_second"]["words"]) + 3
     assert again["figures"] == "1"
 
 
-def test_a_document_without_the_table_is_named(places):
-    places.overview.write_text("# Course\n")
+def test_counts_of_a_failed_execution_are_not_written(paths):
+    write_table(paths)
+    before = paths.overview.read_text()
+    failed = second(executed=False)
+    failed.cells.insert(1, new_markdown_cell("failed", metadata={"tags": [FAILED]}))
+    nbformat.write(failed, paths.executed / "01_second.ipynb")
+    write_table(paths)
+    assert paths.overview.read_text() == before
+
+
+def test_a_document_without_the_table_is_named(paths):
+    paths.overview.write_text("# Course\n")
     with pytest.raises(InputError, match="the document of the course has no table"):
-        write_table(places)
+        write_table(paths)
 
 
 def test_the_table_of_this_checkout_agrees_with_its_lessons():

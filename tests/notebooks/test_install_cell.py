@@ -45,6 +45,12 @@ def test_the_cell_installs_from_the_named_source(hidden, monkeypatch):
     assert run(install_cell(), monkeypatch) == ['install --quiet "labkit[notebook] @ git+file:///somewhere"']
 
 
+def test_without_an_address_the_cell_says_what_to_type(hidden, monkeypatch):
+    monkeypatch.delenv("LABKIT_SOURCE", raising=False)
+    with pytest.raises(SystemExit, match="run %env LABKIT_SOURCE=git"):
+        run(install_cell(), monkeypatch)
+
+
 def test_the_address_in_pyproject_is_the_default(hidden, monkeypatch, tmp_path):
     project = '[project]\nname = "x"\n[project.urls]\nRepository = "https://example.org/labkit"\n'
     (tmp_path / "pyproject.toml").write_text(project)
@@ -61,7 +67,7 @@ def test_the_cell_comes_first_and_is_put_once():
     assert [cell.cell_type for cell in notebook.cells] == ["markdown", "code", "code"]
     assert notebook.cells[1].source == install_cell()
     lines = [line for line in install_cell().splitlines() if line and not line.startswith("#")]
-    assert len(lines) <= 5
+    assert len(lines) <= 7
 
 
 def test_every_notebook_with_the_cell_has_the_present_one():

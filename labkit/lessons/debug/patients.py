@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.lessons.debug.digits import SIZE, digits
+from labkit.training.scores import softmax
 
-__all__ = ["BATCH", "CLASSES", "FAULTS", "Patient", "Split", "leaky_split", "softmax", "train_on"]
+__all__ = ["BATCH", "CLASSES", "FAULTS", "Patient", "Split", "leaky_split", "train_on"]
 
 BATCH, CLASSES, UNITS = 64, 10, 64
 LEARNING_RATE = 0.3
@@ -19,12 +20,6 @@ LEARNING_RATE = 0.3
 FAULTS = ("", "labels", "input", "dead", "rate", "softmax")
 
 Array = NDArray[np.float64]
-
-
-def softmax(values: Array) -> Array:
-    """Return the softmax over the last axis of ``values``."""
-    powers = np.exp(values - values.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 class Patient:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from labkit.errors import InputError
 
-__all__ = ["ROOT", "Places"]
+__all__ = ["ROOT", "Paths"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
-class Places:
+class Paths:
     """The folders of one build.
 
     Args:
