@@ -110,11 +110,10 @@ def test_a_folder_that_cannot_be_written_is_named(here, capsys):
 
 
 def test_an_interrupted_copy_leaves_nothing_behind(here, monkeypatch, capsys):
-    def fail(notebook, path):
-        path.write_text("half")
+    def fail(source, target):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(nbformat, "write", fail)
+    monkeypatch.setattr(os, "replace", fail)  # the whole copy is written under another name before
     assert cli.main(["lesson", "start", "4"]) == 2
     assert "No space left on device" in capsys.readouterr().err
     assert not list((here / "lessons").iterdir())
