@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 SECONDS_A_CELL = 600
-# The first cell says how many minutes a notebook takes on two idle cores. A busy machine takes longer, but
-# not over three times as long.
-SLACK = 3
+# The first cell says how many minutes a notebook takes on two idle cores. A busy machine, or two notebooks at a
+# time as in make test, take longer, but not over four times as long.
+SLACK = 4
 MINUTES = re.compile(r"[Aa]bout (\w+) minutes? on two CPU cores")
 IN_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
 
