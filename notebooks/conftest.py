@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 SECONDS_A_CELL = 600
-# The first cell says how many minutes a notebook takes on two idle cores. On a busy machine it takes longer, and
-# in make test, which runs two at a time; but not over four times as long.
+# The first cell says how many minutes a notebook takes on two idle cores. On a busy machine it takes longer,
+# also in make test, which runs two at a time; but not over four times as long.
 SLACK = 4
 MINUTES = re.compile(r"[Aa]bout (\w+) minutes? on two CPU cores")
 IN_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
