@@ -34,6 +34,12 @@ class Lesson:
         """The configuration that the parameters give; the lesson's runs change single values of it."""
         return self.parameters.config
 
+    @property
+    def processes(self) -> dict[str, int]:
+        """``workers`` and ``ps`` for ``labkit.notebook.background.start``, as ``strategy`` asks."""
+        cluster = self.parameters.cluster
+        return {"workers": cluster.workers, "ps": cluster.ps} if cluster else {"workers": 1, "ps": 0}
+
     def __str__(self) -> str:
         return f"lesson {self.name}\nruns: {self.folder}\n{self.parameters}"
 

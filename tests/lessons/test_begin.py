@@ -41,3 +41,13 @@ def test_what_a_lesson_uses_is_taken_whether_its_cell_sets_it_or_not(parameters)
     parameters({"num_layers": 8}, {"num_layers": 14, "label_smoothing": 0.1})
     config = begin("04_replicas").config
     assert (config.model.num_layers, config.optimizer.label_smoothing) == (14, 0.1)
+
+
+def test_a_strategy_gives_the_processes_of_a_training(parameters):
+    own = {"strategy": "local", "num_workers": 2, "num_ps": 1}
+    parameters(own, {})
+    assert begin("00_tour").processes == {"workers": 1, "ps": 0}
+    parameters(own, {"strategy": "multi_worker", "num_workers": 4})
+    assert begin("00_tour").processes == {"workers": 4, "ps": 0}
+    parameters(own, {"strategy": "parameter_server"})
+    assert begin("00_tour").processes == {"workers": 2, "ps": 1}
