@@ -14,7 +14,7 @@ from typing import Any
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
-from labkit.cluster.supervisor import start_reaped
+from labkit.cluster.reaped import start_reaped
 
 __all__ = ["FAILED", "SECONDS", "Failure", "execute"]
 
@@ -92,7 +92,7 @@ def _run_bounded(
 
     What was executed until then is copied from ``partial`` to ``kept``.
     """
-    process, control = start_reaped(words, environment, stderr=subprocess.STDOUT, folder=folder)
+    process, control = start_reaped(words, environment, folder=folder)
     with process:
         try:
             said, _ = process.communicate(timeout=seconds)

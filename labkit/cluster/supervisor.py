@@ -9,7 +9,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.cluster import subreaper
+from labkit.cluster.reaped import start_reaped
 from labkit.distributed.heartbeat import PeerState, heartbeat_path
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import make_tf_config
 
-__all__ = ["Lines", "Supervisor", "TaskExit", "start_reaped", "stop_signals"]
+__all__ = ["Lines", "Supervisor", "TaskExit", "stop_signals"]
 
 LONGEST_LINE = 1 << 16  # bytes of an unfinished line that are buffered
 DRAIN_SECONDS = 2.0  # for the output of a task that has ended while another process holds its pipes
@@ -95,38 +94,6 @@ class Lines:
 
 def _last_state(line: bytes) -> bytes:
     return next((state for state in reversed(line.split(b"\r")) if state.strip()), b"")
-
-
-def start_reaped(
-    command: Sequence[str], environment: Mapping[str, str], *, stderr: int, folder: Path | None = None
-) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a command that ends with this process, together with everything that it starts.
-
-    It runs in ``folder``, or where this process does.
-
-    Returns its parent (``subreaper.py``), which ends as the command does, and the writing end of its control
-    pipe: ``T`` terminates the command, ``K`` and the end of the pipe kill it. Raises OSError if the system
-    can't create a process.
-    """
-    reading, control = os.pipe()
-    try:
-        popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid()), *command],
-            cwd=folder,
-            env={**environment, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            pass_fds=(reading,),
-            start_new_session=True,  # Ctrl-C in the terminal goes to this process, which passes it on
-            bufsize=0,
-        )
-    except BaseException:
-        os.close(control)
-        raise
-    finally:
-        os.close(reading)
-    return popen, control
 
 
 class _Process:

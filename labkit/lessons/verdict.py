@@ -163,7 +163,9 @@ def exercises(lesson: int) -> tuple[Exercise, ...]:
 def a_result(answer: Any, what: str = "what your function returns") -> Any:
     """Return ``answer``. Raises Wrong where a function returned nothing."""
     if answer is None or answer is ...:
-        raise Wrong(f"{what} is {shown(answer)}; does your function return its result?")
+        raise Wrong(
+            f"{what} is {shown(answer)}; replace the three dots; does your function return its result?"
+        )
     return answer
 
 

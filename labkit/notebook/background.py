@@ -6,7 +6,6 @@ is killed, because their parent is ``labkit/cluster/subreaper.py``.
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,8 @@ from labkit.api.run import Run
 from labkit.cluster.exit_status import FINAL_CODES
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
-from labkit.cluster.supervisor import Lines, start_reaped, stop_signals
+from labkit.cluster.reaped import start_reaped
+from labkit.cluster.supervisor import Lines, stop_signals
 from labkit.config import Config
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
@@ -149,7 +149,7 @@ class BackgroundTraining:
             self._ended.set()
             return
         environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        self._popen, self._control = start_reaped(command, environment, stderr=subprocess.STDOUT)
+        self._popen, self._control = start_reaped(command, environment)
         threading.Thread(target=self._read, name="labkit output", daemon=True).start()
 
     def __repr__(self) -> str:

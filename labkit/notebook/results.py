@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.predictions import Predictions, load_predictions
-from labkit.cluster import subreaper
+from labkit.cluster.reaped import start_reaped
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.notebook.prepared import Prepared, banner_html
@@ -46,16 +46,15 @@ def _evaluate(run: RunDirectory, split: str) -> None:
     A child process is needed because TensorFlow's threads and devices can't be changed in this one, and a run
     that a cluster trained uses other ones.
     """
-    watched, control = os.pipe()
+    command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--split", split]
+    process, control = start_reaped(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        supervise = [sys.executable, "-I", "-S", subreaper.__file__, str(watched), str(os.getpid())]
-        command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--split", split]
-        ended = subprocess.run([*supervise, *command], pass_fds=(watched,), capture_output=True, text=True)
+        _, said = process.communicate()
     finally:
-        os.close(watched)
         os.close(control)
-    if ended.returncode:
-        reason = (ended.stderr.strip() or "no reason was given").splitlines()[-1]
+        process.wait()
+    if process.returncode:
+        reason = (said.decode(errors="replace").strip() or "no reason was given").splitlines()[-1]
         raise InputError(f"predictions can't be made: {reason.removeprefix('labkit: error: ')}")
 
 

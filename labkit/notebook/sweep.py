@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.analysis.show_table import html_table, text_table
-from labkit.cluster import subreaper
+from labkit.cluster.reaped import start_reaped
 from labkit.errors import InputError
 from labkit.notebook.files import conclusion_of, read_notebook
 from labkit.notebook.given import check_given, takes_flags
@@ -241,7 +241,7 @@ def gather(notebooks: Iterable[Path], names: Iterable[str]) -> Sweep:
 
 @dataclass
 class _Started:
-    """A process that runs a notebook, in a session of its own, under ``labkit.cluster.subreaper``."""
+    """A process that runs a notebook, in a session of its own (``start_reaped``)."""
 
     process: "subprocess.Popen[bytes]"
     control: int  # writing end of the pipe to the subreaper
@@ -262,18 +262,8 @@ class _Started:
 
 
 def _start(command: Sequence[str], log: Path) -> _Started:
-    watched, control = os.pipe()
-    supervise = [sys.executable, "-I", "-S", subreaper.__file__, str(watched), str(os.getpid()), *command]
-    try:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                supervise, pass_fds=(watched,), stdout=output, stderr=output, start_new_session=True
-            )
-    except BaseException:
-        os.close(control)
-        raise
-    finally:
-        os.close(watched)
+    with log.open("wb") as output:
+        process, control = start_reaped(command, stdout=output)
     return _Started(process, control, log, time.monotonic())
 
 

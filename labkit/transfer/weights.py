@@ -22,7 +22,7 @@ from labkit.transfer.source import IMAGENET, WeightSource
 
 __all__ = ["InitialWeights", "read_weights", "weight_arrays", "weights_by_name"]
 
-DOWNLOAD_TIMEOUT = 8.0  # seconds to connect, and between two pieces of the file; Keras itself has no limit
+DOWNLOAD_TIMEOUT = 30.0  # seconds to connect, and between two pieces of the file; Keras itself has no limit
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from labkit.cluster import subreaper
+from labkit.cluster.reaped import start_reaped
 from labkit.errors import InputError
 
 __all__ = ["ProcessResult", "exit_code", "run_to_end"]
@@ -48,7 +47,7 @@ def run_to_end(
 ) -> ProcessResult:
     """Run a command until it ends.
 
-    The command runs in its own session under ``labkit.cluster.subreaper``. Ctrl-C therefore reaches it only
+    The command runs in its own session (``start_reaped``). Ctrl-C therefore reaches it only
     through this process, and it ends when this process does, even if this process is killed.
 
     Args:
@@ -59,17 +58,8 @@ def run_to_end(
         output: a file that takes what the command prints; None: where this process prints.
     """
     handled, inherited = 0, _inherited_peak()
-    watched, control = os.pipe()
+    process, control = start_reaped(command, environment, stdout=output, stderr=output)
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", subreaper.__file__, str(watched), str(os.getpid()), *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(watched,),
-            start_new_session=True,
-        )
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
@@ -80,7 +70,6 @@ def run_to_end(
                 handled += 1
             time.sleep(POLL_SECONDS)
     finally:
-        os.close(watched)
         os.close(control)  # ends whatever still runs
     process.returncode = os.waitstatus_to_exitcode(status)
     peak = usage.ru_maxrss * MAXRSS_BYTES
