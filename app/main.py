@@ -10,7 +10,8 @@ CHECKOUT = str(Path(__file__).resolve().parents[1])
 if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
-from app import compare, configuration, layers, live, predictions, state  # noqa: E402
+from app import state  # noqa: E402
+from app.pages import compare, configuration, layers, live, predictions  # noqa: E402
 
 
 def main() -> None:

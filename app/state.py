@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.curves import CurveStore, Snapshot
+from app.charts.store import CurveStore, Snapshot
 from labkit.home import runs_home
 from labkit.run_directory import RunDirectory, list_runs
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.charts import PALETTE, curve_figure
-from app.confusion import confusion_figure
-from app.curves import Curve
-from app.lines import MAX_POINTS, Line, downsample, last_steps
+from app.charts.lines import MAX_POINTS, Line, downsample, last_steps
+from app.charts.plotly_figures import PALETTE, curve_figure
+from app.charts.store import Curve
+from app.images.confusion import confusion_figure
 from labkit.run_directory.metrics import ResumePoint
 
 

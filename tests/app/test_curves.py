@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.curves import CurveStore
+from app.charts.store import CurveStore
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from tests.app.conftest import evaluation_row, train_row
 

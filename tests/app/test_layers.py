@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from app.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_figure, profile_figure
-from app.layers import LayerStore
+from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_figure, profile_figure
+from app.pages.layers import LayerStore
 from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import train_row

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from app.curves import MAX_COLUMNS, CurveStore
-from app.figures import KNOWN, STANDARD
-from app.live import MAX_ADDED
+from app.charts.metric_figures import KNOWN, STANDARD
+from app.charts.store import MAX_COLUMNS, CurveStore
+from app.pages.live import MAX_ADDED
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import evaluation_row, train_row
 from tests.app.test_pages import checked, figures, open_page, words

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app import cards
+from app.images import cards
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from tests.app.conftest import CLASSES, write_predictions

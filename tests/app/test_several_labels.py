@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import cards
+from app.images import cards
 from labkit import plots
 from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.errors import InputError
@@ -118,7 +118,7 @@ def test_the_notebooks_plots_are_drawn(predictions):
 
 
 def test_the_page_shows_the_metrics_of_several_labels(run):
-    at = AppTest.from_string("from app import predictions\npredictions.page()", default_timeout=30)
+    at = AppTest.from_string("from app.pages import predictions\npredictions.page()", default_timeout=30)
     at.session_state["run"] = str(run.path)
     at.run()
     assert not at.exception, at.exception[0].message

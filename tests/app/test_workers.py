@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.cluster_store import MAX_ROWS, ClusterStore
+from app.charts.cluster_store import MAX_ROWS, ClusterStore
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter

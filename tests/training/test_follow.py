@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.curves import CurveStore
+from app.charts.store import CurveStore
 from labkit.analysis.curves import read_curves
 from labkit.commands import main as cli
 from labkit.errors import InputError

@@ -5,11 +5,11 @@ from typing import Any
 
 import streamlit as st
 
-from app import frames
-from app.charts import PALETTE, curve_figure, shares_figure, staleness_figure
-from app.cluster_store import SHARES, ClusterStore, Task, Workers
-from app.curves import Curve
-from app.lines import Line, last_steps
+from app.charts import frames
+from app.charts.cluster_store import SHARES, ClusterStore, Task, Workers
+from app.charts.lines import Line, last_steps
+from app.charts.plotly_figures import PALETTE, curve_figure, shares_figure, staleness_figure
+from app.charts.store import Curve
 from labkit.run_directory import RunDirectory
 
 __all__ = ["show_rates", "show_tasks"]

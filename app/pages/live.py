@@ -7,9 +7,10 @@ from typing import Any
 
 import streamlit as st
 
-from app import frames, state, workers
-from app.curves import MAX_COLUMNS, Snapshot
-from app.figures import KNOWN, STANDARD, Options, controls, look_of, metric_figure
+from app import state
+from app.charts import frames, workers
+from app.charts.metric_figures import KNOWN, STANDARD, Options, controls, look_of, metric_figure
+from app.charts.store import MAX_COLUMNS, Snapshot
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path

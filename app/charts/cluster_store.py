@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.curves import Floats
+from app.charts.store import Floats
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import process_alive
 from labkit.run_directory.metrics import MetricsReader

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
-from app.curves import Curve, Floats, Snapshot
+from app.charts.store import Curve, Floats, Snapshot
 
 __all__ = ["Line", "downsample", "drawn_points", "last_steps", "metric_line"]
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import streamlit as st
 
-from app import cards, state
-from app.confusion import confusion_figure
+from app import state
+from app.images import cards
+from app.images.confusion import confusion_figure
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

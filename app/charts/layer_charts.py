@@ -8,9 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts import COLORS, LEGEND_BELOW, PALETTE, base_layout, curve_figure
-from app.curves import Curve, Floats
-from app.lines import Line
+from app.charts.lines import Line
+from app.charts.plotly_figures import COLORS, LEGEND_BELOW, PALETTE, base_layout, curve_figure
+from app.charts.store import Curve, Floats
 from labkit.run_directory.layers import QUANTITIES as NAMES
 
 __all__ = ["QUANTITIES", "Layers", "heat_figure", "lines_figure", "profile_figure", "value_text"]

@@ -9,10 +9,11 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
-from app import frames, state
-from app.charts import PALETTE
-from app.curves import Floats
-from app.layer_charts import QUANTITIES, Layers, heat_figure, lines_figure, profile_figure, value_text
+from app import state
+from app.charts import frames
+from app.charts.layer_charts import QUANTITIES, Layers, heat_figure, lines_figure, profile_figure, value_text
+from app.charts.plotly_figures import PALETTE
+from app.charts.store import Floats
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.layers import QUANTITIES as NAMES

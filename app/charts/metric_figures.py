@@ -6,9 +6,9 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.charts import COLORS, X_AXES, curve_figure
-from app.curves import SPLITS, Snapshot
-from app.lines import metric_line
+from app.charts.lines import metric_line
+from app.charts.plotly_figures import COLORS, X_AXES, curve_figure
+from app.charts.store import SPLITS, Snapshot
 
 __all__ = ["KNOWN", "STANDARD", "Options", "controls", "look_of", "metric_figure"]
 

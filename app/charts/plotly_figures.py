@@ -7,8 +7,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.curves import Curve, Floats
-from app.lines import Line, drawn_points
+from app.charts.lines import Line, drawn_points
+from app.charts.store import Curve, Floats
 from labkit.analysis.curves import moving_average
 from labkit.run_directory.metrics import ResumePoint
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import streamlit as st
 
-from app import frames, state
-from app.charts import LEGEND_BELOW, PALETTE, curve_figure
-from app.configuration import flatten
-from app.curves import SPLITS, Snapshot
-from app.figures import controls, look_of
-from app.lines import metric_line
+from app import state
+from app.charts import frames
+from app.charts.lines import metric_line
+from app.charts.metric_figures import controls, look_of
+from app.charts.plotly_figures import LEGEND_BELOW, PALETTE, curve_figure
+from app.charts.store import SPLITS, Snapshot
+from app.pages.configuration import flatten
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

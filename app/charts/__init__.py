@@ -1,0 +1,1 @@
+"""Charts: what a run recorded, as columns, lines and figures."""

@@ -1,0 +1,1 @@
+"""Images: cards of predictions, the confusion matrix."""
