@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
-from app.charts.store import Curve, Floats, Snapshot
+from app.charts.store import Curve, Floats
 
-__all__ = ["Line", "downsample", "drawn_points", "last_steps", "metric_line"]
+__all__ = ["Line", "downsample", "drawn_points"]
 
 MAX_POINTS = 2400  # of a line: two for each of 1,200 columns of pixels, which is wider than a chart
 
@@ -22,41 +22,6 @@ class Line:
     color: str
     smoothing: float = 0.0
     markers: bool = False
-
-
-def last_steps(curve: Curve, steps: int | None, end: float) -> Curve:
-    """Return the part of ``curve`` in the last ``steps`` steps up to step ``end``; all of it for None."""
-    if steps is None:
-        return curve
-    kept = curve.step > end - steps
-    return Curve(curve.step[kept], curve.epoch[kept], curve.wall_time[kept], curve.y[kept])
-
-
-def metric_line(
-    snapshot: Snapshot,
-    split: str,
-    value: str,
-    name: str,
-    color: str,
-    smoothing: float,
-    window: int | None,
-    end: float,
-) -> Line:
-    """Return the line of a metric. Only training metrics are smoothed, and the learning rate never is.
-
-    Args:
-        snapshot: of the run.
-        split: ``train``, ``validation`` or ``test``.
-        value: the metric.
-        name: of the line.
-        color: of the line.
-        smoothing: weight of the past, 0 ≤ smoothing < 1.
-        window: how many last steps to show; None: all.
-        end: the step that these last steps end at.
-    """
-    smooths = split == "train" and value != "learning_rate"
-    curve = last_steps(snapshot.curve(split, value), window, end)
-    return Line(name, curve, color, smoothing if smooths else 0.0, markers=split != "train")
 
 
 def downsample(y: Floats, points: int = MAX_POINTS) -> NDArray[np.intp]:

@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from app.charts.board import COLORS, PALETTE
 from app.charts.lines import Line, drawn_points
 from app.charts.store import Curve, Floats
 from labkit.analysis.curves import moving_average
@@ -25,8 +26,6 @@ __all__ = [
 
 # Blue and orange come first: most charts have two lines, and colour-blind readers can tell these two apart.
 # Each colour has a contrast of at least 3:1 (WCAG 2.2, 1.4.11) with the backgrounds of both themes.
-PALETTE = ("#2f7fd1", "#d9730d", "#1a9e77", "#b65fb0", "#a88600", "#2a9fc0", "#c0504d", "#7a7f87")
-COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "not finite": "#d92d43"}
 X_AXES = {"step": "Step", "epoch": "Epoch", "time": "Minutes"}
 
 LEGEND = {"orientation": "h", "x": 1, "xanchor": "right", "y": 0.98, "yref": "container", "yanchor": "top"}

@@ -1,28 +1,30 @@
 """The metrics of one run as NumPy columns that grow with the run's files."""
 
+import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
-from labkit.run_directory.metrics import MetricsReader, ResumePoint, evaluations_path, evaluations_that_count
+from app.charts.columns import AXES, MAX_COLUMNS, SPLITS, Floats, Table, parse_block
+from labkit.run_directory.appended import AppendedLines
+from labkit.run_directory.metrics import (
+    MetricsReader,
+    ResumePoint,
+    evaluations_path,
+    evaluations_that_count,
+    resume_point_of,
+)
 
-__all__ = ["SPLITS", "Curve", "CurveStore", "Snapshot"]
+__all__ = ["SPLITS", "Curve", "CurveStore", "Floats", "Snapshot"]
 
-SPLITS = ("train", "validation", "test")
-AXES = ("step", "epoch", "wall_time")
-MAX_COLUMNS = 100  # of a split: a program that adds a new name at every step must not fill the memory
+BLOCK_BYTES = 1 << 24  # parsed at a time: some 60,000 rows
 
-BLOCK_BYTES = 1 << 22  # parsed at a time: some 14,000 rows, which take about 12 MB as dicts
-
-NUMBERS = frozenset({int, float})  # the types of JSON's numbers; bool is none of them
-
-Floats = NDArray[np.float64]
+RESUME_MARK = b'"resumed_at_step"'
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,13 @@ class Curve:
 class Snapshot:
     """The metrics of a run at one poll. Later polls don't change it."""
 
-    tables: dict[str, "_Table"]
+    tables: dict[str, Table]
     resume_points: tuple[ResumePoint, ...]
     damaged_lines: int
     version: int  # grows with every change: equal versions mean equal contents
+    memo: dict[Any, Any] = field(
+        default_factory=dict
+    )  # what was computed from this version, for all sessions
 
     def curve(self, split: str, value: str) -> Curve:
         """Return the metric ``value`` of ``split``. Rows that don't have it are left out."""
@@ -81,159 +86,98 @@ class Snapshot:
         return int(last.step[-1]) if len(last) and np.isfinite(last.step[-1]) else 0
 
 
-@dataclass
-class _Table:
-    """The rows of one split: a column for each name that a row has a number for.
-
-    The buffers grow by doubling. Rows of a view are never overwritten.
-    """
-
-    columns: dict[str, Floats] = field(default_factory=lambda: {name: np.empty(0) for name in AXES})
-    present: dict[str, NDArray[np.bool_]] = field(
-        default_factory=lambda: {name: np.empty(0, bool) for name in AXES}
-    )
-    size: int = 0
-
-    def extend(self, rows: list[dict[str, Any]]) -> None:
-        end = self.size + len(rows)
-        new = _columns(rows, self.columns)
-        for name, (values, present) in new.items():
-            if name not in self.columns:
-                if len(self.columns) >= MAX_COLUMNS or not present.any():
-                    continue
-                self.columns[name], self.present[name] = _absent(self.size)
-            self.columns[name] = _append(self.columns[name], self.size, values)
-            self.present[name] = _append(self.present[name], self.size, present)
-        self.size = end
-
-    def drop_after(self, step: int) -> None:
-        """Drop rows of later steps than ``step``. The buffers are copied, so earlier views don't change."""
-        kept = self.columns["step"][: self.size] <= step
-        self.columns = {name: column[: self.size][kept] for name, column in self.columns.items()}
-        self.present = {name: column[: self.size][kept] for name, column in self.present.items()}
-        self.size = int(kept.sum())
-
-    def view(self) -> "_Table":
-        return self._rows(slice(self.size))
-
-    def ordered_with(self, rows: list[dict[str, Any]]) -> "_Table":
-        """Return a new table that also holds ``rows``, in order of step."""
-        table = self.view()  # its buffers are full, so ``extend`` makes new ones
-        table.extend(rows)
-        return table._rows(np.argsort(table.columns["step"][: table.size], kind="stable"))
-
-    def _rows(self, indices: Any) -> "_Table":
-        columns = {name: column[indices] for name, column in self.columns.items()}
-        present = {name: column[indices] for name, column in self.present.items()}
-        return _Table(columns, present, len(columns["step"]))
-
-
-def _append(buffer: NDArray[Any], size: int, values: NDArray[Any]) -> NDArray[Any]:
-    end = size + len(values)
-    if end > len(buffer):
-        grown = np.empty(max(end, 2 * len(buffer), 64), buffer.dtype)
-        grown[:size] = buffer[:size]
-        buffer = grown
-    buffer[size:end] = values
-    return buffer
-
-
-def _absent(count: int) -> tuple[Floats, NDArray[np.bool_]]:
-    return np.full(count, np.nan), np.zeros(count, bool)
-
-
-def _columns(rows: list[dict[str, Any]], known: Iterable[str]) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
-    """Return the values of each name in ``known`` or in ``rows``, and where they are numbers, [rows] each."""
-    names = dict.fromkeys(known)
-    if new := set().union(*rows).difference(names, ("split",)):
-        names |= dict.fromkeys(name for row in rows for name in row if name in new)
-    return {name: _column(rows, name) for name in names}
-
-
-def _column(rows: list[dict[str, Any]], name: str) -> tuple[Floats, NDArray[np.bool_]]:
-    try:
-        values = list(map(itemgetter(name), rows))
-        if NUMBERS.issuperset(map(type, values)):  # NumPy would also take "1.5", None and True
-            return np.array(values, np.float64), np.ones(len(rows), bool)
-    except (KeyError, OverflowError):
-        pass  # some row lacks the value, or holds an integer beyond float64
-    column, present = _absent(len(rows))
-    for index, row in enumerate(rows):
-        if name in row and (number := _number(row[name])) is not None:
-            column[index], present[index] = number, True
-    return column, present
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value) if type(value) in NUMBERS else None
-    except OverflowError:
-        return None
-
-
 class CurveStore:
     """Follows ``metrics.jsonl`` and ``evaluations.jsonl`` of a run. Several sessions may poll at once."""
 
     def __init__(self, path: Path) -> None:
-        self._reader = MetricsReader(path, keep_rows=False)
+        self._lines = AppendedLines(path)
         self._evaluations = MetricsReader(evaluations_path(path))
         self._lock = threading.Lock()
-        self._tables = {split: _Table() for split in SPLITS}
-        self._generation = 0
-        self._resume_points_seen = 0
         self._version = 0
-        self._merged: tuple[int, dict[str, _Table]] = (-1, {})
+        self._merged: tuple[int, dict[str, Table]] = (-1, {})
+        self._memo: dict[Any, Any] = {}
+        self._restart()
 
     def poll(self) -> Snapshot:
         """Read what was appended and return the current metrics. Raises OSError for an unreadable file."""
         with self._lock:
+            blocks = 0
             while True:
-                self._take(self._reader.poll(BLOCK_BYTES))
-                if self._reader.caught_up:
+                self._take(self._lines.read(BLOCK_BYTES))
+                blocks += 1
+                if self._lines.caught_up:
                     break
+            if blocks > 1:
+                pa.default_memory_pool().release_unused()
             generation = self._evaluations.generation
             if self._evaluations.poll() or self._evaluations.generation != generation:
                 self._version += 1
             if self._merged[0] != self._version:
                 self._merged = (self._version, self._merge())
+                self._memo = {}
             return Snapshot(
                 self._merged[1],
-                tuple(self._reader.resume_points),
-                self._reader.damaged_lines + self._evaluations.damaged_lines,
+                tuple(self._resume_points),
+                self._damaged_lines + self._evaluations.damaged_lines,
                 self._version,
+                self._memo,
             )
 
-    def _merge(self) -> dict[str, _Table]:
+    def _restart(self) -> None:
+        self._restarts = self._lines.restarts
+        self._tables = {split: Table() for split in SPLITS}
+        self._resume_points: list[ResumePoint] = []
+        self._damaged_lines = 0
+        self._version += 1
+
+    def _take(self, lines: bytes) -> None:
+        if self._lines.restarts != self._restarts:
+            self._restart()
+        for part, mark in _sessions(lines):
+            if part:
+                block = parse_block(part)
+                self._damaged_lines += block.damaged_lines
+                for split, count in block.counts.items():
+                    self._tables[split].extend(count, block.columns[split])
+                self._version += 1
+            if mark:
+                self._resume(mark)
+
+    def _resume(self, mark: bytes) -> None:
+        """Drop the rows that a resumed run has taken back."""
+        try:
+            point = resume_point_of(json.loads(mark))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            point = None
+        self._version += 1
+        if point is None:
+            self._damaged_lines += 1
+            return
+        self._resume_points.append(point)
+        for table in self._tables.values():
+            table.drop_after(point.step)
+
+    def _merge(self) -> dict[str, Table]:
         """Return the rows of ``metrics.jsonl``, and those of ``evaluations.jsonl`` for other steps."""
         tables = {split: table.view() for split, table in self._tables.items() if table.size}
-        beside = evaluations_that_count(self._evaluations.rows, self._reader.resume_points)
+        beside = evaluations_that_count(self._evaluations.rows, self._resume_points)
         for split in SPLITS[1:]:  # training rows are only in metrics.jsonl
             known = set(tables[split].columns["step"].tolist()) if split in tables else set()
-            rows = [
-                row for row in beside if row.get("split") == split and _number(row.get("step")) is not None
-            ]
-            rows = [row for row in rows if row["step"] not in known]
+            rows = [row for row in beside if row.get("split") == split and _is_new(row.get("step"), known)]
             if rows:
-                tables[split] = tables.get(split, _Table()).ordered_with(rows)
+                tables[split] = tables.get(split, Table()).ordered_with(rows)
         return tables
 
-    def _take(self, rows: list[dict[str, Any]]) -> None:
-        if self._reader.generation != self._generation:
-            self._generation = self._reader.generation
-            self._tables = {split: _Table() for split in SPLITS}
-            self._resume_points_seen = 0
-            self._version += 1
-        for resume_point in self._reader.resume_points[self._resume_points_seen :]:
-            for table in self._tables.values():
-                table.drop_after(resume_point.step)
-            self._version += 1
-        self._resume_points_seen = len(self._reader.resume_points)
-        parts: dict[Any, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-        for row in rows:
-            split = row.get("split")
-            if type(split) is str and split in parts and _number(row.get("step")) is not None:
-                parts[split].append(row)
-        for split, part in parts.items():
-            if part:
-                self._tables[split].extend(part)
-                self._version += 1
+
+def _is_new(step: Any, known: set[float]) -> bool:
+    return type(step) in (int, float) and step not in known
+
+
+def _sessions(lines: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows up to each line that marks a resume point, with that line; at the end an empty one."""
+    begin = 0
+    while (at := lines.find(RESUME_MARK, begin)) >= 0:
+        start, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at) + 1
+        yield lines[begin:start], lines[start:end]
+        begin = end
+    yield lines[begin:], b""

@@ -3,16 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import streamlit as st
 
 from app.charts import frames
+from app.charts.board import PALETTE, Chart, Line
 from app.charts.cluster_store import SHARES, ClusterStore, Task, Workers
-from app.charts.lines import Line, last_steps
-from app.charts.plotly_figures import PALETTE, curve_figure, shares_figure, staleness_figure
-from app.charts.store import Curve
+from app.charts.metric_charts import Options
+from app.charts.plotly_figures import shares_figure, staleness_figure
+from app.charts.store import Curve, Snapshot
+from app.charts.timeline import timeline_of
+from labkit.analysis.curves import moving_average
 from labkit.run_directory import RunDirectory
 
-__all__ = ["show_rates", "show_tasks"]
+__all__ = ["show_shares", "show_tasks", "worker_rates"]
 
 LAST_ROWS = 60  # of each worker: the last minute
 
@@ -79,30 +83,36 @@ def _polled(store: ClusterStore, run: RunDirectory) -> Workers:
         return Workers({}, 0)
 
 
-def show_rates(run: RunDirectory, x_axis: str, smoothing: float, window: int | None, end: float) -> None:
-    """Draw each worker's speed, shares of time and staleness. Draws nothing if there are no metrics yet.
+def worker_rates(run: RunDirectory, options: Options, metrics: Snapshot) -> Chart | None:
+    """Return the chart of each worker's speed; None if no cluster trains the run, or nothing is known yet."""
+    workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
+    if not workers.rows:
+        return None
+    timeline, lines = timeline_of(metrics), []
+    for number, name in enumerate(workers.rows):
+        step, rate = workers.column(name, "step"), workers.column(name, "examples_per_second")
+        epoch = np.interp(step, timeline.step, timeline.epoch) if len(timeline.step) else step
+        curve = Curve(step, epoch, workers.column(name, "wall_time"), rate)
+        y = moving_average(rate, options.smoothing)
+        lines.append(Line(name, timeline.x(curve, options.axis), y, PALETTE[number % len(PALETTE)]))
+    return Chart("workers", "Examples per second of each worker", lines)
 
-    Args:
-        run: the run that a cluster trains.
-        x_axis: ``time``; any other value means the step.
-        smoothing: of the speeds, as in the other charts of the page.
-        window: how many last steps to show; None: all.
-        end: the last step of the run.
-    """
+
+def show_shares(run: RunDirectory) -> None:
+    """Draw each worker's shares of time, and staleness. Draws nothing if there are no metrics yet."""
     workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
     if not workers.rows:
         return
-    # Figures are made again only when the metrics or the options have changed.
-    wanted = (run.path, workers.version, x_axis, smoothing, window)
+    # Figures are made again only when the metrics have changed.
+    wanted = (run.path, workers.version)
     if st.session_state.get("worker_figures_of") != wanted:
-        st.session_state["worker_figures"] = make_figures(workers, x_axis, smoothing, window, end)
+        st.session_state["worker_figures"] = make_figures(workers)
         st.session_state["worker_figures_of"] = wanted
-    rates, shares, staleness = st.session_state["worker_figures"]
-    left, right = st.columns([3, 2])
-    _draw(left, "Rates", rates, run)
-    _draw(right, "Shares", shares, run)
+    shares, staleness = st.session_state["worker_figures"]
+    left, right = st.columns(2)
+    _draw(left, "Shares", shares, run)
     if staleness is not None:
-        _draw(st, "Staleness", staleness, run)
+        _draw(right, "Staleness", staleness, run)
 
 
 def _draw(place: Any, name: str, figure: Any, run: RunDirectory) -> None:
@@ -110,26 +120,14 @@ def _draw(place: Any, name: str, figure: Any, run: RunDirectory) -> None:
         frames.draw(figure, key=f"workers-{name}-{run.path}", label=f"{name} of the workers of {run.name}")
 
 
-def make_figures(
-    workers: Workers, x_axis: str, smoothing: float, window: int | None, end: float
-) -> tuple[Any, Any, Any]:
-    """Return the figures of the speeds, the shares and the staleness; None where no update is stale."""
-    lines = []
-    for number, name in enumerate(workers.rows):
-        step = workers.column(name, "step")
-        curve = Curve(
-            step, step, workers.column(name, "wall_time"), workers.column(name, "examples_per_second")
-        )
-        color = PALETTE[number % len(PALETTE)]
-        lines.append(Line(name, last_steps(curve, window, end), color, smoothing))
-    over = "time" if x_axis == "time" else "step"
-    rates = curve_figure(lines, title="Examples/s of each worker", x_axis=over)
+def make_figures(workers: Workers) -> tuple[Any, Any]:
+    """Return the figures of the shares and of the staleness; None where no update is stale."""
     shares = {
         name: [float(workers.column(name, share)[-LAST_ROWS:].mean()) for share in SHARES]
         for name in workers.rows
     }
+    staleness = workers.staleness
     return (
-        rates,
         shares_figure(shares, title="Shares of time in the last minute"),
-        staleness_figure(workers.staleness, title="Staleness of the updates") if workers.staleness else None,
+        staleness_figure(staleness, title="Staleness of the updates") if staleness else None,
     )

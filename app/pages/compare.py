@@ -1,16 +1,15 @@
 """The comparison page: curves of several runs in one chart, and the differences of their configurations."""
 
-import html
 from typing import Any
 
 import streamlit as st
 
 from app import state
-from app.charts import frames
-from app.charts.lines import metric_line
-from app.charts.metric_figures import controls, look_of
-from app.charts.plotly_figures import LEGEND_BELOW, PALETTE, curve_figure
+from app.charts import component
+from app.charts.board import PALETTE, Chart, encode
+from app.charts.metric_charts import axis_kind, controls, look_of, metric_lines, remember_window, window_of
 from app.charts.store import SPLITS, Snapshot
+from app.charts.timeline import AXES, timeline_of
 from app.pages.configuration import flatten
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -49,7 +48,7 @@ def page() -> None:
     if not runs:
         st.info("Choose the runs to compare.")
         return
-    frames.prepare()
+    component.prepare()
     shown = st.pills(
         "Curves",
         list(VALUES),
@@ -75,28 +74,35 @@ def _curves(runs: list[RunDirectory], shown: list[str]) -> None:
         except OSError as error:
             st.error(f"`{run.metrics_path}` can't be read: {error.strerror}")
     more = _more_metrics([snapshot for _, snapshot in snapshots])
-    x_axis, smoothing, window, log_y = controls()
+    options, _ = controls()
     names = unique_names([run for run, _ in snapshots])
-    end = max((snapshot.last_step() for _, snapshot in snapshots), default=0)
-    charts = {title: VALUES[title] for title in VALUES if title in shown} | more
-    columns = st.columns(2 if len(charts) > 1 else 1)
-    for number_shown, (title, (split, value)) in enumerate(charts.items()):
-        lines = [
-            metric_line(snapshot, split, value, name, PALETTE[number], smoothing, window, end)
-            for number, (name, (_, snapshot)) in enumerate(zip(names, snapshots, strict=True))
-        ]
-        look = look_of(value)
-        figure = curve_figure(
-            lines,
-            title=html.escape(title),
-            x_axis=x_axis,
-            log_y=log_y and look.logarithmic,
-            percent=look.percent,
-            height=380,
+    charts = [
+        Chart(
+            f"{split}-{value}",
+            title,
+            [
+                line
+                for number, (name, (_, snapshot)) in enumerate(zip(names, snapshots, strict=True))
+                for line in metric_lines(
+                    snapshot, split, value, name, PALETTE[number % len(PALETTE)], options, raw=False
+                )
+            ],
+            look_of(value).unit,
+            options.logarithmic and look_of(value).logarithmic,
         )
-        figure.update_layout(legend=LEGEND_BELOW)  # names of runs may be long
-        with columns[number_shown % len(columns)].container(border=True):
-            frames.draw(figure, key=f"compare-{split}-{value}", label=title)
+        for title, (split, value) in (
+            {title: VALUES[title] for title in VALUES if title in shown} | more
+        ).items()
+    ]
+    board = encode(
+        charts,
+        axis=axis_kind(options),
+        x_title=AXES[options.axis][1],
+        window=window_of(options, timeline_of(snapshots[0][1]) if snapshots else None),
+        name="comparison",
+        height=300,
+    )
+    component.draw(board, key="compare-board", on_window=lambda: remember_window("compare-board", options))
 
 
 def _more_metrics(snapshots: list[Snapshot]) -> dict[str, tuple[str, str]]:

@@ -3,14 +3,17 @@
 import math
 import time
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import streamlit as st
 
 from app import state
-from app.charts import frames, workers
-from app.charts.metric_figures import KNOWN, STANDARD, Options, controls, look_of, metric_figure
-from app.charts.store import MAX_COLUMNS, Snapshot
+from app.charts import component, frames, workers
+from app.charts.columns import MAX_COLUMNS
+from app.charts.metric_charts import KNOWN, STANDARD, Options, board_of, controls, look_of, remember_window
+from app.charts.store import Snapshot
+from app.charts.timeline import timeline_of
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
@@ -37,7 +40,9 @@ MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    frames.prepare()
+    component.prepare()
+    if run.cluster_path.is_dir():
+        frames.prepare()
     refreshes = _is_refreshed(run)
 
     @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
@@ -83,9 +88,15 @@ def _panel(run: RunDirectory) -> None:
 def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None:
     liveness = _liveness(status)
     label, color, icon, _ = STATES[liveness]
+    step = max(status.step if status else 0, metrics.last_step())
+    total = status.total_steps if status else 0
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
+        if total > 0:
+            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=260)
+        else:
+            st.caption(f"Step {step:,}", width="content")
     if status is None:
         st.caption("The run has not written its status yet (no readable `status.json`).")
     elif liveness == "lost":
@@ -101,16 +112,11 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message:
         st.caption(status.message)
-    step = max(status.step if status else 0, metrics.last_step())
-    total = status.total_steps if status else 0
-    if total > 0:
-        st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}")
-    else:
-        st.caption(f"Step {step:,}")
-    _key_metrics(status, liveness, metrics)
+    st.html(facts_html(key_figures(status, liveness, metrics)))
 
 
-def _key_metrics(status: Status | None, liveness: str, metrics: Snapshot) -> None:
+def key_figures(status: Status | None, liveness: str, metrics: Snapshot) -> list[tuple[str, str]]:
+    """Return what the head of the page shows, each with its label."""
     best = metrics.curve("validation", "accuracy").y
     best = best[~_nan(best)]
     tests = metrics.curve("test", "accuracy")
@@ -119,24 +125,32 @@ def _key_metrics(status: Status | None, liveness: str, metrics: Snapshot) -> Non
     test_label = "Test accuracy"
     if newest is not None and tests.step[newest] != metrics.last_step():
         test_label += f" (step {tests.step[newest]:,.0f})"
-    elapsed = eta = rate = None
-    if status:
-        active = liveness in ("starting", "running", "stalled")
-        if status.started > 0:
-            elapsed = (time.time() if active else status.heartbeat) - status.started
-        eta = status.eta_seconds if liveness == "running" else None
-        rate = status.examples_per_second
-    cells = [
+    return [
         ("Training loss", _number(metrics.curve("train", "loss").last(), ".4g")),
         ("Validation accuracy", _number(metrics.curve("validation", "accuracy").last(), ".2%")),
         ("Best validation", _number(float(best.max()) if len(best) else None, ".2%")),
         (test_label, _number(test, ".2%")),
-        ("Examples per second", _number(rate, ",.0f")),
-        ("Elapsed", duration(elapsed)),
-        ("Time left", duration(eta)),
+        ("Examples per second", _number(status.examples_per_second if status else None, ",.0f")),
+        ("Training time", duration(_training_seconds(status, liveness, metrics))),
+        ("Time left", duration(status.eta_seconds if status and liveness == "running" else None)),
     ]
-    for column, (label, value) in zip(st.columns(len(cells)), cells, strict=True):
-        column.metric(label, value)
+
+
+def _training_seconds(status: Status | None, liveness: str, metrics: Snapshot) -> float | None:
+    """Return the seconds spent training in all sessions of the run, without the pauses between them."""
+    timeline = timeline_of(metrics)
+    if not len(timeline.seconds):
+        return None
+    recorded = float(timeline.seconds[-1])
+    if status and liveness == "running":
+        recorded += min(max(0.0, time.time() - float(timeline.clock[-1])), status.stalled_after_seconds)
+    return recorded
+
+
+def facts_html(facts: Sequence[tuple[str, str]]) -> str:
+    """Return labels and values in one row, which wraps on a narrow screen."""
+    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in facts)
+    return f'<dl class="lk-facts">{cells}</dl>'
 
 
 def _nan(values: Any) -> Any:
@@ -167,27 +181,25 @@ def duration(seconds: float | None) -> str:
 def _environment(run: RunDirectory) -> None:
     """Show the data set and devices of the run, and the notes that it recorded about them."""
     environment = run.read_environment()
-    if banner := environment.get("banner"):
-        st.info(str(banner), icon=":material/developer_board:")
     data = environment.get("data")
     data = data if isinstance(data, dict) else {}
     name, reason = data.get("dataset"), data.get("chosen_because")
-    if name == "shapes" and data.get("asked_for") == "auto":
-        chosen = str(reason or "").removeprefix("data set: ")
-        st.info(
-            f"The data set is the built-in **shapes**, not CIFAR-10. {chosen}",
-            icon=":material/dataset:",
-        )
     parts = [f"Data set: {name}"] if name else []
     devices = environment.get("description")
     if isinstance(devices, str) and devices:
         parts.append(f"Devices: {devices}")
     if parts:
         st.caption(" · ".join(parts))
+    if banner := environment.get("banner"):
+        st.caption(f":material/developer_board: {banner}")
+    if name == "shapes" and data.get("asked_for") == "auto":
+        chosen = str(reason or "").removeprefix("data set: ")
+        st.caption(f":material/dataset: The data set is the built-in **shapes**, not CIFAR-10. {chosen}")
 
 
 def _figures(run: RunDirectory, metrics: Snapshot) -> None:
-    options = controls()
+    names = [name for name in metrics.metrics() if name not in STANDARD]
+    options, chosen = controls(lambda: _choose(run, names) if names else [])
     if not metrics.tables:
         st.info("There are no metrics yet. The first point appears within a second of the first step.")
         return
@@ -195,11 +207,8 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
         st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
     if metrics.leaves_out_metrics():
         st.warning(f"The run has very many metrics. The first {MAX_COLUMNS} of a split can be drawn.")
-    _charts(run, metrics, STANDARD, options)
-    workers.show_rates(run, options.x_axis, options.smoothing, options.window, metrics.last_step())
-    more = [name for name in metrics.metrics() if name not in STANDARD]
-    if more:
-        _charts(run, metrics, _choose(run, more), options)
+    _charts(run, metrics, [*STANDARD, *chosen], options)
+    workers.show_shares(run)
 
 
 def _choose(run: RunDirectory, names: list[str]) -> list[str]:
@@ -233,16 +242,7 @@ def _choose(run: RunDirectory, names: list[str]) -> list[str]:
 
 
 def _charts(run: RunDirectory, metrics: Snapshot, names: Sequence[str], options: Options) -> None:
-    # Figures are made again only when the metrics or the options have changed.
-    wanted = (run.path, metrics.version, options)
-    if st.session_state.get("live_figures_of") != wanted:
-        st.session_state["live_figures"] = {}
-        st.session_state["live_figures_of"] = wanted
-    figures = st.session_state["live_figures"]
-    for start in range(0, len(names), 2):
-        for column, name in zip(st.columns(2), names[start : start + 2], strict=False):
-            if name not in figures:
-                figures[name] = metric_figure(metrics, name, options)
-            with column.container(border=True):
-                label = f"{look_of(name).title} of {run.name}"
-                frames.draw(figures[name], key=f"live-{name}-{run.path}", label=label)
+    key = f"board-{run.path}"
+    rates = workers.worker_rates(run, options, metrics)
+    board = board_of(metrics, names, options, run.name, [rates] if rates else [])
+    component.draw(board, key=key, on_window=lambda: remember_window(key, options))

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from app.charts.metric_figures import KNOWN, STANDARD
-from app.charts.store import MAX_COLUMNS, CurveStore
+from app.charts.columns import MAX_COLUMNS
+from app.charts.metric_charts import KNOWN, STANDARD
+from app.charts.store import CurveStore
 from app.pages.live import MAX_ADDED
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import evaluation_row, train_row

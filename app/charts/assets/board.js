@@ -1,0 +1,558 @@
+/* A board of charts that share their horizontal axis: zoom, cursor and keys. Drawn by uPlot on canvases.
+   The server sends the bytes that app/charts/board.py writes, once for each change and each zoom. */
+(function () {
+  const WAIT_FOR_SERVER = 3000; // ms; how long a zoom that the person made outlives what the server sends
+  const NEAR = 40; // pixels; points further from the cursor are not shown in the tooltip
+  const NOT_FINITE = '#d92d43';
+  const ICONS = {
+    'zoom in': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5M7 4.5v5',
+    'zoom out': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5',
+    'whole run': 'M2 8a6 6 0 1 0 2-4.5M2 2v4h4',
+    'full screen': 'M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4',
+    'save as picture': 'M8 2v8M4.5 7 8 10.5 11.5 7M2 14h12',
+  };
+
+  const element = (tag, name, parent) => {
+    const made = document.createElement(tag);
+    if (name) made.className = name;
+    if (parent) parent.appendChild(made);
+    return made;
+  };
+
+  function decode(bytes) {
+    const data = bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes);
+    const length = new DataView(data.buffer, data.byteOffset, 8).getUint32(0, true);
+    const board = JSON.parse(new TextDecoder().decode(data.subarray(8, 8 + length)));
+    const numbers = new Float64Array(data.slice(8 + length).buffer);
+    const array = ([first, count]) => numbers.subarray(first, first + count);
+    for (const chart of board.charts)
+      for (const line of chart.lines) {
+        line.x = array(line.x);
+        line.y = array(line.y);
+        for (const mark of line.marks) mark.x = array(mark.x);
+      }
+    return board;
+  }
+
+  // ---- numbers in words ----------------------------------------------------------------------------------
+
+  const plain = (value, digits) => Number(value.toPrecision(digits)).toLocaleString('en-US',
+    { maximumFractionDigits: 20, useGrouping: Math.abs(value) >= 1000 });
+
+  function number(value, unit, digits = 6) {
+    if (value == null || Number.isNaN(value)) return '–';
+    if (!Number.isFinite(value)) return value > 0 ? '∞' : '−∞';
+    if (unit === 'percent') return plain(value * 100, digits) + ' %';
+    if (unit === 'bytes') {
+      const power = Math.min(4, Math.floor(Math.log(Math.max(Math.abs(value), 1)) / Math.log(1024)));
+      return plain(value / 1024 ** power, Math.min(digits, 4)) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][power];
+    }
+    const size = Math.abs(value);
+    const shown = size && (size < 1e-4 || size >= 1e9) ? value.toExponential(Math.max(0, digits - 3)) : plain(value, digits);
+    return shown + (unit === 'seconds' ? ' s' : '');
+  }
+
+  function span(seconds) {
+    const sign = seconds < 0 ? '−' : '';
+    seconds = Math.abs(seconds);
+    if (seconds < 60) return sign + plain(seconds, 3) + ' s';
+    const whole = Math.round(seconds), two = (n) => String(n).padStart(2, '0');
+    if (whole < 3600) return `${sign}${Math.floor(whole / 60)}:${two(whole % 60)} min`;
+    return `${sign}${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)} h`;
+  }
+
+  function place(x, axis, long) {
+    if (axis === 'clock') {
+      const date = new Date(x * 1000), day = { month: 'short', day: 'numeric' };
+      const time = { hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false };
+      return date.toLocaleString('en-GB', long ? { ...day, ...time } : time);
+    }
+    if (axis === 'seconds') return span(x);
+    if (axis === 'epoch') return (long ? 'epoch ' : '') + plain(x, 6);
+    return (long ? 'step ' : '') + x.toLocaleString('en-US');
+  }
+
+  // ---- one chart -----------------------------------------------------------------------------------------
+
+  class Chart {
+    constructor(board, key) {
+      this.board = board;
+      this.key = key;
+      this.hidden = new Set();
+      this.root = element('article', 'lk-chart', board.root);
+      this.root.tabIndex = 0;
+      this.root.setAttribute('role', 'group');
+      const top = element('div', 'lk-top', this.root);
+      this.title = element('h3', 'lk-title', top);
+      this.legend = element('div', 'lk-legend', top);
+      this.tools(element('div', 'lk-tools', top));
+      this.draw = element('div', 'lk-draw', this.root);
+      this.tip = element('div', 'lk-tip', this.draw);
+      this.tip.hidden = true;
+      const foot = element('div', 'lk-foot', this.root);
+      this.left = element('span', '', foot);
+      this.points = element('span', 'lk-points', foot);
+      this.said = element('div', 'lk-said', this.root);
+      this.said.setAttribute('role', 'status');
+      this.sizes = new ResizeObserver(() => this.resize());
+      this.sizes.observe(this.draw);
+      this.root.addEventListener('keydown', (event) => this.press(event));
+      document.addEventListener('fullscreenchange', this.onFull = () => this.resize());
+    }
+
+    tools(place) {
+      const actions = { 'zoom in': () => this.board.scale(0.5, this.at()), 'zoom out': () => this.board.scale(2, this.at()),
+        'whole run': () => this.board.zoom(null), 'full screen': () => this.full(), 'save as picture': () => this.save() };
+      for (const [name, act] of Object.entries(actions)) {
+        const button = element('button', '', place);
+        button.type = 'button';
+        button.title = name;
+        button.innerHTML = `<svg viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5" aria-hidden="true"><path d="${ICONS[name]}"/></svg>`;
+        button.setAttribute('aria-label', name);
+        button.addEventListener('click', act);
+      }
+    }
+
+    update(chart) {
+      const shape = JSON.stringify([chart.unit, chart.logarithmic, this.board.data.axis, this.board.data.xTitle,
+        chart.lines.map((line) => [line.name, line.color, line.faint, line.markers])]);
+      this.data = chart;
+      this.title.textContent = chart.title;
+      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.`);
+      const points = uPlot.join(chart.lines.length ? chart.lines.map((line) => [line.x, this.gapped(line)]) : [[[], []]],
+        chart.lines.length ? chart.lines.map(() => [0, 2]) : [[0, 2]]);
+      if (shape !== this.shape || !this.plot) {
+        this.shape = shape;
+        this.plot?.destroy();
+        this.plot = new uPlot(this.options(), points, this.draw);
+        this.listen();
+        this.drawLegend();
+      } else {
+        this.plot.setData(points, false);
+      }
+      this.rescale();
+      const sum = (what) => chart.lines.filter((line) => !line.faint || !chart.lines.some((other) => !other.faint))
+        .reduce((total, line) => total + what(line), 0);
+      const shown = sum((line) => line.y.length), all = sum((line) => line.of);
+      this.points.textContent = all ? `${Math.min(shown, all).toLocaleString('en-US')} of ${all.toLocaleString('en-US')} points` : 'no points here';
+      this.left.textContent = chart.lines.flatMap((line) => line.marks.map((mark) => `${line.name}: ${mark.kind} × ${mark.count.toLocaleString('en-US')}`)).join(' · ');
+      this.showTip();
+    }
+
+    gapped(line) { // null makes a gap
+      return Array.from(line.y, (value) => (Number.isFinite(value) && !(this.data.logarithmic && value <= 0) ? value : null));
+    }
+
+    options() {
+      const board = this.board, style = () => getComputedStyle(this.root);
+      const text = () => style().color;
+      const line = () => style().getPropertyValue('--st-border-color') || '#8884';
+      const font = '11px ' + (style().fontFamily || 'sans-serif');
+      const axis = { stroke: text, font, grid: { stroke: line, width: 1 }, ticks: { show: false }, gap: 4 };
+      return {
+        ...this.size(),
+        legend: { show: false },
+        padding: [8, 22, 0, 0],
+        cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
+        scales: {
+          x: { time: false, range: (u, low, high) => board.shown() || [low ?? 0, high ?? 1] },
+          y: { distr: this.data.logarithmic ? 3 : 1, range: () => this.range() },
+        },
+        axes: [
+          { ...axis, size: 24, space: 70, label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
+            values: (u, ticks) => ticks.map((x) => place(x, board.data.axis, false)) },
+          { ...axis, size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
+            values: (u, ticks) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, 4))) },
+        ],
+        series: [{}, ...this.data.lines.map((one) => ({
+          label: one.name, stroke: one.faint ? one.color + '55' : one.color, width: one.faint ? 1 : 1.8,
+          show: !this.hidden.has(one.name),
+          points: { show: one.markers && one.y.length < 150 || one.y.length === 1, size: 5, fill: one.color },
+        }))],
+        hooks: {
+          draw: [(u) => this.decorate(u)],
+          setSelect: [(u) => this.selected(u)],
+          setCursor: [(u) => { if (!board.moving) board.move(this, u.cursor.left); }],
+        },
+      };
+    }
+
+    range() { // of the vertical axis: the visible points with some room, never a point at the very edge
+      const [from, to] = this.board.shown() || [-Infinity, Infinity];
+      let low = Infinity, high = -Infinity;
+      for (const line of this.data.lines) {
+        if (this.hidden.has(line.name)) continue;
+        for (let i = 0; i < line.x.length; i++) {
+          const value = line.y[i];
+          if (line.x[i] < from || line.x[i] > to || !Number.isFinite(value) || (this.data.logarithmic && value <= 0)) continue;
+          if (value < low) low = value;
+          if (value > high) high = value;
+        }
+      }
+      if (low > high) return this.data.logarithmic ? [0.1, 1] : [0, 1];
+      if (this.data.logarithmic) return low === high ? [low / 2, high * 2] : [low / 1.15, high * 1.15];
+      const room = low === high ? (Math.abs(low) * 0.1 || 1) : (high - low) * 0.06;
+      // A quantity that is never negative keeps its axis at or above zero.
+      return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
+    }
+
+    rescale() {
+      const [low, high] = this.board.shown() || [0, 1];
+      this.plot.setScale('x', { min: low, max: high > low ? high : low + 1 });
+    }
+
+    size() {
+      const full = document.fullscreenElement === this.root;
+      return { width: Math.max(120, this.draw.clientWidth), height: full ? window.innerHeight - 110 : this.board.data.height };
+    }
+
+    resize() {
+      if (!this.plot) return;
+      const { width, height } = this.size();
+      if (width !== this.plot.width || height !== this.plot.height) this.plot.setSize({ width, height });
+    }
+
+    drawLegend() {
+      this.legend.replaceChildren();
+      const names = this.data.lines.filter((line) => !line.faint);
+      if (this.data.lines.length < 2) return;
+      for (const line of names) {
+        const button = element('button', '', this.legend);
+        button.type = 'button';
+        element('span', 'lk-swatch', button).style.background = line.color;
+        button.append(line.name);
+        button.title = `${line.name}: show or hide`;
+        button.setAttribute('aria-pressed', String(!this.hidden.has(line.name)));
+        button.addEventListener('click', () => {
+          const hide = !this.hidden.has(line.name);
+          for (const one of this.data.lines)
+            if (one.name === line.name || one.name === line.name + ', raw')
+              hide ? this.hidden.add(one.name) : this.hidden.delete(one.name);
+          button.setAttribute('aria-pressed', String(!hide));
+          this.data.lines.forEach((one, i) => this.plot.setSeries(i + 1, { show: !this.hidden.has(one.name) }));
+          this.rescale();
+        });
+      }
+    }
+
+    decorate(u) { // seams, and marks of what can't be drawn, on top of the lines
+      const { ctx, bbox } = u, ratio = uPlot.pxRatio;
+      const text = getComputedStyle(this.root).color;
+      ctx.save();
+      ctx.beginPath();
+      ctx.rect(bbox.left, bbox.top - 6 * ratio, bbox.width, bbox.height + 6 * ratio);
+      ctx.clip();
+      ctx.strokeStyle = ctx.fillStyle = text;
+      ctx.font = `${10 * ratio}px sans-serif`;
+      ctx.textAlign = 'left';
+      const seams = this.board.data.seams;
+      for (const seam of seams) {
+        const x = Math.round(u.valToPos(seam.x, 'x', true));
+        ctx.globalAlpha = 0.5;
+        ctx.setLineDash([2 * ratio, 3 * ratio]);
+        ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+        ctx.globalAlpha = 0.8;
+        if (seams.length <= 4) ctx.fillText(seam.label, x + 3 * ratio, bbox.top + 9 * ratio);
+      }
+      ctx.setLineDash([]);
+      ctx.globalAlpha = 1;
+      for (const line of this.data.lines) {
+        if (this.hidden.has(line.name)) continue;
+        for (const mark of line.marks) {
+          ctx.strokeStyle = ctx.fillStyle = mark.kind === '≤ 0' ? '#7a7f87' : NOT_FINITE;
+          ctx.lineWidth = 1.6 * ratio;
+          const y = mark.up ? bbox.top + 6 * ratio : bbox.top + bbox.height - 6 * ratio, r = 3.5 * ratio;
+          for (const at of mark.x) {
+            const x = u.valToPos(at, 'x', true);
+            if (x < bbox.left - r || x > bbox.left + bbox.width + r) continue;
+            ctx.beginPath();
+            if (mark.kind === 'NaN') { ctx.moveTo(x - r, y - r); ctx.lineTo(x + r, y + r); ctx.moveTo(x + r, y - r); ctx.lineTo(x - r, y + r); ctx.stroke(); }
+            else { const d = mark.up ? -r : r; ctx.moveTo(x - r, y - d); ctx.lineTo(x + r, y - d); ctx.lineTo(x, y + d); ctx.closePath(); ctx.fill(); }
+          }
+        }
+      }
+      ctx.restore();
+    }
+
+    // ---- what a person does ----------------------------------------------------------------------------
+
+    listen() {
+      const over = this.plot.over;
+      over.addEventListener('dblclick', () => this.board.zoom(null));
+      over.addEventListener('mouseleave', () => this.board.move(null, -10));
+      let from = null;
+      over.addEventListener('pointerdown', (event) => { from = [event.clientX, event.clientY]; });
+      over.addEventListener('click', (event) => {
+        if (from && Math.hypot(event.clientX - from[0], event.clientY - from[1]) < 5) this.pick();
+      });
+      over.addEventListener('pointermove', (event) => { // a finger that moves sideways moves the cursor
+        if (event.pointerType !== 'touch') return;
+        const left = event.clientX - over.getBoundingClientRect().left;
+        this.plot.setCursor({ left, top: 10 });
+      });
+    }
+
+    selected(u) {
+      const { left, width } = u.select;
+      if (width >= 4) this.board.zoom([u.posToVal(left, 'x'), u.posToVal(left + width, 'x')]);
+      u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    }
+
+    at() { // the x of the cursor; the middle where there is none
+      const left = this.plot.cursor.left;
+      return left >= 0 ? this.plot.posToVal(left, 'x') : null;
+    }
+
+    nearest() { // of each visible line the point next to the cursor: [{line, index, distance}]
+      const x = this.at();
+      if (x === null) return [];
+      const here = this.plot.valToPos(x, 'x');
+      const found = [];
+      for (const line of this.data.lines) {
+        if (this.hidden.has(line.name) || !line.x.length) continue;
+        let low = 0, high = line.x.length - 1;
+        while (low < high) { const mid = (low + high) >> 1; if (line.x[mid] < x) low = mid + 1; else high = mid; }
+        if (low > 0 && x - line.x[low - 1] < line.x[low] - x) low -= 1;
+        if (!Number.isFinite(line.y[low])) { // the gap that a NaN leaves stands before a point
+          if (low + 1 < line.x.length && Number.isFinite(line.y[low + 1])) low += 1;
+          else if (low > 0) low -= 1;
+        }
+        const distance = Math.abs(this.plot.valToPos(line.x[low], 'x') - here);
+        if (distance <= NEAR) found.push({ line, index: low, distance });
+      }
+      return found;
+    }
+
+    showTip() {
+      const found = this.nearest();
+      this.tip.replaceChildren();
+      this.tip.hidden = !found.length;
+      if (!found.length) return;
+      const { axis } = this.board.data;
+      const first = found.reduce((best, one) => (one.distance < best.distance ? one : best));
+      const head = first.line.x[first.index];
+      element('b', '', element('div', '', this.tip)).textContent = place(head, axis, true);
+      const words = [place(head, axis, true)];
+      for (const { line, index } of found) {
+        const row = element('div', '', this.tip);
+        element('span', 'lk-swatch', row).style.background = line.color;
+        const own = line.x[index] === head ? '' : ` (${place(line.x[index], axis, true)})`;
+        row.append(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
+        words.push(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
+      }
+      for (const line of this.data.lines) for (const mark of line.marks) {
+        const near = Array.from(mark.x).find((x) => Math.abs(this.plot.valToPos(x, 'x') - this.plot.cursor.left) < 5);
+        if (near === undefined) continue;
+        element('div', '', this.tip).textContent = `${line.name}: ${mark.kind} at ${place(near, axis, true)}`;
+      }
+      const left = this.plot.over.offsetLeft + this.plot.cursor.left, room = this.draw.clientWidth;
+      const onLeft = left > room / 2;
+      this.tip.style.left = onLeft ? '' : `${left + 12}px`;
+      this.tip.style.right = onLeft ? `${room - left + 12}px` : '';
+      this.tip.style.top = '10px';
+      this.words = words.join(', ');
+    }
+
+    pick() {
+      const found = this.nearest().filter(({ line }) => line.pick);
+      if (!found.length) return;
+      const { line, index } = found.reduce((best, one) => (one.distance < best.distance ? one : best));
+      this.board.trigger('picked', { chart: this.key, line: line.name, x: line.x[index], y: line.y[index] });
+    }
+
+    press(event) {
+      if (event.target !== this.root || event.ctrlKey || event.metaKey || event.altKey) return;
+      const step = event.shiftKey ? 10 : 1;
+      const keys = {
+        ArrowLeft: () => this.walk(-step), ArrowRight: () => this.walk(step),
+        '+': () => this.board.scale(0.5, this.at()), '=': () => this.board.scale(0.5, this.at()),
+        '-': () => this.board.scale(2, this.at()), 0: () => this.board.zoom(null), Escape: () => this.board.zoom(null),
+        f: () => this.full(), s: () => this.save(), Enter: () => this.pick(),
+      };
+      const act = keys[event.key] || keys[event.key.toLowerCase()];
+      if (!act || (event.key === 'Escape' && document.fullscreenElement)) return;
+      event.preventDefault();
+      event.stopPropagation(); // Streamlit has short cuts of its own
+      act();
+    }
+
+    walk(points) { // move the cursor by points of the line that has most of them
+      const line = this.data.lines.filter((one) => !this.hidden.has(one.name)).reduce((best, one) => (one.x.length > (best?.x.length ?? 0) ? one : best), null);
+      if (!line) return;
+      const [low, high] = this.board.shown();
+      const inside = Array.from(line.x.keys()).filter((i) => line.x[i] >= low && line.x[i] <= high);
+      if (!inside.length) return;
+      const x = this.at();
+      let now = x === null ? (points > 0 ? -1 : inside.length) : inside.findIndex((i) => line.x[i] >= x - 1e-9);
+      if (now < 0) now = x === null ? -1 : inside.length - 1;
+      const next = inside[Math.min(inside.length - 1, Math.max(0, now + points))];
+      this.plot.setCursor({ left: this.plot.valToPos(line.x[next], 'x'), top: 10 });
+      this.said.textContent = this.words || '';
+    }
+
+    full() {
+      if (document.fullscreenElement) document.exitFullscreen();
+      else this.root.requestFullscreen?.();
+    }
+
+    save() { // at twice the size, named for the run and the chart
+      const scale = 2, u = this.plot, ratio = uPlot.pxRatio, head = 44;
+      const canvas = element('canvas');
+      canvas.width = u.width * scale;
+      canvas.height = (u.height + head) * scale;
+      const ctx = canvas.getContext('2d'), style = getComputedStyle(this.root);
+      ctx.scale(scale, scale);
+      ctx.fillStyle = style.backgroundColor;
+      ctx.fillRect(0, 0, u.width, u.height + head);
+      ctx.fillStyle = style.color;
+      ctx.font = '600 13px sans-serif';
+      ctx.fillText(`${this.board.data.name} · ${this.data.title}`, 8, 16);
+      ctx.font = '11px sans-serif';
+      let left = 8;
+      for (const line of this.data.lines.filter((one) => !one.faint && !this.hidden.has(one.name))) {
+        ctx.fillStyle = line.color; ctx.fillRect(left, 29, 14, 3);
+        ctx.fillStyle = style.color; ctx.fillText(line.name, left + 18, 34);
+        left += 32 + ctx.measureText(line.name).width;
+      }
+      // uPlot draws at the screen's resolution. For twice as many pixels a second plot is drawn, out of sight.
+      const out = element('div', '', this.root);
+      out.style.cssText = 'position:absolute;left:-9999px;visibility:hidden';
+      const big = this.options();
+      const grow = (font) => font.replace(/(\d+)px/, (all, n) => n * scale / ratio + 'px');
+      Object.assign(big, { width: u.width * scale / ratio, height: u.height * scale / ratio, hooks: { draw: [(plot) => this.decorate(plot)] } });
+      big.axes.forEach((axis) => { axis.font = grow(axis.font); if (axis.labelFont) { axis.labelFont = grow(axis.labelFont); axis.labelSize *= scale / ratio; }
+        const size = axis.size; axis.size = typeof size === 'function' ? (...given) => size(...given) * scale / ratio : size * scale / ratio; axis.space *= scale / ratio; });
+      big.series.forEach((one) => { if (one.width) one.width *= scale / ratio; });
+      new uPlot(big, u.data, (plot, ready) => {
+        out.appendChild(plot.root);
+        ready();
+        setTimeout(() => {
+          ctx.drawImage(plot.ctx.canvas, 0, head, u.width, u.height);
+          plot.destroy();
+          out.remove();
+          const link = element('a');
+          link.download = `${this.board.data.name}-${this.data.title}.png`.replace(/[^\w.-]+/g, '-').replace(/^[.-]+/, '');
+          link.href = canvas.toDataURL('image/png');
+          link.click();
+        });
+      });
+    }
+
+    leave() {
+      this.sizes.disconnect();
+      document.removeEventListener('fullscreenchange', this.onFull);
+      this.plot?.destroy();
+      this.root.remove();
+    }
+  }
+
+  // ---- the board -----------------------------------------------------------------------------------------
+
+  class Board {
+    constructor(parent) {
+      this.root = element('div', 'lk-board', parent);
+      this.bar = element('div', 'lk-bar', this.root);
+      this.range = element('span', '', this.bar);
+      const reset = element('button', '', this.bar);
+      reset.type = 'button';
+      reset.textContent = 'Show the whole run';
+      reset.addEventListener('click', () => this.zoom(null));
+      this.charts = new Map();
+      this.wanted = undefined; // the zoom that the person made and the server hasn't answered yet
+      this.themes = setInterval(() => this.followTheme(), 700);
+    }
+
+    update(data) {
+      const answered = this.wanted !== undefined && same(this.wanted, data.window);
+      if (answered || Date.now() - this.asked > WAIT_FOR_SERVER) this.wanted = undefined;
+      this.data = data;
+      const keys = new Set(data.charts.map((chart) => chart.key));
+      for (const [key, chart] of this.charts) if (!keys.has(key)) { chart.leave(); this.charts.delete(key); }
+      for (const one of data.charts) {
+        if (!this.charts.has(one.key)) this.charts.set(one.key, new Chart(this, one.key));
+        const chart = this.charts.get(one.key);
+        chart.update(one);
+      }
+      const order = data.charts.map((one) => one.key).join('\n');
+      if (order !== this.order) this.root.append(...data.charts.map((one) => this.charts.get(one.key).root));
+      this.order = order;
+      this.showRange();
+    }
+
+    window() { return this.wanted !== undefined ? this.wanted : this.data.window; }
+
+    shown() { return this.window() || this.data.extent; }
+
+    showRange() {
+      const window = this.window();
+      this.bar.style.display = window ? '' : 'none';
+      if (window) this.range.textContent = `Zoom: ${place(rounded(window[0], this.data.axis), this.data.axis, true)} to ${place(rounded(window[1], this.data.axis), this.data.axis, true)}`;
+    }
+
+    zoom(window) {
+      if (!this.data.extent) return;
+      if (window) {
+        const [low, high] = this.data.extent;
+        window = [Math.max(window[0], low), Math.min(window[1], high)];
+        const least = this.data.axis === 'step' ? 1 : (high - low) * 1e-7;
+        if (!(window[1] - window[0] >= least)) return;
+        if (window[0] <= low && window[1] >= high) window = null;
+      }
+      if (same(window, this.window())) return;
+      this.wanted = window;
+      this.asked = Date.now();
+      for (const chart of this.charts.values()) chart.rescale();
+      this.showRange();
+      this.send('window', window);
+    }
+
+    scale(factor, centre) {
+      const shown = this.shown();
+      if (!shown) return;
+      const [low, high] = shown, middle = centre ?? (low + high) / 2;
+      this.zoom([middle - (middle - low) * factor, middle + (high - middle) * factor]);
+    }
+
+    move(from, left) { // the cursor of all charts
+      this.moving = true;
+      const x = from && left >= 0 ? from.plot.posToVal(left, 'x') : null;
+      for (const chart of this.charts.values()) {
+        if (chart !== from) chart.plot.setCursor({ left: x === null ? -10 : chart.plot.valToPos(x, 'x'), top: -10 });
+        chart.showTip();
+      }
+      this.moving = false;
+    }
+
+    followTheme() {
+      const now = getComputedStyle(this.root).color + getComputedStyle(this.root).getPropertyValue('--st-border-color');
+      if (this.theme && now !== this.theme) for (const chart of this.charts.values()) chart.plot?.redraw(false, true);
+      this.theme = now;
+    }
+
+    leave() {
+      clearInterval(this.themes);
+      for (const chart of this.charts.values()) chart.leave();
+      this.root.remove();
+    }
+  }
+
+  const same = (one, other) => JSON.stringify(one ?? null) === JSON.stringify(other ?? null);
+  const rounded = (x, axis) => (axis === 'step' ? Math.round(x) : x);
+
+  globalThis.labkitBoard = {
+    render(parent, bytes, send, trigger) {
+      const board = parent.labkitBoard ||= new Board(parent);
+      board.send = send;
+      board.trigger = trigger;
+      if (bytes) board.update(decode(bytes));
+    },
+    leave(parent) {
+      setTimeout(() => { // Streamlit also calls this between two updates
+        if (parent.isConnected || !parent.labkitBoard) return;
+        parent.labkitBoard.leave();
+        delete parent.labkitBoard;
+      });
+    },
+  };
+})();
+export default function () {}

@@ -1,0 +1,189 @@
+"""A board of charts: what to draw, as the bytes that the page's JavaScript reads (``assets/board.js``).
+
+All charts of a board share the horizontal axis, its zoom and the cursor. Only the points that a window of
+that axis can show are sent: of each line the lowest and the highest of every column of pixels. Every zoom is
+drawn anew from all points of the run.
+"""
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.charts.columns import Floats
+from app.charts.lines import downsample
+
+__all__ = ["COLORS", "PALETTE", "Chart", "Line", "Seam", "Window", "encode", "extent"]
+
+Window = tuple[float, float]
+
+# Readable on both themes' backgrounds (3:1 at least), and apart for people who don't see all colours.
+PALETTE = ("#2f7fd1", "#d9730d", "#1a9e77", "#b65fb0", "#a88600", "#2a9fc0", "#c0504d", "#7a7f87")
+COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "not finite": "#d92d43"}
+
+MAX_MARKS = 400  # of values that can't be drawn, of a line and kind
+
+# The kinds of values that an axis has no place for: their name, and whether they lie at its upper end.
+NOT_FINITE = (("NaN", np.isnan, False), ("+Infinity", np.isposinf, True), ("−Infinity", np.isneginf, False))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: ``x`` ascending and ``y``, float64 [n] each, with NaN and infinities as recorded.
+
+    ``faint``: drawn thin and pale, such as the raw values behind smoothed ones. ``markers``: its points are
+    drawn. ``pick``: a click on one of its points is reported.
+    """
+
+    name: str
+    x: Floats
+    y: Floats
+    color: str
+    faint: bool = False
+    markers: bool = False
+    pick: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart. ``unit``: ``percent`` for shares, ``seconds``, ``bytes``, or empty."""
+
+    key: str
+    title: str
+    lines: Sequence[Line]
+    unit: str = ""
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A vertical line at ``x`` with a label, such as where a run was resumed."""
+
+    x: float
+    label: str
+
+
+@dataclass
+class _Arrays:
+    """The arrays of a payload, one behind the other."""
+
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, values: NDArray[Any]) -> tuple[int, int]:
+        """Append ``values`` as float64 and return their place: the first one's index and their number."""
+        data = np.ascontiguousarray(values, np.float64)
+        place = (self.size, len(data))
+        self.parts.append(data.tobytes())
+        self.size += len(data)
+        return place
+
+
+def extent(charts: Iterable[Chart]) -> Window | None:
+    """Return the least and the greatest x of all points; None if there is no point."""
+    ends = [(float(line.x[0]), float(line.x[-1])) for chart in charts for line in chart.lines if len(line.x)]
+    ends = [(low, high) for low, high in ends if np.isfinite(low) and np.isfinite(high)]
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
+
+
+def encode(
+    charts: Sequence[Chart],
+    *,
+    axis: str,
+    x_title: str,
+    window: Window | None = None,
+    seams: Sequence[Seam] = (),
+    name: str = "",
+    height: int = 220,
+    points: int = 1600,
+) -> bytes:
+    """Return the board as bytes: the length of a JSON header, the header, and the float64 arrays it names.
+
+    Args:
+        charts: in the order to draw them.
+        axis: what ``x`` is: ``step``, ``epoch``, ``seconds`` (of training) or ``clock`` (seconds since 1970).
+        x_title: of the horizontal axis.
+        window: the part of the axis to show; None: all.
+        seams: vertical lines of all charts.
+        name: of the run or runs; pictures are saved under it.
+        height: of each chart's drawing area, in pixels.
+        points: of each line that are sent, about.
+    """
+    arrays = _Arrays()
+    header = {
+        "axis": axis,
+        "xTitle": x_title,
+        "extent": extent(charts),
+        "window": window,
+        "name": name,
+        "height": height,
+        "seams": [{"x": seam.x, "label": seam.label} for seam in seams if np.isfinite(seam.x)],
+        "charts": [_chart(chart, window, points, arrays) for chart in charts],
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % 8)  # arrays of float64 begin at a multiple of eight bytes
+    return b"".join([struct.pack("<II", len(text), 0), text, *arrays.parts])
+
+
+def _chart(chart: Chart, window: Window | None, points: int, arrays: _Arrays) -> dict[str, Any]:
+    lines = [_line(line, chart.logarithmic, window, points, arrays) for line in chart.lines if len(line.x)]
+    return {
+        "key": chart.key,
+        "title": chart.title,
+        "unit": chart.unit,
+        "logarithmic": chart.logarithmic,
+        "lines": lines,
+    }
+
+
+def _line(
+    line: Line, logarithmic: bool, window: Window | None, points: int, arrays: _Arrays
+) -> dict[str, Any]:
+    x, y, inside = _within(line, window)
+    kept, gaps = _kept(y, points, logarithmic)
+    return {
+        "name": line.name,
+        "color": line.color,
+        "faint": line.faint,
+        "markers": line.markers,
+        "pick": line.pick,
+        "of": inside,
+        "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
+        "y": arrays.add(np.insert(y[kept], gaps, np.nan)),
+        "marks": [] if line.faint else _marks(x, y, logarithmic, arrays),
+    }
+
+
+def _within(line: Line, window: Window | None) -> tuple[Floats, Floats, int]:
+    """Return the points in the window and one more on either side, and how many are in the window."""
+    if window is None:
+        return line.x, line.y, len(line.x)
+    first, last = np.searchsorted(line.x, window[0], "left"), np.searchsorted(line.x, window[1], "right")
+    part = slice(max(0, int(first) - 1), int(last) + 1)
+    return line.x[part], line.y[part], int(last - first)
+
+
+def _kept(y: Floats, points: int, logarithmic: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the indices to draw, and before which of them there is a gap: a value that can't be drawn."""
+    drawn = np.where(y > 0, y, np.nan) if logarithmic else y
+    kept = downsample(drawn, points)
+    gaps = np.searchsorted(kept, np.flatnonzero(~np.isfinite(drawn)))
+    return kept, np.unique(gaps[(gaps > 0) & (gaps < len(kept))])
+
+
+def _marks(x: Floats, y: Floats, logarithmic: bool, arrays: _Arrays) -> list[dict[str, Any]]:
+    kinds = [(kind, indices, up) for kind, test, up in NOT_FINITE if len(indices := np.flatnonzero(test(y)))]
+    if logarithmic and len(indices := np.flatnonzero(np.isfinite(y) & (y <= 0))):
+        kinds.append(("≤ 0", indices, False))
+    return [
+        {"kind": kind, "count": len(indices), "up": up, "x": arrays.add(x[_some(indices)])}
+        for kind, indices, up in kinds
+    ]
+
+
+def _some(indices: NDArray[np.intp]) -> NDArray[np.intp]:
+    return indices[np.unique(np.linspace(0, len(indices) - 1, MAX_MARKS).astype(int))]

@@ -1,0 +1,71 @@
+"""The board of charts as a Streamlit component: uPlot (in ``assets/``) on a canvas, updated in place."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+__all__ = ["draw", "prepare"]
+
+ASSETS = Path(__file__).parent / "assets"
+
+# A component's code is sent again with each of its updates, so what is updated every second holds one call.
+CALL = """
+export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
+  let stopped = false;
+  const render = () => {
+    if (stopped) return;
+    if (!globalThis.labkitBoard) { setTimeout(render, 30); return; }
+    globalThis.labkitBoard.render(parentElement, data, setStateValue, setTriggerValue);
+  };
+  render();
+  return () => { stopped = true; globalThis.labkitBoard?.leave(parentElement); };
+}
+"""
+
+
+@cache
+def _code() -> tuple[str, str]:
+    script = (ASSETS / "uPlot.iife.min.js").read_text() + "\n" + (ASSETS / "board.js").read_text()
+    style = (ASSETS / "uPlot.min.css").read_text() + "\n" + (ASSETS / "board.css").read_text()
+    return script, style
+
+
+def prepare() -> None:
+    """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
+    script, style = _code()
+    st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)(
+        key="board-code", height=1
+    )
+
+
+def draw(
+    board: bytes,
+    *,
+    key: str,
+    on_window: Callable[[], None] | None = None,
+    on_pick: Callable[[], None] | None = None,
+) -> Any:
+    """Draw a board made by ``encode``, or update the one drawn under ``key``.
+
+    Args:
+        board: what to draw.
+        key: of the component.
+        on_window: is called after a zoom; ``window`` of the component's state is then the part of the axis
+            as ``[low, high]``, or None for all.
+        on_pick: is called after a click on a point of a line with ``pick``; ``picked`` is then its chart,
+            line, x and y.
+
+    Returns the component's state.
+    """
+    frame = st.components.v2.component("labkit_board", js=CALL, isolate_styles=False)
+    nothing = lambda: None  # noqa: E731 - Streamlit only reports states that have a callback
+    return frame(
+        key=key,
+        data=board,
+        height="content",
+        on_window_change=on_window or nothing,
+        on_picked_change=on_pick or nothing,
+    )

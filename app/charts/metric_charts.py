@@ -1,0 +1,255 @@
+"""What is drawn of each metric, and the options and the zoom that the pages with charts share."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import streamlit as st
+
+from app.charts.board import COLORS, Chart, Line, Seam, Window, encode
+from app.charts.store import SPLITS, Snapshot
+from app.charts.timeline import AXES, Timeline, timeline_of
+from labkit.analysis.curves import moving_average
+
+__all__ = [
+    "KNOWN",
+    "STANDARD",
+    "Options",
+    "board_of",
+    "controls",
+    "look_of",
+    "metric_chart",
+    "metric_lines",
+    "remember_window",
+    "window_of",
+]
+
+FOLLOWED = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
+
+
+class Look(NamedTuple):
+    """The title of a metric's chart, the unit of its values, whether its axis may be logarithmic."""
+
+    title: str
+    unit: str = ""
+    logarithmic: bool = False
+
+
+# The metrics that labkit itself writes. Any other was added by a callback.
+KNOWN = {
+    "loss": Look("Loss", logarithmic=True),
+    "accuracy": Look("Accuracy", "percent"),
+    "learning_rate": Look("Learning rate", logarithmic=True),
+    "examples_per_second": Look("Examples per second"),
+    "top5_accuracy": Look("Top-5 accuracy", "percent"),
+    "binary_accuracy": Look("Accuracy of single labels", "percent"),
+    "f1_micro": Look("F1 of all labels together", "percent"),
+    "f1_macro": Look("Mean F1 of the labels", "percent"),
+    "seconds_per_step": Look("Time of a step", "seconds", logarithmic=True),
+    "replica_examples_per_second": Look("Examples per second of one replica"),
+    "input_wait_fraction": Look("Input wait", "percent"),
+    "communication_fraction": Look("Communication", "percent"),
+    "worker": Look("Worker that made the step"),
+    "worker_seconds": Look("Time of one worker for a step", "seconds", logarithmic=True),
+    "examples": Look("Examples of an evaluation"),
+    "seconds": Look("Time of an evaluation", "seconds"),
+}
+STANDARD = ("loss", "accuracy", "learning_rate", "examples_per_second")  # always on the live page
+
+
+def look_of(name: str) -> Look:
+    """Return how a metric is drawn. Any that labkit doesn't know has its name as the title."""
+    return KNOWN.get(name) or Look(name, logarithmic=True)
+
+
+class Options(NamedTuple):
+    """The chart options. ``last``: how many steps to follow; None: all. ``smoothing``: weight of the past."""
+
+    axis: str = "step"
+    smoothing: float = 0.0
+    last: int | None = None
+    logarithmic: bool = False
+
+
+def controls(choose: Callable[[], list[str]] = list) -> tuple[Options, list[str]]:
+    """Draw the chart options, which are mirrored in the URL.
+
+    Args:
+        choose: draws the selection of further metrics among the options, and returns the chosen ones.
+    """
+    _understand_axis()
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        axis = st.segmented_control(
+            "Over",
+            list(AXES),
+            default="step",
+            format_func=lambda name: AXES[name][0],
+            key="x",
+            required=True,
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+        with st.popover("Charts", icon=":material/tune:", help="Smoothing, steps, scale, more metrics"):
+            smoothing = st.slider(
+                "Smoothing",
+                0.0,
+                0.99,
+                0.6,
+                0.01,
+                key="smoothing",
+                bind="query-params",
+                help="Weight of the past in the moving average of training curves. Raw curves are faint.",
+            )
+            followed = st.selectbox(
+                "Steps", list(FOLLOWED), key="steps", bind="query-params", filter_mode=None
+            )
+            logarithmic = st.toggle(
+                "Logarithmic",
+                key="log",
+                bind="query-params",
+                help="Applies to loss, learning rate, times and metrics that a callback adds.",
+            )
+            chosen = choose()
+    return Options(axis or "step", smoothing, FOLLOWED[followed], logarithmic), chosen
+
+
+def _understand_axis() -> None:
+    """Let the URL name an axis in any case, by its name or its label. Streamlit knows only the label."""
+    given = str(st.query_params.get("x", ""))
+    for name, (label, _) in AXES.items():
+        if given.lower() in (name, label.lower()) and given != label:
+            st.query_params["x"] = label
+
+
+# ---- charts --------------------------------------------------------------------------------------------
+
+
+def metric_chart(metrics: Snapshot, name: str, options: Options) -> Chart:
+    """Return the chart of a metric, with a line for each split that has it."""
+    look = look_of(name)
+    lines = [
+        line
+        for split in SPLITS
+        for line in metric_lines(metrics, split, name, split, COLORS[split], options, raw=True)
+    ]
+    return Chart(name, look.title, lines, look.unit, options.logarithmic and look.logarithmic)
+
+
+def metric_lines(
+    metrics: Snapshot, split: str, name: str, label: str, color: str, options: Options, *, raw: bool
+) -> list[Line]:
+    """Return the line of a metric; before it the raw values, faint, if it is smoothed and ``raw`` is wanted.
+
+    Only training metrics are smoothed, and the learning rate never is.
+    """
+    key = (split, name, options.axis, options.smoothing, label, color, raw)
+    if key not in metrics.memo:
+        metrics.memo[key] = _lines(metrics, split, name, label, color, options, raw)
+    found: list[Line] = metrics.memo[key]
+    return found
+
+
+def _lines(
+    metrics: Snapshot, split: str, name: str, label: str, color: str, options: Options, raw: bool
+) -> list[Line]:
+    curve = metrics.curve(split, name)
+    x, y = timeline_of(metrics).x(curve, options.axis), curve.y
+    known = np.isfinite(x)
+    if not known.all():
+        x, y = x[known], y[known]
+    markers = split != "train"
+    if markers or name == "learning_rate" or not options.smoothing:
+        return [Line(label, x, y, color, markers=markers, pick=split == "train")]
+    smoothed = Line(label, x, moving_average(y, options.smoothing), color, pick=True)
+    return [Line(f"{label}, raw", x, y, color, faint=True), smoothed] if raw else [smoothed]
+
+
+def board_of(
+    metrics: Snapshot, names: Sequence[str], options: Options, run: str, more: Sequence[Chart] = ()
+) -> bytes:
+    """Return the board of a run's charts and of ``more``.
+
+    Without ``more`` it is made once for each change of the metrics or the options.
+    """
+    timeline = timeline_of(metrics)
+    window = window_of(options, timeline)
+    key = ("board", tuple(names), options, window, run)
+    if more or key not in metrics.memo:
+        metrics.memo[key] = encode(
+            [*(metric_chart(metrics, name, options) for name in names), *more],
+            axis=axis_kind(options),
+            x_title=AXES[options.axis][1],
+            window=window,
+            seams=_seams(metrics, timeline, options),
+            name=run,
+        )
+    board: bytes = metrics.memo[key]
+    return board
+
+
+def axis_kind(options: Options) -> str:
+    """Return how the page writes the numbers of the axis: as steps, epochs, spans of time or times of day."""
+    return {"training": "seconds"}.get(options.axis, options.axis)
+
+
+def _seams(metrics: Snapshot, timeline: Timeline, options: Options) -> list[Seam]:
+    columns = {"step": timeline.step, "epoch": timeline.epoch, "training": timeline.seconds}
+    seams = []
+    for point in metrics.resume_points:
+        if options.axis == "clock":
+            x = point.wall_time
+        elif len(timeline.step):
+            x = float(np.interp(point.step, timeline.step, columns[options.axis]))
+        else:
+            continue
+        seams.append(Seam(x, f"resumed at {point.step:,}"))
+    return seams
+
+
+# ---- zoom ----------------------------------------------------------------------------------------------
+
+
+def window_of(options: Options, timeline: Timeline | None = None) -> Window | None:
+    """Return the part of the axis to show: the zoom of the person, or the last steps; None: all.
+
+    The zoom is kept in the session and in the URL, so it outlives a change of the page. If the axis was
+    changed, ``timeline`` tells which part of the new one shows the same steps.
+    """
+    zoom = st.session_state.get("zoom") or _zoom_of_url(options.axis)
+    if zoom is not None and zoom[0] != options.axis:
+        window = timeline.convert(zoom[1], zoom[0], options.axis) if timeline else None
+        zoom = (options.axis, window) if window else None
+        _keep(zoom)
+    if zoom is not None:
+        return zoom[1]
+    if options.last is None or timeline is None or len(timeline.step) < 2:
+        return None
+    end = float(timeline.step[-1])
+    return timeline.convert((max(end - options.last, timeline.step[0]), end), "step", options.axis)
+
+
+def remember_window(key: str, options: Options) -> None:
+    """Keep the zoom that the board ``key`` reports. Call it from the board's callback."""
+    window = st.session_state[key].get("window")
+    try:
+        low, high = (float(value) for value in window)
+        _keep((options.axis, (low, high)))
+    except (TypeError, ValueError):
+        _keep(None)
+        st.session_state["steps"] = next(iter(FOLLOWED))
+
+
+def _keep(zoom: tuple[str, Window] | None) -> None:
+    st.session_state["zoom"] = zoom
+    if zoom is None:
+        st.query_params.pop("zoom", None)
+    else:
+        st.query_params["zoom"] = ",".join(f"{value:.12g}" for value in zoom[1])
+
+
+def _zoom_of_url(axis: str) -> tuple[str, Window] | None:
+    try:
+        low, high = (float(value) for value in str(st.query_params.get("zoom", "")).split(","))
+    except ValueError:
+        return None
+    return (axis, (low, high)) if np.isfinite(low) and np.isfinite(high) and low < high else None

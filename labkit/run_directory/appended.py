@@ -1,0 +1,69 @@
+"""Follow a file of lines that another process appends to. Standard library only."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["AppendedLines"]
+
+KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
+
+
+@dataclass
+class AppendedLines:
+    """Reads what was appended to ``path`` since the last call, up to the last newline.
+
+    ``restarts`` grows when the file turns out to be another one or to have been shortened: it is then read
+    from its beginning, and what was read before no longer counts. ``caught_up`` tells whether the last call
+    reached the end of the file.
+    """
+
+    path: Path
+    restarts: int = 0
+    caught_up: bool = False
+    _offset: int = 0
+    _inode: int | None = None
+    _tail: bytes = b""
+
+    def read(self, max_bytes: int | None = None) -> bytes:
+        """Return the whole lines that were appended since the last call; empty if there are none.
+
+        A missing file has no lines; other errors are raised as OSError.
+
+        Args:
+            max_bytes: the most to read in one call, though a longer line is still read whole. None reads to
+                the end.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if self._inode is not None and not (inode == self._inode and self._is_same_file(file)):
+                    self._restart()
+                self._inode = inode
+                file.seek(self._offset)
+                data = file.read(-1 if max_bytes is None else max_bytes)
+                while max_bytes and b"\n" not in data and (more := file.read(max_bytes)):
+                    data += more
+                self.caught_up = not file.read(1)
+        except FileNotFoundError:
+            if self._inode is not None:
+                self._restart()
+                self._inode = None
+            self.caught_up = True
+            return b""
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        self._tail = (self._tail + complete[-KEPT_BYTES:])[-KEPT_BYTES:]
+        return complete
+
+    def _is_same_file(self, file: Any) -> bool:
+        # When a run is started over, the new file often gets the inode of the removed one, and it may be
+        # longer than the offset by the next poll. Only its content shows that it is another file.
+        file.seek(self._offset - len(self._tail))
+        return bool(file.read(len(self._tail)) == self._tail)
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self._offset = 0
+        self._tail = b""
