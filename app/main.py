@@ -11,7 +11,7 @@ if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
 from app import state  # noqa: E402
-from app.pages import compare, configuration, layers, live, predictions  # noqa: E402
+from app.views import compare, configuration, layers, live, predictions  # noqa: E402
 
 # Less room above the page, so that charts are above the fold of a laptop; facts in a row that wraps.
 STYLE = """<style>

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_figure, profile_figure
-from app.pages.layers import LayerStore
+from app.views.layers import LayerStore
 from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import train_row

@@ -8,7 +8,7 @@ import pytest
 from app.charts.columns import MAX_COLUMNS
 from app.charts.metric_charts import KNOWN, STANDARD
 from app.charts.store import CurveStore
-from app.pages.live import MAX_ADDED
+from app.views.live import MAX_ADDED
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import evaluation_row, train_row
 from tests.app.test_pages import checked, figures, open_page, words

@@ -14,9 +14,9 @@ from streamlit import config
 from streamlit.testing.v1 import AppTest
 
 from app import state
-from app.pages.compare import differences
-from app.pages.configuration import flatten
-from app.pages.live import duration
+from app.views.compare import differences
+from app.views.configuration import flatten
+from app.views.live import duration
 from labkit.config.presets import PRESETS
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
@@ -34,7 +34,7 @@ def open_main(**url: str) -> AppTest:
 
 
 def open_page(name: str, run: RunDirectory | str) -> AppTest:
-    at = AppTest.from_string(f"from app.pages import {name}\n{name}.page()", default_timeout=30)
+    at = AppTest.from_string(f"from app.views import {name}\n{name}.page()", default_timeout=30)
     at.session_state["run"] = run if isinstance(run, str) else str(run.path)
     return checked(at.run())
 
@@ -422,7 +422,7 @@ def test_thousands_of_runs_are_listed_without_reading_them(runs_folder, monkeypa
 def test_the_pages_start_without_tensorflow(make_run):
     make_run()
     code = (
-        "import sys\nfrom app.pages import compare, configuration, live, predictions\n"
+        "import sys\nfrom app.views import compare, configuration, live, predictions\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -118,7 +118,7 @@ def test_the_notebooks_plots_are_drawn(predictions):
 
 
 def test_the_page_shows_the_metrics_of_several_labels(run):
-    at = AppTest.from_string("from app.pages import predictions\npredictions.page()", default_timeout=30)
+    at = AppTest.from_string("from app.views import predictions\npredictions.page()", default_timeout=30)
     at.session_state["run"] = str(run.path)
     at.run()
     assert not at.exception, at.exception[0].message

@@ -10,7 +10,7 @@ from app.charts.board import PALETTE, Chart, encode
 from app.charts.metric_charts import axis_kind, controls, look_of, metric_lines, remember_window, window_of
 from app.charts.store import SPLITS, Snapshot
 from app.charts.timeline import AXES, timeline_of
-from app.pages.configuration import flatten
+from app.views.configuration import flatten
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
