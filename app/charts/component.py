@@ -54,7 +54,7 @@ def draw(
         board: what to draw.
         key: of the component.
         on_window: is called after a zoom; ``window`` of the component's state is then the part of the axis
-            as ``[low, high]``, or None for all.
+            as ``[low, high]``, or empty for all.
         on_pick: is called after a click on a point of a line with ``pick``; ``picked`` is then its chart,
             line, x and y.
 

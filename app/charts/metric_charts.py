@@ -221,6 +221,8 @@ def window_of(options: Options, timeline: Timeline | None = None) -> Window | No
         zoom = (options.axis, window) if window else None
         _keep(zoom)
     if zoom is not None:
+        if "zoom" not in st.query_params:  # another page was shown meanwhile
+            _keep(zoom)
         return zoom[1]
     if options.last is None or timeline is None or len(timeline.step) < 2:
         return None
@@ -234,7 +236,7 @@ def remember_window(key: str, options: Options) -> None:
     try:
         low, high = (float(value) for value in window)
         _keep((options.axis, (low, high)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # an empty window: the whole run
         _keep(None)
         st.session_state["steps"] = next(iter(FOLLOWED))
 

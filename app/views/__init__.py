@@ -1,1 +1,1 @@
-"""The pages of the dashboard, one module each. A folder named ``pages`` would be Streamlit's own navigation."""
+"""The pages of the dashboard, a module each. (A folder ``pages`` would be Streamlit's own navigation.)"""

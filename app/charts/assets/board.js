@@ -503,7 +503,7 @@
       this.asked = Date.now();
       for (const chart of this.charts.values()) chart.rescale();
       this.showRange();
-      this.send('window', window);
+      this.send('window', window || []); // Streamlit takes null for no change
     }
 
     scale(factor, centre) {
