@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["draw", "prepare"]
+__all__ = ["draw", "prepare", "shown_window"]
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -69,3 +69,13 @@ def draw(
         on_window_change=on_window or nothing,
         on_picked_change=on_pick or nothing,
     )
+
+
+def shown_window(key: str) -> tuple[float, float] | None:
+    """Return the part of the axis that a person has zoomed into on the board ``key``; None: all."""
+    window = st.session_state.get(key, {}).get("window")
+    try:
+        low, high = map(float, window)
+    except (TypeError, ValueError):  # nothing is known, or the list is empty: the whole axis
+        return None
+    return low, high

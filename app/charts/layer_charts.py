@@ -1,4 +1,4 @@
-"""Plotly figures of what each layer does: over layers and steps, over steps, and over the depth."""
+"""What each layer does: a heat map over layers and steps, boards over the steps and over the depth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,16 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts.lines import Line
-from app.charts.plotly_figures import COLORS, LEGEND_BELOW, PALETTE, base_layout, curve_figure
-from app.charts.store import Curve, Floats
+from app.charts.board import COLORS, PALETTE, Chart, Line, Window, encode
+from app.charts.columns import Floats
+from app.charts.plotly_figures import base_layout
 from labkit.run_directory.layers import QUANTITIES as NAMES
 
-__all__ = ["QUANTITIES", "Layers", "heat_figure", "lines_figure", "profile_figure", "value_text"]
+__all__ = ["QUANTITIES", "Layers", "heat_figure", "lines_board", "profile_board", "value_text"]
 
 MAX_COLUMNS = 240  # of the heat map; a column is then some five pixels wide
 MAX_TICKS = 60  # names beside the heat map
+HEIGHT = 300  # of a board's drawing area, in pixels
 # Of update to weight: "somewhere around 1e-3", Stanford's CS231n, "Neural Networks Part 3".
 USUAL_RATIO = 1e-3
 
@@ -166,74 +167,71 @@ def _colors(z: Floats, look: Quantity) -> dict[str, Any]:
     return {"colorscale": SEQUENTIAL, "zmin": low, "zmax": high if high > low else low + 1, "colorbar": bar}
 
 
-def lines_figure(layers: Layers, quantity: str, chosen: Sequence[str]) -> go.Figure:
-    """Draw a quantity of the ``chosen`` layers over the steps."""
-    look = QUANTITIES[quantity]
+def lines_board(
+    layers: Layers, quantity: str, chosen: Sequence[str], *, window: Window | None = None, name: str = ""
+) -> bytes:
+    """Return the board with a quantity of the ``chosen`` layers over the steps.
+
+    Args:
+        layers: of the run.
+        quantity: a key of ``QUANTITIES``.
+        chosen: names of layers.
+        window: the steps to show; None: all.
+        name: of the run.
+    """
     having, values, present = layers.of(quantity)
     names = [layers.names[index] for index in having]
     lines = []
-    for number, name in enumerate(chosen):
-        if name in names:
-            column = names.index(name)
+    for number, layer in enumerate(chosen):
+        if layer in names:
+            column = names.index(layer)
             rows = present[:, column]
-            step = layers.step[rows]
-            curve = Curve(step, step, layers.wall_time[rows], values[rows, column])
-            lines.append(Line(name, curve, PALETTE[number % len(PALETTE)]))
-    figure = curve_figure(
-        lines, title=f"{look.title} by step", log_y=look.logarithmic, percent=look.percent, height=400
-    )
-    if quantity == "update_ratio" and len(layers.step):
-        _add_usual_ratio(figure, [layers.step[0], layers.step[-1]])
-    return _finished(figure)
+            color = PALETTE[number % len(PALETTE)]
+            lines.append(Line(layer, layers.step[rows], values[rows, column], color, "marked"))
+    if len(layers.step):
+        lines += _usual(quantity, (layers.step[0], layers.step[-1]))
+    chart = _chart(quantity, "by step", lines)
+    return encode([chart], axis="step", x_title="Step", window=window, name=name, height=HEIGHT)
 
 
-def profile_figure(layers: Layers, quantity: str, row: int) -> go.Figure:
-    """Draw a quantity over the depth at recorded step number ``row``, and fainter at the first one."""
-    look = QUANTITIES[quantity]
+def profile_board(
+    layers: Layers, quantity: str, row: int, *, window: Window | None = None, name: str = ""
+) -> bytes:
+    """Return the board with a quantity over the depth at recorded step number ``row``, and at the first one.
+
+    Args:
+        layers: of the run, with a row at least.
+        quantity: a key of ``QUANTITIES``.
+        row: which of the recorded steps.
+        window: the layers to show, by their indices among those that have the quantity; None: all.
+        name: of the run.
+    """
     having, values, present = layers.of(quantity)
-    names = [layers.names[index] for index in having]
-    lines = []
-    for which, color in {0: PALETTE[7], row % len(layers.step): PALETTE[0]}.items():
-        depth = np.flatnonzero(present[which]).astype(np.float64)
-        curve = Curve(depth, depth, np.zeros(len(depth)), values[which, present[which]])
-        lines.append(Line(f"step {layers.step[which]:,.0f}", curve, color, markers=True))
-    title = f"{look.title} by depth"
-    figure = curve_figure(lines, title=title, log_y=look.logarithmic, percent=look.percent, height=400)
     # Kinds of layers differ: a line through all of them would only zigzag.
-    figure.update_traces(mode="markers", marker_size=5, selector={"mode": "lines"})
-    figure.update_traces(mode="markers", marker_size=5, selector={"mode": "lines+markers"})
-    if quantity == "update_ratio" and names:
-        _add_usual_ratio(figure, [0, len(names) - 1])
-    for trace in figure.data:
-        trace.x = [names[int(depth)] for depth in trace.x]
-    every = -(-len(names) // 16) or 1
-    figure.update_layout(
-        xaxis={
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": names,
-            "title": None,
-            "tickvals": names[::every],
-            "tickfont": {"size": 10},
-            "tickangle": -50,
-        },
-        showlegend=True,
+    lines = [
+        Line(
+            f"step {layers.step[which]:,.0f}",
+            np.flatnonzero(present[which]).astype(np.float64),
+            values[which, present[which]],
+            color,
+            "dots",
+        )
+        for which, color in {0: PALETTE[7], row % len(layers.step): PALETTE[0]}.items()
+    ]
+    chart = _chart(quantity, "by depth", [*lines, *_usual(quantity, (0.0, len(having) - 1.0))])
+    names = [layers.names[index] for index in having]
+    return encode(
+        [chart], axis="name", x_title="", window=window, name=name, height=HEIGHT, ticks=names
     )
-    return _finished(figure)
 
 
-def _add_usual_ratio(figure: go.Figure, ends: Sequence[float]) -> None:
-    figure.add_scatter(
-        x=list(ends),
-        y=[USUAL_RATIO] * 2,
-        mode="lines",
-        line={"dash": "dash", "width": 1.2, "color": "#8a919c"},
-        name="1e-3, a usual ratio",
-        hoverinfo="skip",
-    )
-    figure.update_layout(showlegend=True)
+def _chart(quantity: str, over: str, lines: Sequence[Line]) -> Chart:
+    look = QUANTITIES[quantity]
+    unit = "percent" if look.percent else ""
+    return Chart(f"{quantity} {over}", f"{look.title} {over}", lines, unit, look.logarithmic)
 
 
-def _finished(figure: go.Figure) -> go.Figure:
-    # Below the chart, long names of layers have room.
-    return figure.update_layout(legend=LEGEND_BELOW, yaxis={"exponentformat": "power"})
+def _usual(quantity: str, ends: tuple[float, float]) -> list[Line]:
+    if quantity != "update_ratio":
+        return []
+    return [Line("1e-3, a usual ratio", np.array(ends), np.full(2, USUAL_RATIO), PALETTE[7], "dashed")]

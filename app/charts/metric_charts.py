@@ -159,9 +159,9 @@ def _lines(
         x, y = x[known], y[known]
     markers = split != "train"
     if markers or name == "learning_rate" or not options.smoothing:
-        return [Line(label, x, y, color, markers=markers, pick=split == "train")]
+        return [Line(label, x, y, color, "marked" if markers else "line", pick=split == "train")]
     smoothed = Line(label, x, moving_average(y, options.smoothing), color, pick=True)
-    return [Line(f"{label}, raw", x, y, color, faint=True), smoothed] if raw else [smoothed]
+    return [Line(f"{label}, raw", x, y, color, "faint"), smoothed] if raw else [smoothed]
 
 
 def board_of(

@@ -10,10 +10,10 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import state
-from app.charts import frames
-from app.charts.layer_charts import QUANTITIES, Layers, heat_figure, lines_figure, profile_figure, value_text
-from app.charts.plotly_figures import PALETTE
-from app.charts.store import Floats
+from app.charts import component, frames
+from app.charts.board import PALETTE
+from app.charts.columns import Floats
+from app.charts.layer_charts import QUANTITIES, Layers, heat_figure, lines_board, profile_board, value_text
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.layers import QUANTITIES as NAMES
@@ -107,6 +107,7 @@ def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
     frames.prepare()
+    component.prepare()
     st.subheader(f"Inside the network · {run.name}", anchor=False)
 
     @st.fragment(run_every=REFRESH_SECONDS, key="inside")
@@ -135,23 +136,29 @@ def _panel(run: RunDirectory) -> None:
     if not layers.of(quantity)[0]:
         st.info(f"No layer has a value of this quantity: {QUANTITIES[quantity].title.lower()}.")
         return
-    # Figures are made again only when the values or the options have changed.
-    wanted = (run.path, layers.version, quantity, row, tuple(chosen))
-    if st.session_state.get("layer_figures_of") != wanted:
-        st.session_state["layer_figures"] = (
-            heat_figure(layers, quantity),
-            lines_figure(layers, quantity, chosen),
-            profile_figure(layers, quantity, row),
-        )
-        st.session_state["layer_figures_of"] = wanted
-    titles = ("by layer and step", "by step", "by depth")
-    for place, title, figure in zip(
-        (st.container(), *st.columns(2)), titles, st.session_state["layer_figures"], strict=True
-    ):
-        with place.container(border=True):
-            label = f"{QUANTITIES[quantity].title} {title} of {run.name}"
-            frames.draw(figure, key=f"layers-{title}-{run.path}", label=label)
+    _draw(run, layers, quantity, row, chosen)
     _table(layers, row)
+
+
+def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: list[str]) -> None:
+    keys = [f"layers-{kind}-{quantity}-{run.path}" for kind in ("lines", "profile")]
+    windows = [component.shown_window(key) for key in keys]
+    # Charts are made again only when the values, the options or the zoom have changed.
+    wanted = (run.path, layers.version, quantity, row, *chosen, *windows)
+    if st.session_state.get("layer_charts_of") != wanted:
+        st.session_state["layer_charts"] = (
+            heat_figure(layers, quantity),
+            lines_board(layers, quantity, chosen, window=windows[0], name=run.name),
+            profile_board(layers, quantity, row, window=windows[1], name=run.name),
+        )
+        st.session_state["layer_charts_of"] = wanted
+    heat, *boards = st.session_state["layer_charts"]
+    with st.container(border=True):
+        label = f"{QUANTITIES[quantity].title} by layer and step of {run.name}"
+        frames.draw(heat, key=f"layers-heat-{run.path}", label=label)
+    for place, key, board in zip(st.columns(2), keys, boards, strict=True):
+        with place:
+            component.draw(board, key=key)
 
 
 def _options(run: RunDirectory, layers: Layers) -> tuple[str, int, list[str]]:

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_figure, profile_figure
+from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_board, profile_board
 from app.views.layers import LayerStore
 from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.metrics import MetricsWriter
+from tests.app.boards import boards, charts, decoded
 from tests.app.conftest import train_row
 from tests.app.test_pages import checked, figures, open_page, words
 
@@ -38,11 +39,8 @@ def append(run, *rows) -> None:
 
 
 def titles(at) -> list[str]:
-    return [figure["layout"]["title"]["text"] for figure in figures(at)]
-
-
-def trace(figure, name: str):
-    return next(trace for trace in figure.data if trace.name == name)
+    (heat,) = figures(at)
+    return [heat["layout"]["title"]["text"], *(chart.title for chart in charts(at))]
 
 
 def layers_of(run, *rows) -> Layers:
@@ -71,16 +69,15 @@ def test_every_quantity_is_drawn_by_layer_step_and_depth(make_run, quantity):
         f"{title} by step",
         f"{title} by depth",
     ]
-    heat, lines, profile = figures(at)
+    (heat,), (lines, profile) = figures(at), boards(at)
     drawn = [
         name for name in LAYERS if quantity not in ("gradient_norm", "update_ratio") or "relu" not in name
     ]
     assert heat["layout"]["yaxis"]["ticktext"] == drawn
+    assert profile.ticks == drawn
     logarithmic = quantity in ("gradient_norm", "update_ratio")
-    assert {figure["layout"]["yaxis"].get("type") for figure in (lines, profile)} == {
-        "log" if logarithmic else "linear"
-    }
-    named = [trace["name"] for trace in (*lines["data"], *profile["data"])]
+    assert {chart.logarithmic for chart in charts(at)} == {logarithmic}
+    named = [name for chart in charts(at) for name in chart.lines]
     assert named.count("1e-3, a usual ratio") == (2 if quantity == "update_ratio" else 0)
 
 
@@ -97,10 +94,10 @@ def test_the_profile_and_the_table_are_of_the_chosen_step(make_run):
     run = make_run()
     append(run, *(layer_row(step) for step in (50, 100, 150)))
     at = open_page("layers", run)
-    assert "step 150" in [trace["name"] for trace in figures(at)[2]["data"]]
+    assert "step 150" in charts(at)[1].lines
     at.selectbox(key="at").set_value("100")
     checked(at.run())
-    assert "step 100" in [trace["name"] for trace in figures(at)[2]["data"]]
+    assert "step 100" in charts(at)[1].lines
     row = at.dataframe[0].value.to_dict("records")[2]
     assert row["Layer"] == "stem_relu1"
     assert row["Activation standard deviation"] == "1.1"
@@ -113,7 +110,7 @@ def test_the_chosen_layers_are_drawn_over_the_steps(make_run):
     at = open_page("layers", run)
     (widget,) = at.multiselect
     widget.set_value(["logits"])
-    assert [trace["name"] for trace in figures(checked(at.run()))[1]["data"]] == ["logits"]
+    assert list(charts(checked(at.run()))[0].lines) == ["logits"]
 
 
 def test_layers_with_zeros_are_the_first_choice_for_their_share(make_run):
@@ -132,7 +129,7 @@ def test_damaged_lines_are_counted_and_an_unreadable_file_is_named(make_run):
         file.write('oops\n{"step": 3}\n{"step": 100, "lay')
     at = open_page("layers", run)
     assert "2 damaged lines." in words(at)
-    assert len(figures(at)) == 3
+    assert len(figures(at)) == 1 and len(charts(at)) == 2
     path.unlink()
     path.mkdir()
     assert f"`{path}` can't be read" in words(checked(at.run()))
@@ -177,12 +174,13 @@ def test_values_that_are_not_finite_are_red_cells_and_marks(make_run):
     heat = heat_figure(layers, "gradient_norm")
     np.testing.assert_array_equal(np.isnan(heat.data[1].z), [[True, False]] * 2 + [[True, True]] * 2)
     assert heat.data[0].text[0][1] == "stem_conv1<br>step 100: nan"
-    lines = lines_figure(layers, "gradient_norm", LAYERS)
-    assert list(trace(lines, "stem_conv1: NaN × 1").x) == [100]
-    assert list(trace(lines, "stage1_block1_conv1: ≤ 0 × 1").x) == [100]
-    profile = profile_figure(layers, "gradient_norm", 1)
-    assert list(trace(profile, "step 100: +Infinity × 1").x) == ["stem_norm1"]
-    assert "stem_relu1" not in profile.layout.xaxis.categoryarray
+    lines = decoded(lines_board(layers, "gradient_norm", LAYERS)).charts[0].lines
+    assert lines["stem_conv1"].marks == {"NaN": (1, [100])}
+    assert lines["stage1_block1_conv1"].marks == {"≤ 0": (1, [100])}
+    profile = decoded(profile_board(layers, "gradient_norm", 1))
+    count, (place,) = profile.charts[0].lines["step 100"].marks["+Infinity"]
+    assert (count, profile.ticks[int(place)]) == (1, "stem_norm1")
+    assert "stem_relu1" not in profile.ticks
 
 
 def test_a_long_run_is_drawn_with_few_columns_that_keep_its_nan_and_its_last_step(make_run):

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from app.views.live import duration
 from labkit.config.presets import PRESETS
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
+from tests.app.boards import boards, charts
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
@@ -47,10 +49,13 @@ def checked(at: AppTest) -> AppTest:
 def words(at: AppTest) -> str:
     kinds = ("title", "subheader", "caption", "markdown", "info", "warning", "error", "code", "metric")
     parts = [element for kind in kinds for element in at.get(kind)]
-    return "\n".join(f"{getattr(part, 'label', '')} {part.value}" for part in parts)
+    texts = [f"{getattr(part, 'label', '')} {part.value}" for part in parts]
+    texts += [unescape(re.sub("<[^>]*>", " ", element.proto.body)) for element in at.get("html")]
+    return "\n".join(" ".join(text.split()) for text in texts)
 
 
 def figures(at: AppTest) -> list[dict]:
+    """Return the figures of a page that Plotly draws."""
     frames = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_frame"]
     return [json.loads(json.loads(frame.json)["figure"]) for frame in frames]
 
@@ -145,10 +150,9 @@ def test_every_state_is_shown_with_step_and_curves(make_run, written, status, sh
     at = open_page("live", run)
     assert shown in words(at)
     assert at.get("progress")[0].proto.text == "Step 120 of 200"
-    titles = [figure["layout"]["title"]["text"] for figure in figures(at)]
-    assert titles == ["Loss", "Accuracy", "Learning rate", "Examples per second"]
-    names = [trace["name"] for trace in figures(at)[0]["data"]]
-    assert names == ["train, raw", "train", "validation"]
+    drawn = charts(at)
+    assert [chart.title for chart in drawn] == ["Loss", "Accuracy", "Learning rate", "Examples per second"]
+    assert list(drawn[0].lines) == ["train, raw", "train", "validation"]
 
 
 def test_an_unknown_state_and_invalid_fields_break_no_page(make_run):
@@ -200,7 +204,7 @@ def test_new_rows_appear_at_the_next_refresh_and_a_partial_line_is_ignored(make_
 def test_nan_is_shown_and_marked(make_run):
     at = open_page("live", make_run(state="failed", loss=math.nan))
     assert "Training loss NaN" in words(at)
-    assert "train: NaN × 1" in [trace["name"] for trace in figures(at)[0]["data"]]
+    assert charts(at)[0].lines["train"].marks == {"NaN": (1, [120.0])}
 
 
 def test_a_resume_point_is_drawn_in_every_chart(make_run):
@@ -209,8 +213,7 @@ def test_a_resume_point_is_drawn_in_every_chart(make_run):
     writer.mark_resume_point(100)
     writer.append([train_row(step) for step in range(101, 130)])
     at = open_page("live", run)
-    for figure in figures(at):
-        assert figure["layout"]["shapes"][0]["x0"] == 100
+    assert [board.seams for board in boards(at)] == [{"resumed at 100": 100.0}]
     assert at.get("progress")[0].proto.text.startswith("Step 129") is (run.read_status().step < 129)
 
 
@@ -232,20 +235,41 @@ def test_simulated_replicas_and_another_data_set_are_announced(make_run):
     }
     write_json_atomic(run.environment_path, environment)
     at = open_page("live", run)
-    assert "2 replicas simulated" in at.info[0].value
-    assert "shapes" in at.info[1].value
-    assert "CIFAR-10 can't be reached" in at.info[1].value
-    assert "Devices: CPU" in words(at)
+    text = words(at)
+    assert "2 replicas simulated" in text
+    assert "The data set is the built-in **shapes**, not CIFAR-10. CIFAR-10 can't be reached" in text
+    assert "Devices: CPU" in text
 
 
-@pytest.mark.parametrize(("control", "value"), [("x", "epoch"), ("x", "time"), ("steps", "Last 100")])
-def test_the_controls_change_the_curves(make_run, control, value):
-    run = make_run()
+@pytest.mark.parametrize(
+    ("axis", "kind", "ends"),
+    [
+        ("step", "step", [1, 120]),
+        ("epoch", "epoch", [0.02, 2.4]),
+        ("training", "seconds", [0, 119]),
+        ("clock", "clock", [1_700_000_001, 1_700_000_120]),
+    ],
+)
+def test_every_axis_can_be_chosen(make_run, axis, kind, ends):
+    at = open_page("live", make_run())
+    at.get("button_group")[0].set_value(axis)
+    (board,) = boards(checked(at.run()))
+    assert board.axis == kind
+    assert board.extent == pytest.approx(ends)
+    assert board.charts[0].lines["train"].x[[0, -1]].tolist() == pytest.approx(ends)
+
+
+def test_the_last_steps_are_followed_if_wanted(make_run):
+    run = make_run(state="running")
     at = open_page("live", run)
-    before = figures(at)[0]["data"]
-    widget = at.selectbox(key=control) if control == "steps" else at.get("button_group")[0]
-    widget.set_value(value)
-    assert figures(checked(at.run()))[0]["data"] != before
+    at.selectbox(key="steps").set_value("Last 100")
+    (board,) = boards(checked(at.run()))
+    assert board.window == [20, 120]
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([train_row(121)])
+    writer.close()
+    (board,) = boards(checked(at.run()))
+    assert board.window == [21, 121]
 
 
 def test_smoothing_and_logarithmic_scale_change_the_figure(make_run):
@@ -253,10 +277,10 @@ def test_smoothing_and_logarithmic_scale_change_the_figure(make_run):
     at.slider(key="smoothing").set_value(0.0)
     at.toggle(key="log").set_value(True)
     checked(at.run())
-    loss, accuracy = figures(at)[:2]
-    assert [trace["name"] for trace in loss["data"]] == ["train", "validation"]
-    assert loss["layout"]["yaxis"]["type"] == "log"
-    assert accuracy["layout"]["yaxis"]["type"] == "linear"
+    loss, accuracy = charts(at)[:2]
+    assert list(loss.lines) == ["train", "validation"]
+    assert loss.logarithmic
+    assert not accuracy.logarithmic
 
 
 def cards_of(at: AppTest) -> str:
@@ -335,7 +359,11 @@ def test_comparison_draws_every_run_and_shows_differences(make_run):
     changed = {**second.read_config(), "model": {"model": "resnet", "num_layers": 32}}
     write_json_atomic(second.config_path, changed)
     at = open_page("compare", "first")
-    assert {"first", "second"} <= {trace["name"] for trace in figures(at)[0]["data"]}
+    drawn = charts(at)
+    assert [chart.title for chart in drawn] == ["Training loss", "Validation accuracy"]
+    for chart in drawn:
+        assert list(chart.lines) == ["first", "second"]
+        assert len({line.color for line in chart.lines.values()}) == 2
     table = at.dataframe[0].value
     assert table.to_dict("records") == [{"setting": "model.num_layers", "first": "20", "second": "32"}]
     assert first.exists()

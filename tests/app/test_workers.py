@@ -1,11 +1,9 @@
 """The live page of a cluster: the heartbeat of each task, and the metrics of each worker as they grow."""
 
-import base64
 import os
 import socket
 import time
 
-import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -13,7 +11,8 @@ from app.charts.cluster_store import MAX_ROWS, ClusterStore
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
-from tests.app.test_pages import figures, open_page
+from tests.app.boards import DrawnChart, charts
+from tests.app.test_pages import checked, figures, open_page
 
 
 def beat(name: str, **changed) -> Heartbeat:
@@ -66,13 +65,10 @@ def table(at: AppTest) -> dict[str, dict[str, object]]:
     return {row["Task"]: row for row in frame.value.to_dict("records")}
 
 
-def points(array: dict[str, str]) -> list[float]:
-    """Return the numbers of one of Plotly's typed arrays."""
-    return np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"]).tolist()
-
-
-def worker_figures(at: AppTest) -> list[dict]:
-    return figures(at)[4:]
+def rates(at: AppTest) -> DrawnChart:
+    """Return the chart of the workers' speeds."""
+    (chart,) = [chart for chart in charts(at) if chart.title == "Examples per second of each worker"]
+    return chart
 
 
 # ---- the page ------------------------------------------------------------------------------------------
@@ -81,7 +77,8 @@ def worker_figures(at: AppTest) -> list[dict]:
 def test_a_run_of_one_process_shows_no_tasks(make_run):
     at = open_page("live", make_run())
     assert not at.dataframe
-    assert len(figures(at)) == 4
+    assert len(charts(at)) == 4
+    assert not figures(at)
 
 
 def test_each_task_shows_its_state_step_and_speed(make_run):
@@ -129,24 +126,23 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     append(run, "worker:0", 100.0, 120.0)
     append(run, "worker:1", 90.0, 95.0)
     at = open_page("live", run)
-    rates, shares = worker_figures(at)
-    lines = {trace["name"]: trace for trace in rates["data"] if "raw" not in trace["name"]}
-    assert set(lines) == {"worker:0", "worker:1"}
+    (shares,) = figures(at)
+    assert list(rates(at).lines) == ["worker:0", "worker:1"]
     assert [trace["name"] for trace in shares["data"]] == ["compute", "communication", "input, waiting"]
     assert shares["data"][0]["y"] == ["worker:0", "worker:1"]
     assert shares["data"][0]["x"] == pytest.approx([0.7, 0.7])
     append(run, "worker:1", 99.0, step=12)
-    rates, _ = worker_figures(at.run())
-    raw = next(trace for trace in rates["data"] if trace["name"] == "worker:1, raw")
-    assert points(raw["x"]) == [10, 11, 12]
-    assert points(raw["y"]) == [90, 95, 99]
+    at.slider(key="smoothing").set_value(0.0)
+    drawn = rates(checked(at.run())).lines["worker:1"]
+    assert drawn.x.tolist() == [10, 11, 12]
+    assert drawn.y.tolist() == [90, 95, 99]
 
 
 def test_staleness_is_drawn_for_each_worker_of_an_asynchronous_run(make_run):
     run = make_run(state="running")
     append(run, "worker:0", 100.0, 100.0, staleness_counts={"0": 1, "2": 3})
     append(run, "worker:1", 30.0, staleness_counts={"7": 5})
-    staleness = worker_figures(open_page("live", run))[-1]
+    staleness = figures(open_page("live", run))[-1]
     assert staleness["layout"]["title"]["text"] == "Staleness of the updates"
     bars = {trace["name"]: trace for trace in staleness["data"]}
     assert (bars["worker:0"]["x"], bars["worker:1"]["x"]) == ([0, 2], [7])
@@ -157,7 +153,7 @@ def test_staleness_is_drawn_for_each_worker_of_an_asynchronous_run(make_run):
 def test_a_synchronous_run_has_no_histogram_of_staleness(make_run):
     run = make_run(state="running")
     append(run, "worker:0", 100.0)
-    assert len(worker_figures(open_page("live", run))) == 2
+    assert len(figures(open_page("live", run))) == 1
 
 
 def test_a_straggler_is_named_until_it_is_as_fast_as_the_others(make_run):
@@ -192,7 +188,8 @@ def test_damaged_files_of_a_cluster_break_no_page(make_run):
     (run.cluster_path / "strange.jsonl").write_text("{}\n")
     at = open_page("live", run)
     assert not at.dataframe
-    assert len(worker_figures(at)) == 2, "those of the rows that can be read"
+    assert list(rates(at).lines) == ["worker:2"], "of the rows that can be read"
+    assert len(figures(at)) == 1
 
 
 # ---- reading -------------------------------------------------------------------------------------------

@@ -72,6 +72,15 @@
     return (long ? 'step ' : '') + x.toLocaleString('en-US');
   }
 
+  // The horizontal axis of names: they are long, so they stand upright.
+  const NAMES = { size: (u, names) => Math.min(120, 14 + 6 * Math.max(0, ...(names || []).map((name) => String(name ?? '').length))),
+    space: 16, rotate: -90, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] };
+
+  const counted = (line) => line.style !== 'faint' && line.style !== 'dashed';
+
+  const STROKES = { faint: { width: 1 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
+  const stroked = (line) => ({ stroke: line.style === 'faint' ? line.color + '55' : line.color, width: 1.8, ...STROKES[line.style] });
+
   // ---- one chart -----------------------------------------------------------------------------------------
 
   class Chart {
@@ -115,7 +124,7 @@
 
     update(chart) {
       const shape = JSON.stringify([chart.unit, chart.logarithmic, this.board.data.axis, this.board.data.xTitle,
-        chart.lines.map((line) => [line.name, line.color, line.faint, line.markers])]);
+        chart.lines.map((line) => [line.name, line.color, line.style])]);
       this.data = chart;
       this.title.textContent = chart.title;
       this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.`);
@@ -131,7 +140,7 @@
         this.plot.setData(points, false);
       }
       this.rescale();
-      const sum = (what) => chart.lines.filter((line) => !line.faint || !chart.lines.some((other) => !other.faint))
+      const sum = (what) => chart.lines.filter((line) => counted(line) || !chart.lines.some(counted))
         .reduce((total, line) => total + what(line), 0);
       const shown = sum((line) => line.y.length), all = sum((line) => line.of);
       this.points.textContent = all ? `${Math.min(shown, all).toLocaleString('en-US')} of ${all.toLocaleString('en-US')} points` : 'no points here';
@@ -159,15 +168,15 @@
           y: { distr: this.data.logarithmic ? 3 : 1, range: () => this.range() },
         },
         axes: [
-          { ...axis, size: 24, space: 70, label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
-            values: (u, ticks) => ticks.map((x) => place(x, board.data.axis, false)) },
+          { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70 }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
+            values: (u, ticks) => ticks.map((x) => board.place(x)) },
           { ...axis, size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
             values: (u, ticks) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, 4))) },
         ],
         series: [{}, ...this.data.lines.map((one) => ({
-          label: one.name, stroke: one.faint ? one.color + '55' : one.color, width: one.faint ? 1 : 1.8,
+          label: one.name, ...stroked(one),
           show: !this.hidden.has(one.name),
-          points: { show: one.markers && one.y.length < 150 || one.y.length === 1, size: 5, fill: one.color },
+          points: { show: one.style === 'dots' || one.style === 'marked' && one.y.length < 150 || one.y.length === 1, size: 5, fill: one.color },
         }))],
         hooks: {
           draw: [(u) => this.decorate(u)],
@@ -214,7 +223,7 @@
 
     drawLegend() {
       this.legend.replaceChildren();
-      const names = this.data.lines.filter((line) => !line.faint);
+      const names = this.data.lines.filter(counted);
       if (this.data.lines.length < 2) return;
       for (const line of names) {
         const button = element('button', '', this.legend);
@@ -328,22 +337,21 @@
       this.tip.replaceChildren();
       this.tip.hidden = !found.length;
       if (!found.length) return;
-      const { axis } = this.board.data;
       const first = found.reduce((best, one) => (one.distance < best.distance ? one : best));
       const head = first.line.x[first.index];
-      element('b', '', element('div', '', this.tip)).textContent = place(head, axis, true);
-      const words = [place(head, axis, true)];
+      element('b', '', element('div', '', this.tip)).textContent = this.board.place(head, true);
+      const words = [this.board.place(head, true)];
       for (const { line, index } of found) {
         const row = element('div', '', this.tip);
         element('span', 'lk-swatch', row).style.background = line.color;
-        const own = line.x[index] === head ? '' : ` (${place(line.x[index], axis, true)})`;
+        const own = line.x[index] === head ? '' : ` (${this.board.place(line.x[index], true)})`;
         row.append(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
         words.push(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
       }
       for (const line of this.data.lines) for (const mark of line.marks) {
         const near = Array.from(mark.x).find((x) => Math.abs(this.plot.valToPos(x, 'x') - this.plot.cursor.left) < 5);
         if (near === undefined) continue;
-        element('div', '', this.tip).textContent = `${line.name}: ${mark.kind} at ${place(near, axis, true)}`;
+        element('div', '', this.tip).textContent = `${line.name}: ${mark.kind} at ${this.board.place(near, true)}`;
       }
       const left = this.plot.over.offsetLeft + this.plot.cursor.left, room = this.draw.clientWidth;
       const onLeft = left > room / 2;
@@ -409,7 +417,7 @@
       ctx.fillText(`${this.board.data.name} · ${this.data.title}`, 8, 16);
       ctx.font = '11px sans-serif';
       let left = 8;
-      for (const line of this.data.lines.filter((one) => !one.faint && !this.hidden.has(one.name))) {
+      for (const line of this.data.lines.filter((one) => counted(one) && !this.hidden.has(one.name))) {
         ctx.fillStyle = line.color; ctx.fillRect(left, 29, 14, 3);
         ctx.fillStyle = style.color; ctx.fillText(line.name, left + 18, 34);
         left += 32 + ctx.measureText(line.name).width;
@@ -479,6 +487,11 @@
       this.showRange();
     }
 
+    place(x, long) { // a position of the horizontal axis in words
+      if (this.data.axis === 'name') return Number.isInteger(x) ? this.data.ticks[x] ?? '' : '';
+      return place(x, this.data.axis, long);
+    }
+
     window() { return this.wanted !== undefined ? this.wanted : this.data.window; }
 
     shown() { return this.window() || this.data.extent; }
@@ -486,7 +499,7 @@
     showRange() {
       const window = this.window();
       this.bar.style.display = window ? '' : 'none';
-      if (window) this.range.textContent = `Zoom: ${place(rounded(window[0], this.data.axis), this.data.axis, true)} to ${place(rounded(window[1], this.data.axis), this.data.axis, true)}`;
+      if (window) this.range.textContent = `Zoom: ${this.place(rounded(window[0], this.data.axis), true)} to ${this.place(rounded(window[1], this.data.axis), true)}`;
     }
 
     zoom(window) {
@@ -494,7 +507,7 @@
       if (window) {
         const [low, high] = this.data.extent;
         window = [Math.max(window[0], low), Math.min(window[1], high)];
-        const least = this.data.axis === 'step' ? 1 : (high - low) * 1e-7;
+        const least = this.data.axis === 'step' || this.data.axis === 'name' ? 1 : (high - low) * 1e-7;
         if (!(window[1] - window[0] >= least)) return;
         if (window[0] <= low && window[1] >= high) window = null;
       }
@@ -537,7 +550,7 @@
   }
 
   const same = (one, other) => JSON.stringify(one ?? null) === JSON.stringify(other ?? null);
-  const rounded = (x, axis) => (axis === 'step' ? Math.round(x) : x);
+  const rounded = (x, axis) => (axis === 'step' || axis === 'name' ? Math.round(x) : x);
 
   globalThis.labkitBoard = {
     render(parent, bytes, send, trigger) {

@@ -1,0 +1,88 @@
+"""What a board of charts draws, decoded from the bytes that the page gets."""
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from streamlit.testing.v1 import AppTest
+
+
+class Drawn(NamedTuple):
+    """A line as it is drawn. ``of``: how many points it stands for. ``marks``: their kind to count and x."""
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    of: int
+    style: str
+    color: str
+    marks: dict[str, tuple[int, list[float]]]
+
+
+class DrawnChart(NamedTuple):
+    """A chart as it is drawn, with its lines by name."""
+
+    title: str
+    lines: dict[str, Drawn]
+    unit: str
+    logarithmic: bool
+
+
+class Board(NamedTuple):
+    """A board as it is drawn. ``seams``: x by label."""
+
+    axis: str
+    extent: list[float] | None
+    window: list[float] | None
+    seams: dict[str, float]
+    charts: list[DrawnChart]
+    name: str
+    ticks: list[str]
+
+
+def decoded(data: bytes) -> Board:
+    """Return the board of the bytes that ``app.charts.board.encode`` made."""
+    length, zero = struct.unpack_from("<II", data)
+    assert zero == 0 and length % 8 == 0
+    header = json.loads(data[8 : 8 + length])
+    numbers = np.frombuffer(data, np.float64, offset=8 + length)
+
+    def array(place: list[int]) -> NDArray[np.float64]:
+        first, count = place
+        assert first + count <= len(numbers)
+        return numbers[first : first + count]
+
+    def line(one: dict[str, Any]) -> Drawn:
+        marks = {mark["kind"]: (mark["count"], array(mark["x"]).tolist()) for mark in one["marks"]}
+        return Drawn(array(one["x"]), array(one["y"]), one["of"], one["style"], one["color"], marks)
+
+    charts = [
+        DrawnChart(
+            chart["title"],
+            {one["name"]: line(one) for one in chart["lines"]},
+            chart["unit"],
+            chart["logarithmic"],
+        )
+        for chart in header["charts"]
+    ]
+    return Board(
+        header["axis"],
+        header["extent"],
+        header["window"],
+        {seam["label"]: seam["x"] for seam in header["seams"]},
+        charts,
+        header["name"],
+        header["ticks"],
+    )
+
+
+def boards(at: AppTest) -> list[Board]:
+    """Return the boards of a page, from the top."""
+    parts = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_board"]
+    return [decoded(part.bytes) for part in parts]
+
+
+def charts(at: AppTest) -> list[DrawnChart]:
+    """Return the charts of all boards of a page, from the top."""
+    return [chart for board in boards(at) for chart in board.charts]
