@@ -22,6 +22,8 @@ MAX_COLUMNS = 100  # of a split: a program that adds a new name at every step mu
 SMALL_BYTES = 1 << 15  # Arrow needs a millisecond to begin; Python parses this much in less
 CHUNK_BYTES = 1 << 20  # of a block that one thread of Arrow parses
 
+MAX_NESTED = 1000  # lists and objects within the rows of a block
+
 NUMBERS = frozenset({int, float})  # the types of JSON's numbers; bool is none of them
 
 # Arrow's parser knows neither NaN nor Infinity. These numbers stand for them, and no run writes them.
@@ -68,6 +70,8 @@ def parse_block(lines: bytes) -> Block:
 
 def _parsed_by_arrow(lines: bytes) -> Block | None:
     """Return the block, or None if Arrow can't parse it as Python would."""
+    if not _is_safe_for_arrow(lines):
+        return None
     infinite = b"Infinity" in lines
     used = [
         stand_in for stand_in in STAND_INS if (infinite or stand_in[0] == b": NaN") and stand_in[0] in lines
@@ -79,7 +83,7 @@ def _parsed_by_arrow(lines: bytes) -> Block | None:
             lines.decode()
         options = pj.ReadOptions(use_threads=True, block_size=CHUNK_BYTES)
         table = pj.read_json(pa.BufferReader(lines), read_options=options)
-        if table.num_rows != lines.count(b"\n"):  # two objects in a line, or blank lines
+        if table.num_rows != lines.count(b"\n"):  # two objects in a line
             return None
         counts, columns = {}, {}
         for split in SPLITS:
@@ -90,6 +94,16 @@ def _parsed_by_arrow(lines: bytes) -> Block | None:
         return Block(counts, columns)
     except (pa.ArrowException, UnicodeDecodeError):
         return None
+
+
+def _is_safe_for_arrow(lines: bytes) -> bool:
+    """Return whether Arrow parses the block or refuses it.
+
+    Arrow 26 ends the whole process at a line that is ``null``, and at 100,000 lists within each other.
+    """
+    rows = lines.count(b"\n")
+    begun = lines.count(b"\n{") + lines.startswith(b"{")
+    return begun == rows and lines.count(b"{") + lines.count(b"[") <= rows + MAX_NESTED
 
 
 def _rows_of(table: Any, split: str) -> Any:

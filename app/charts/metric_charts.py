@@ -24,6 +24,7 @@ __all__ = [
     "window_of",
 ]
 
+EARLIER_NAMES = {"training": ("time",)}  # of axes, in links that people have kept
 FOLLOWED = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
 
 
@@ -115,10 +116,10 @@ def controls(choose: Callable[[], list[str]] = list) -> tuple[Options, list[str]
 
 def _understand_axis() -> None:
     """Let the URL name an axis in any case, by its name or its label. Streamlit knows only the label."""
-    given = str(st.query_params.get("x", ""))
+    given = str(st.query_params.get("x", "")).lower()
     for name, (label, _) in AXES.items():
-        if given.lower() in (name, label.lower()) and given != label:
-            st.query_params["x"] = label
+        if "x" not in st.session_state and given in (name, label.lower(), *EARLIER_NAMES.get(name, ())):
+            st.session_state["x"] = name
 
 
 # ---- charts --------------------------------------------------------------------------------------------
@@ -216,6 +217,7 @@ def window_of(options: Options, timeline: Timeline | None = None) -> Window | No
     changed, ``timeline`` tells which part of the new one shows the same steps.
     """
     zoom = st.session_state.get("zoom") or _zoom_of_url(options.axis)
+    st.session_state["zoom"] = zoom
     if zoom is not None and zoom[0] != options.axis:
         window = timeline.convert(zoom[1], zoom[0], options.axis) if timeline else None
         zoom = (options.axis, window) if window else None

@@ -1,5 +1,6 @@
-"""What the figures of the dashboard show."""
+"""What is drawn of each line, and the figures of the dashboard."""
 
+import hashlib
 import math
 import re
 
@@ -8,30 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.charts.lines import MAX_POINTS, Line, downsample, last_steps
-from app.charts.plotly_figures import PALETTE, curve_figure
-from app.charts.store import Curve
+from app.charts.board import PALETTE, Chart, Line, encode
+from app.charts.component import ASSETS
+from app.charts.lines import downsample
 from app.images.confusion import confusion_figure
-from labkit.run_directory.metrics import ResumePoint
+from tests.app.boards import Board, Drawn, decoded
 
 
-def curve(y: list[float] | np.ndarray, start: int = 1) -> Curve:
-    step = np.arange(start, start + len(y), dtype=np.float64)
-    return Curve(step, step / 10, 1_700_000_000 + 6 * step, np.asarray(y, np.float64))
+STEPS = np.arange(1.0, 1_000_001.0)
+NOISE = np.random.default_rng(0).normal(size=len(STEPS))
 
 
-def trace(figure, name: str):
-    return next(trace for trace in figure.data if trace.name == name)
+def board_of_line(y, *, window=None, logarithmic: bool = False) -> Board:
+    """Return the board of one line over the steps from 1."""
+    y = np.asarray(y, np.float64)
+    chart = Chart("loss", "Loss", [Line("train", STEPS[: len(y)], y, PALETTE[0])], logarithmic=logarithmic)
+    return decoded(encode([chart], axis="step", x_title="Step", window=window))
 
 
-@given(index=st.integers(0, 299_999), height=st.sampled_from([-50.0, 50.0]))
-@settings(max_examples=30, deadline=None)
-def test_a_spike_of_one_step_among_300000_is_drawn(index, height):
-    y = np.random.default_rng(0).normal(size=300_000)
-    y[index] = height
-    kept = downsample(y)
-    assert index in kept
-    assert len(kept) <= MAX_POINTS + 2
+def drawn_line(y, **options) -> Drawn:
+    return board_of_line(y, **options).charts[0].lines["train"]
 
 
 @given(
@@ -55,73 +52,69 @@ def test_downsampling_keeps_extremes_and_both_ends(values, points):
 def test_a_peak_beside_a_dip_is_drawn_with_it():
     y = np.zeros(300_000)
     y[150_000], y[150_001] = 1.0, -1.0
-    assert np.isin([150_000, 150_001], downsample(y)).all()
+    assert np.isin([150_000, 150_001], downsample(y, 1600)).all()
+
+
+@given(index=st.integers(0, 999_999), height=st.sampled_from([-50.0, 50.0]), data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_a_spike_of_one_step_among_a_million_is_in_every_zoom_that_contains_it(index, height, data):
+    y = NOISE.copy()
+    y[index] = height
+    drawn = data.draw(st.integers(0, index)), data.draw(st.integers(index, len(y) - 1))
+    for window in (None, drawn):
+        line = drawn_line(y, window=window and (STEPS[window[0]], STEPS[window[1]]))
+        assert height in line.y
+        assert len(line.x) <= 1602 + 2
+        assert line.of == (window[1] - window[0] + 1 if window else len(y))
 
 
 def test_values_that_are_not_finite_are_marked_and_break_the_line():
-    y = [1.0, 2.0, math.nan, 3.0, math.inf, -math.inf, 4.0]
-    figure = curve_figure([Line("train", curve(y), "#2f7fd1")], title="Loss")
-    assert list(trace(figure, "train: NaN × 1").x) == [3.0]
-    assert list(trace(figure, "train: +Infinity × 1").x) == [5.0]
-    assert list(trace(figure, "train: −Infinity × 1").x) == [6.0]
-    assert trace(figure, "train: NaN × 1").yaxis == "y2"
-    drawn = trace(figure, "train")
-    np.testing.assert_array_equal(drawn.y, [1.0, 2.0, math.nan, 3.0, math.nan, 4.0])
+    line = drawn_line([1.0, 2.0, math.nan, 3.0, math.inf, -math.inf, 4.0])
+    assert line.marks == {"NaN": (1, [3.0]), "+Infinity": (1, [5.0]), "−Infinity": (1, [6.0])}
+    np.testing.assert_array_equal(line.y, [1.0, 2.0, math.nan, 3.0, math.nan, 4.0])
 
 
 def test_a_curve_of_only_nan_is_marked():
-    figure = curve_figure([Line("train", curve([math.nan] * 5000), "#2f7fd1", 0.9)], title="Loss")
-    marks = trace(figure, "train: NaN × 5,000")
-    assert 2 <= len(marks.x) <= 400
-    assert (marks.x[0], marks.x[-1]) == (1.0, 5000.0)
+    count, places = drawn_line([math.nan] * 5000).marks["NaN"]
+    assert count == 5000
+    assert 2 <= len(places) <= 400
+    assert (places[0], places[-1]) == (1.0, 5000.0)
 
 
-@pytest.mark.parametrize(
-    ("x_axis", "expected"), [("step", (1, 3)), ("epoch", (0.1, 0.3)), ("time", (0.0, 0.2))]
+def test_a_logarithmic_axis_marks_what_it_has_no_place_for():
+    line = drawn_line([1.0, 0.0, 2.0, -1.0, 3.0], logarithmic=True)
+    assert line.marks == {"≤ 0": (2, [2.0, 4.0])}
+    np.testing.assert_array_equal(line.y, [1.0, math.nan, 2.0, math.nan, 3.0])
+
+
+def test_a_zoom_sends_the_points_in_it_and_one_on_either_side():
+    line = drawn_line(np.arange(1000.0), window=(100.5, 110.5))
+    assert line.x.tolist() == list(range(100, 112))
+    assert line.of == 10
+    beyond = drawn_line(np.arange(1000.0), window=(5000.0, 6000.0))
+    assert (beyond.of, beyond.x.tolist()) == (0, [1000])
+
+
+def test_lines_without_points_are_left_out_and_an_empty_board_has_no_extent():
+    board = board_of_line([])
+    assert board.extent is None
+    assert board.charts[0].lines == {}
+
+
+@given(
+    values=st.lists(st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=200),
+    window=st.tuples(st.floats(-10, 220), st.floats(-10, 220)).map(sorted) | st.none(),
+    logarithmic=st.booleans(),
 )
-def test_points_and_resume_points_on_every_axis(x_axis, expected):
-    resume_point = ResumePoint(3, 1_700_000_000 + 18)
-    figure = curve_figure(
-        [Line("train", curve([3, 2, 1]), "#2f7fd1")],
-        title="Loss",
-        x_axis=x_axis,
-        resume_points=[resume_point],
-    )
-    drawn = trace(figure, "train")
-    assert (drawn.x[0], drawn.x[-1]) == pytest.approx(expected)
-    assert figure.layout.shapes[0].x0 == pytest.approx(expected[1])
-    assert "resumed at 3" in [note.text for note in figure.layout.annotations]
-
-
-def test_the_raw_curve_is_drawn_behind_the_smoothed_one():
-    y = np.random.default_rng(2).normal(size=100)
-    figure = curve_figure([Line("train", curve(y), "#2f7fd1", smoothing=0.9)], title="Loss")
-    np.testing.assert_array_equal(trace(figure, "train, raw").y, y)
-    assert trace(figure, "train, raw").opacity < 0.5
-    assert np.ptp(trace(figure, "train").y) < np.ptp(y)
-
-
-def test_the_zoom_is_kept_for_new_points_but_not_for_another_axis():
-    def drawn(count: int, **options: object):
-        return curve_figure([Line("train", curve(np.ones(count)), "#2f7fd1")], title="Loss", **options)
-
-    assert drawn(10).layout.uirevision == drawn(2000).layout.uirevision
-    assert drawn(10).layout.uirevision != drawn(10, x_axis="time").layout.uirevision
-    assert drawn(10).layout.uirevision != drawn(10, log_y=True).layout.uirevision
-
-
-def test_a_curve_without_points_gives_an_empty_chart():
-    figure = curve_figure(
-        [Line("train", curve([]), "#2f7fd1")], title="Loss", resume_points=[ResumePoint(3, 0.0)]
-    )
-    assert len(figure.data) == 0
-
-
-def test_the_last_steps_are_counted_in_steps_not_in_rows():
-    rows = curve(np.arange(10.0))
-    every_fifth = Curve(rows.step * 5, rows.epoch, rows.wall_time, rows.y)
-    assert last_steps(every_fifth, 10, end=50).step.tolist() == [45, 50]
-    assert last_steps(every_fifth, None, end=50) is every_fifth
+@settings(max_examples=150, deadline=None)
+def test_every_board_can_be_read_and_draws_only_recorded_values(values, window, logarithmic):
+    y = np.array(values, np.float64)
+    for chart in board_of_line(y, window=window, logarithmic=logarithmic).charts:
+        for line in chart.lines.values():
+            assert (np.diff(line.x) >= 0).all()
+            there = np.isfinite(line.y)
+            np.testing.assert_array_equal(line.y[there], y[line.x[there].astype(int) - 1])
+            assert not (logarithmic and (line.y[there] <= 0).any())
 
 
 def test_the_confusion_matrix_has_true_classes_in_rows_and_clickable_cells():
@@ -147,3 +140,15 @@ def test_lines_have_enough_contrast_in_both_themes(color, background):
 
     light, dark = sorted((luminance(color), luminance(background)), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_the_drawing_code_of_others_is_the_one_that_was_checked():
+    digests = {
+        name: hashlib.sha256((ASSETS / name).read_bytes()).hexdigest()
+        for name in ("uPlot.iife.min.js", "uPlot.min.css", "uPlot-LICENSE")
+    }
+    assert digests == {
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+        "uPlot-LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+    }

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.charts.store import CurveStore
@@ -24,8 +24,19 @@ EVENTS = st.lists(
 )
 
 
+@pytest.fixture(params=["small", "by Arrow", "by Arrow in small blocks"])
+def parsed(request, monkeypatch):
+    """How the rows are parsed, which their number decides otherwise."""
+    if request.param != "small":
+        monkeypatch.setattr("app.charts.columns.SMALL_BYTES", 0)
+    if request.param == "by Arrow in small blocks":
+        monkeypatch.setattr("app.charts.columns.CHUNK_BYTES", 1000)
+        monkeypatch.setattr("app.charts.store.BLOCK_BYTES", 3000)
+
+
 @given(events=EVENTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("parsed")
 def test_the_columns_equal_the_rows_of_a_reader(tmp_path_factory, events):
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     writer, store, step = MetricsWriter(path), CurveStore(path), 0
