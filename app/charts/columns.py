@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labkit.run_directory.metrics import parse_lines
 
-__all__ = ["AXES", "MAX_COLUMNS", "SPLITS", "Block", "Column", "Floats", "Table", "parse_block"]
+__all__ = ["AXES", "MAX_COLUMNS", "SPLITS", "Block", "Column", "Floats", "Table", "columns_of", "parse_block"]
 
 SPLITS = ("train", "validation", "test")
 AXES = ("step", "epoch", "wall_time")
@@ -144,12 +144,13 @@ def _of_rows(rows: Iterable[dict[str, Any]], damaged_lines: int = 0) -> Block:
     found = {split: part for split, part in parts.items() if part}
     return Block(
         {split: len(part) for split, part in found.items()},
-        {split: _columns(part) for split, part in found.items()},
+        {split: columns_of(part) for split, part in found.items()},
         damaged_lines,
     )
 
 
-def _columns(rows: list[dict[str, Any]]) -> dict[str, Column]:
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, Column]:
+    """Return the columns of one row or more, each over all of them."""
     names = dict.fromkeys(rows[0])
     if new := set().union(*rows).difference(names):
         names |= dict.fromkeys(name for row in rows for name in row if name in new)

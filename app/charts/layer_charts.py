@@ -220,9 +220,7 @@ def profile_board(
     ]
     chart = _chart(quantity, "by depth", [*lines, *_usual(quantity, (0.0, len(having) - 1.0))])
     names = [layers.names[index] for index in having]
-    return encode(
-        [chart], axis="name", x_title="", window=window, name=name, height=HEIGHT, ticks=names
-    )
+    return encode([chart], axis="name", x_title="", window=window, name=name, height=HEIGHT, ticks=names)
 
 
 def _chart(quantity: str, over: str, lines: Sequence[Line]) -> Chart:

@@ -1,6 +1,6 @@
 """What is drawn of each metric, and the options and the zoom that the pages with charts share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -144,10 +144,7 @@ def metric_lines(
     Only training metrics are smoothed, and the learning rate never is.
     """
     key = (split, name, options.axis, options.smoothing, label, color, raw)
-    if key not in metrics.memo:
-        metrics.memo[key] = _lines(metrics, split, name, label, color, options, raw)
-    found: list[Line] = metrics.memo[key]
-    return found
+    return metrics.memo.get(key, lambda: _lines(metrics, split, name, label, color, options, raw))
 
 
 def _lines(
@@ -166,26 +163,31 @@ def _lines(
 
 
 def board_of(
-    metrics: Snapshot, names: Sequence[str], options: Options, run: str, more: Sequence[Chart] = ()
+    metrics: Snapshot, options: Options, run: str, version: Hashable, charts: Callable[[], Sequence[Chart]]
 ) -> bytes:
-    """Return the board of a run's charts and of ``more``.
+    """Return a board of a run's charts, made once for each change of the metrics, the options and the zoom.
 
-    Without ``more`` it is made once for each change of the metrics or the options.
+    Args:
+        metrics: of the run.
+        options: of the charts.
+        run: its name.
+        version: of all else that the charts depend on.
+        charts: makes them.
     """
     timeline = timeline_of(metrics)
     window = window_of(options, timeline)
-    key = ("board", tuple(names), options, window, run)
-    if more or key not in metrics.memo:
-        metrics.memo[key] = encode(
-            [*(metric_chart(metrics, name, options) for name in names), *more],
+
+    def make() -> bytes:
+        return encode(
+            charts(),
             axis=axis_kind(options),
             x_title=AXES[options.axis][1],
             window=window,
             seams=_seams(metrics, timeline, options),
             name=run,
         )
-    board: bytes = metrics.memo[key]
-    return board
+
+    return metrics.memo.get(("board", options, window, run, version), make)
 
 
 def axis_kind(options: Options) -> str:

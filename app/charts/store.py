@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from app.charts.columns import AXES, MAX_COLUMNS, SPLITS, Floats, Table, parse_block
+from app.charts.memo import Memo
 from labkit.run_directory.appended import AppendedLines
 from labkit.run_directory.metrics import (
     MetricsReader,
@@ -55,9 +56,7 @@ class Snapshot:
     resume_points: tuple[ResumePoint, ...]
     damaged_lines: int
     version: int  # grows with every change: equal versions mean equal contents
-    memo: dict[Any, Any] = field(
-        default_factory=dict
-    )  # what was computed from this version, for all sessions
+    memo: Memo = field(default_factory=Memo)
 
     def curve(self, split: str, value: str) -> Curve:
         """Return the metric ``value`` of ``split``. Rows that don't have it are left out."""
@@ -95,7 +94,7 @@ class CurveStore:
         self._lock = threading.Lock()
         self._version = 0
         self._merged: tuple[int, dict[str, Table]] = (-1, {})
-        self._memo: dict[Any, Any] = {}
+        self._memo = Memo()
         self._restart()
 
     def poll(self) -> Snapshot:
@@ -114,7 +113,7 @@ class CurveStore:
                 self._version += 1
             if self._merged[0] != self._version:
                 self._merged = (self._version, self._merge())
-                self._memo = {}
+                self._memo = Memo()
             return Snapshot(
                 self._merged[1],
                 tuple(self._resume_points),

@@ -55,9 +55,7 @@ class Timeline:
 
 def timeline_of(metrics: Snapshot) -> Timeline:
     """Return the timeline of a run. It is made once for each change of the metrics."""
-    if "timeline" not in metrics.memo:
-        metrics.memo["timeline"] = _timeline(metrics)
-    return metrics.memo["timeline"]
+    return metrics.memo.get("timeline", lambda: _timeline(metrics))
 
 
 def _timeline(metrics: Snapshot) -> Timeline:

@@ -1,5 +1,6 @@
 """The tasks of a cluster on the live page: their state, and each worker's speed, time and staleness."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +84,26 @@ def _polled(store: ClusterStore, run: RunDirectory) -> Workers:
         return Workers({}, 0)
 
 
-def worker_rates(run: RunDirectory, options: Options, metrics: Snapshot) -> Chart | None:
-    """Return the chart of each worker's speed; None if no cluster trains the run, or nothing is known yet."""
+def worker_rates(
+    run: RunDirectory, options: Options, metrics: Snapshot
+) -> tuple[int, Callable[[], list[Chart]]]:
+    """Return a version of the workers' metrics, and what makes the chart of each worker's speed from them.
+
+    There is no chart if no cluster trains the run, or nothing is known yet.
+    """
     workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
-    if not workers.rows:
-        return None
-    timeline, lines = timeline_of(metrics), []
-    for number, name in enumerate(workers.rows):
-        step, rate = workers.column(name, "step"), workers.column(name, "examples_per_second")
-        epoch = np.interp(step, timeline.step, timeline.epoch) if len(timeline.step) else step
-        curve = Curve(step, epoch, workers.column(name, "wall_time"), rate)
-        y = moving_average(rate, options.smoothing)
-        lines.append(Line(name, timeline.x(curve, options.axis), y, PALETTE[number % len(PALETTE)]))
-    return Chart("workers", "Examples per second of each worker", lines)
+
+    def charts() -> list[Chart]:
+        timeline, lines = timeline_of(metrics), []
+        for number, name in enumerate(workers.rows):
+            step, rate = workers.column(name, "step"), workers.column(name, "examples_per_second")
+            epoch = np.interp(step, timeline.step, timeline.epoch) if len(timeline.step) else step
+            curve = Curve(step, epoch, workers.column(name, "wall_time"), rate)
+            y = moving_average(rate, options.smoothing)
+            lines.append(Line(name, timeline.x(curve, options.axis), y, PALETTE[number % len(PALETTE)]))
+        return [Chart("workers", "Examples per second of each worker", lines)] if lines else []
+
+    return workers.version, charts
 
 
 def show_shares(run: RunDirectory) -> None:

@@ -4,14 +4,26 @@ import math
 import time
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from app import state
 from app.charts import component, frames, workers
+from app.charts.board import Chart
 from app.charts.columns import MAX_COLUMNS
-from app.charts.metric_charts import KNOWN, STANDARD, Options, board_of, controls, look_of, remember_window
+from app.charts.machine import MachineStore, machine_charts
+from app.charts.metric_charts import (
+    KNOWN,
+    STANDARD,
+    Options,
+    board_of,
+    controls,
+    look_of,
+    metric_chart,
+    remember_window,
+)
 from app.charts.store import Snapshot
 from app.charts.timeline import timeline_of
 from labkit.plurals import counted
@@ -209,6 +221,7 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
         st.warning(f"The run has very many metrics. The first {MAX_COLUMNS} of a split can be drawn.")
     _charts(run, metrics, [*STANDARD, *chosen], options)
     workers.show_shares(run)
+    _machine(run, metrics, options)
 
 
 def _choose(run: RunDirectory, names: list[str]) -> list[str]:
@@ -242,7 +255,35 @@ def _choose(run: RunDirectory, names: list[str]) -> list[str]:
 
 
 def _charts(run: RunDirectory, metrics: Snapshot, names: Sequence[str], options: Options) -> None:
-    key = f"board-{run.path}"
-    rates = workers.worker_rates(run, options, metrics)
-    board = board_of(metrics, names, options, run.name, [rates] if rates else [])
+    version, rates = workers.worker_rates(run, options, metrics)
+
+    def charts() -> list[Chart]:
+        return [*(metric_chart(metrics, name, options) for name in names), *rates()]
+
+    _draw(run, "board", options, board_of(metrics, options, run.name, (*names, version), charts))
+
+
+def _machine(run: RunDirectory, metrics: Snapshot, options: Options) -> None:
+    """Draw what the processes of the run take of their machines, if that was recorded."""
+    try:
+        machine = _machine_store(run.path).poll()
+    except OSError as error:
+        st.error(f"What the run takes of its machine can't be read: {error.strerror}")
+        return
+    if machine.tables:
+        st.markdown("**Machine**")
+        version = ("machine", machine.version)
+        board = board_of(
+            metrics, options, run.name, version, lambda: machine_charts(machine, metrics, options.axis)
+        )
+        _draw(run, "machine", options, board)
+
+
+def _draw(run: RunDirectory, name: str, options: Options, board: bytes) -> None:
+    key = f"{name}-{run.path}"
     component.draw(board, key=key, on_window=lambda: remember_window(key, options))
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _machine_store(path: Path) -> MachineStore:
+    return MachineStore(RunDirectory(path))

@@ -112,9 +112,10 @@ class Membership:
     def _remove_strangers(self) -> None:
         """Remove what tasks of an earlier, larger cluster left in the folder."""
         names = {name.replace(":", "-") for name in self.task.addresses()}
-        for path in [*self.folder.glob("*.json"), *self.folder.glob("*.jsonl")]:
-            if path.stem not in names:
-                path.unlink(missing_ok=True)
+        for pattern in ("*.json", "*.jsonl", "machine/*.jsonl"):
+            for path in self.folder.glob(pattern):
+                if path.stem not in names:
+                    path.unlink(missing_ok=True)
 
     def _check_reach(self) -> None:
         """Raise PeerLost if a task sends heartbeats but its server can't be reached."""

@@ -10,6 +10,7 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.machine import machine_recorded
 
 __all__ = ["is_server", "serve"]
 
@@ -57,7 +58,8 @@ def _serve(task: ClusterTask, config: Config, run: RunDirectory, stop: StopReque
     peers.watch(exit_after_loss)
     peers.tell(phase="serving")
     print(f"{task.name} serves at {task.address}", flush=True)
-    code = _wait_for_coordinator(peers, stop)
+    with machine_recorded(run, task.name, chief=False):
+        code = _wait_for_coordinator(peers, stop)
     peers.leave()
     del server  # it runs as long as it is referenced
     return code

@@ -132,6 +132,10 @@ class RunDirectory:
         return self.path / "layers.jsonl"
 
     @property
+    def machine_path(self) -> Path:
+        return self.path / "machine.jsonl"
+
+    @property
     def status_path(self) -> Path:
         return self.path / "status.json"
 

@@ -79,6 +79,7 @@ def discard(run: RunDirectory) -> None:
         run.metrics_path,
         evaluations_path(run.metrics_path),
         run.layers_path,
+        run.machine_path,
         run.status_path,
         run.environment_path,
         run.log_path,

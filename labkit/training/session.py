@@ -36,6 +36,7 @@ from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, discard
+from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -151,7 +152,9 @@ def train_session(
             store.save(session.checkpoint(), first)
             for line in transfer.lines():
                 console.line(line)
-        return TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
+        name = membership.task.name if membership else ""
+        with machine_recorded(run, name, chief=writes):
+            return TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
     finally:
         console.close()
 

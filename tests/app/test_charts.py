@@ -15,7 +15,6 @@ from app.charts.lines import downsample
 from app.images.confusion import confusion_figure
 from tests.app.boards import Board, Drawn, decoded
 
-
 STEPS = np.arange(1.0, 1_000_001.0)
 NOISE = np.random.default_rng(0).normal(size=len(STEPS))
 
@@ -102,7 +101,9 @@ def test_lines_without_points_are_left_out_and_an_empty_board_has_no_extent():
 
 
 @given(
-    values=st.lists(st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=200),
+    values=st.lists(
+        st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=200
+    ),
     window=st.tuples(st.floats(-10, 220), st.floats(-10, 220)).map(sorted) | st.none(),
     logarithmic=st.booleans(),
 )

@@ -110,7 +110,8 @@ def test_arrow_and_python_read_the_same(lines, chunk):
 
 def test_rows_as_a_run_writes_them_are_parsed_by_arrow(monkeypatch):
     rows = [
-        {"split": "train", "step": step, "loss": math.nan if step % 9 == 4 else 1 / step} for step in range(1, 900)
+        {"split": "train", "step": step, "loss": math.nan if step % 9 == 4 else 1 / step}
+        for step in range(1, 900)
     ]
     rows[500]["added"] = 1.5
     rows.insert(600, {"split": "validation", "step": 600, "loss": math.inf, "accuracy": 0.5})

@@ -46,7 +46,9 @@ def test_time_spent_training_leaves_out_pauses(tmp_path):
         tmp_path / "m", (1, 10.0), (2, 12.0), (3, 14.0), 2, (3, hour), (4, hour + 2), (5, hour + 4)
     )
     assert timeline.step.tolist() == [1, 2, 3, 4, 5]
-    assert timeline.seconds.tolist() == [0, 2, 4, 6, 8], "the first step after a pause took as long as the next"
+    assert timeline.seconds.tolist() == [0, 2, 4, 6, 8], (
+        "the first step after a pause took as long as the next"
+    )
     assert timeline.clock.tolist() == [10, 12, hour, hour + 2, hour + 4]
 
 

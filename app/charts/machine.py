@@ -1,0 +1,126 @@
+"""What the processes of a run take of their machines, as charts of the live page."""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from app.charts.board import PALETTE, Chart, Line
+from app.charts.columns import Floats, Table, columns_of
+from app.charts.store import Snapshot
+from app.charts.timeline import timeline_of
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.machine import machine_rows_paths
+from labkit.run_directory.metrics import MetricsReader
+
+__all__ = ["Machine", "MachineStore", "machine_charts"]
+
+BLOCK_BYTES = 1 << 22
+MAX_PROCESSES = 16  # that are drawn
+
+
+@dataclass
+class _Process:
+    """The rows of one process so far."""
+
+    reader: MetricsReader
+    name: str = ""
+    table: Table = field(default_factory=Table)
+
+
+class Machine(NamedTuple):
+    """The rows of each process by its name, at one poll. Later polls don't change it."""
+
+    tables: dict[str, Table]
+    version: int  # grows with every change
+
+
+class MachineStore:
+    """Follows the machine rows of all processes of a run. Several sessions may poll at once."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._processes: dict[Path, _Process] = {}
+        self._lock = threading.Lock()
+        self._machine = Machine({}, 0)
+
+    def poll(self) -> Machine:
+        """Read what was appended and return the rows. Raises OSError for an unreadable file."""
+        with self._lock:
+            changed = [self._follow(path) for path in machine_rows_paths(self._run)]
+            if any(changed):
+                tables = {one.name: one.table.view() for one in self._processes.values() if one.table.size}
+                self._machine = Machine(tables, self._machine.version + 1)
+            return self._machine
+
+    def _follow(self, path: Path) -> bool:
+        one = self._processes.setdefault(path, _Process(MetricsReader(path, keep_rows=False)))
+        generation, changed = one.reader.generation, False
+        while True:
+            rows = [row for row in one.reader.poll(BLOCK_BYTES) if _is_whole(row)]
+            if one.reader.generation != generation:
+                generation, changed = one.reader.generation, True
+                one.table = Table()
+            if rows:
+                one.name, changed = str(rows[-1].get("process", ""))[:80], True
+                one.table.extend(len(rows), columns_of(rows))
+            if one.reader.caught_up:
+                return changed
+
+
+def _is_whole(row: dict[str, object]) -> bool:
+    return all(type(row.get(name)) in (int, float) for name in ("wall_time", "cpu_cores", "memory_bytes"))
+
+
+def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart]:
+    """Return the charts of processors, memory and disk; none if nothing is known.
+
+    Args:
+        machine: rows of all processes.
+        metrics: of the same run: they tell which step was made when.
+        axis: a key of ``AXES``. Rows before the first and after the last step are only on the clock's axis.
+    """
+    shown = dict(list(machine.tables.items())[:MAX_PROCESSES])
+    alone = len(shown) == 1
+    processor, memory, disk = [], [], []
+    for number, (name, table) in enumerate(shown.items()):
+        x = _positions(table, metrics, axis)
+        color, label = PALETTE[number % len(PALETTE)], "run" if alone else name
+        cores = _column(table, "cores")
+        processor.append(_line(label, x, _column(table, "cpu_cores") / cores, color))
+        if alone:
+            machine_cpu = _column(table, "machine_cpu_fraction")
+            processor.append(_line("whole machine", x, machine_cpu, PALETTE[7]))
+        memory.append(_line(label, x, _column(table, "memory_bytes"), color))
+        for what, other in (("read", color), ("written", PALETTE[1] if alone else color)):
+            rate = _column(table, f"{what}_bytes_per_second")
+            disk.append(_line(what if alone else f"{name}, {what}", x, rate, other))
+    charts = [
+        Chart("machine-cpu", "Processor, share of all cores", processor, "percent"),
+        Chart("machine-memory", "Memory", memory, "bytes"),
+        Chart("machine-disk", "Disk, per second", disk, "bytes"),
+    ]
+    return [chart for chart in charts if any(len(line.x) for line in chart.lines)]
+
+
+def _positions(table: Table, metrics: Snapshot, axis: str) -> Floats:
+    clock = np.fmax.accumulate(table.columns["wall_time"])
+    if axis == "clock":
+        return clock
+    timeline = timeline_of(metrics)
+    columns = {"step": timeline.step, "epoch": timeline.epoch, "training": timeline.seconds}
+    if not len(timeline.clock):
+        return np.full(len(clock), np.nan)
+    return np.interp(clock, timeline.clock, columns[axis], left=np.nan, right=np.nan)
+
+
+def _column(table: Table, name: str) -> Floats:
+    found = table.columns.get(name)
+    return np.full(table.size, np.nan) if found is None else found
+
+
+def _line(name: str, x: Floats, y: Floats, color: str) -> Line:
+    known = np.isfinite(x) & np.isfinite(y)
+    return Line(name, x[known], y[known], color)
