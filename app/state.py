@@ -2,23 +2,31 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from app.charts.store import CurveStore, Snapshot
+from labkit.config.recorded import describe
 from labkit.home import runs_home
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = [
     "choose_run",
     "curves",
     "find_run",
+    "listed_runs",
+    "may_act",
+    "missing_folders",
     "refuse_open_server",
     "run_folders",
     "run_labels",
     "selected_run",
+    "summaries",
     "tail",
     "watch",
 ]
@@ -49,12 +57,43 @@ def run_folders() -> list[Path]:
     return list(dict.fromkeys([*folders, runs_home()]))
 
 
-def run_labels() -> list[str]:
-    """Return the label of each run, the most recently active first: its name, or its path if not unique."""
+def missing_folders() -> list[Path]:
+    """Return the folders that were named, in the field or in ``LABKIT_RUNS``, and aren't there."""
+    return [folder for folder in run_folders() if folder != runs_home() and not os.path.isdir(folder)]
+
+
+def may_act() -> bool:
+    """Return whether the pages may change something. ``labkit dashboard --read-only`` forbids it."""
+    return os.environ.get("LABKIT_READ_ONLY", "") in ("", "0")
+
+
+def listed_runs() -> dict[str, RunDirectory]:
+    """Return the runs of all folders by their labels, the most recently active first.
+
+    The label of a run is its name, or its path if another run has the same name.
+    """
     runs = [run for folder in run_folders() for run in list_runs(folder)]
     runs.sort(key=RunDirectory.last_active, reverse=True)
     shared = Counter(run.name for run in runs)
-    return [run.name if shared[run.name] == 1 else str(run.path) for run in runs]
+    return {run.name if shared[run.name] == 1 else str(run.path): run for run in runs}
+
+
+def run_labels() -> list[str]:
+    """Return the label of each run, the most recently active first."""
+    return list(listed_runs())
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _summaries(folders: tuple[Path, ...]) -> Summaries:
+    return Summaries(describe)
+
+
+def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
+    """Return the summary of each run. Only what has changed is read, for about ``seconds`` at most.
+
+    Metrics that there was no time for are unknown until the next call.
+    """
+    return _summaries(tuple(run_folders())).of(runs, seconds)
 
 
 def find_run(label: str) -> RunDirectory:
@@ -75,14 +114,17 @@ def choose_run() -> None:
     # A run of the URL that isn't listed becomes an option, so that the page can say what is wrong with it.
     chosen = st.session_state.get("run") or st.query_params.get("run") or (labels[0] if labels else None)
     st.session_state["run"] = chosen
+    options = labels if not chosen or chosen in labels else [chosen, *labels]
     st.selectbox(
         "Run",
-        labels if not chosen or chosen in labels else [chosen, *labels],
-        index=None,
+        options,
+        index=0 if options else None,  # with None there would be a button that clears the choice
         key="run",
+        on_change=_complete_typed,
         accept_new_options=True,
         placeholder="Choose a run, or type a path",
-        help="The most recently active run is first. You can also type the path of a run directory.",
+        help="The most recently active run is first. You can also type a part of a name, "
+        "or the path of a run directory.",
     )
     # Reloading the page or sharing its link keeps this run. Streamlit's own binding of a widget to the URL
     # loses the value when the page changes while an earlier run of the script is still active.
@@ -95,10 +137,27 @@ def choose_run() -> None:
         placeholder="/path/to/a/folder/of/runs",
         help="Listed in addition to the folders of the variable LABKIT_RUNS and of labkit's home.",
     )
-    st.caption(
-        f"{len(labels):,} run{'s' * (len(labels) != 1)} in " + ", ".join(f"`{f}`" for f in run_folders())
-    )
+    missing = missing_folders()
+    for folder in missing:
+        st.warning(f"There is no folder {_as_code(folder)}.", icon=":material/folder_off:")
+    there = [_as_code(folder) for folder in run_folders() if folder not in missing]
+    st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
     watch("runs", lambda: frozenset(run_labels()))
+
+
+def _as_code(path: Path) -> str:
+    """Return a path as Markdown shows it unchanged."""
+    return "`" + str(path).encode(errors="replace").decode().replace("`", "'") + "`"
+
+
+def _complete_typed() -> None:
+    """Take the only run whose name has the text that was typed, if there is no run of that name."""
+    typed = str(st.session_state.get("run") or "").strip()
+    labels = run_labels()
+    if typed and typed not in labels and not find_run(typed).exists():
+        fitting = [label for label in labels if typed.lower() in label.lower()]
+        if len(fitting) == 1:
+            st.session_state["run"] = fitting[0]
 
 
 def selected_run() -> RunDirectory:
@@ -123,24 +182,26 @@ def selected_run() -> RunDirectory:
     return run
 
 
-def watch(name: str, signature: Callable[[], Hashable]) -> None:
-    """Run the whole page again when ``signature`` has changed. It is checked every ``WATCH_SECONDS``.
+def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, seen: Any = None) -> None:
+    """Run the whole page again when what ``look`` returns has changed. Until then nothing is drawn.
 
     Args:
         name: identifies the watch on the page.
-        signature: returns the value to watch. It should read no more than a few file attributes.
+        look: returns the value to watch. It should read no more than a few file attributes.
+        seconds: between two looks.
+        seen: the value that the page shows; None takes a first look.
     """
-    seen = signature()
+    shown = look() if seen is None else seen
 
-    @st.fragment(run_every=WATCH_SECONDS, key=f"watch-{name}")
-    def look() -> None:
-        nonlocal seen
-        now = signature()
-        if now != seen:
-            seen = now
+    @st.fragment(run_every=seconds, key=f"watch-{name}")
+    def again() -> None:
+        nonlocal shown
+        now = look()
+        if now != shown:
+            shown = now
             st.rerun()
 
-    look()
+    again()
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

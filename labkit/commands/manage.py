@@ -12,6 +12,7 @@ from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import find_run
+from labkit.run_directory.notes import notes_path
 from labkit.run_directory.stop import LOCKS, ask_to_stop, forget_request, take_locks, training_process
 
 __all__ = ["declare_delete", "declare_resume", "declare_stop"]
@@ -127,14 +128,26 @@ def declare_delete(parser: Parser) -> Run:
     """Declare the flags of ``labkit delete``."""
     _add_run(parser)
     parser.add_argument("--yes", action="store_true", help="Deletes the run without asking.")
+    parser.add_argument(
+        "--trash",
+        action="store_true",
+        help="Moves the run to the folder .trash beside it, from where labkit restore brings it back.",
+    )
     return _delete
 
 
 def _delete(options: argparse.Namespace) -> int:
     """Delete what a run wrote, after a question. Returns 0, or 1 where the answer is no."""
     from labkit.run_directory.disk import discard
+    from labkit.run_directory.trash import move_to_trash
 
     run = RunDirectory(find_run(options.run))
+    if options.trash:
+        trashed = move_to_trash(run, [run.path.parent])
+        print(
+            f"moved {run.name} to {trashed.path}; labkit restore {shlex.quote(str(run.path))} brings it back"
+        )
+        return 0
     status = run.read_status()
     _refuse_elsewhere(run, status, "delete")
     locks = take_locks(run)
@@ -145,6 +158,7 @@ def _delete(options: argparse.Namespace) -> int:
             print("nothing was deleted")
             return 1
         discard(run)
+        notes_path(run).unlink(missing_ok=True)
         _remove_empty(run)
     finally:
         for lock in locks:
