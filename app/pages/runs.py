@@ -20,7 +20,7 @@ __all__ = ["page"]
 REFRESH_SECONDS = 3.0
 READ_SECONDS = 0.5  # the longest that metrics are read before the page is drawn; the rest follows
 MAX_ROWS_SHOWN = 16  # without scrolling
-ROW_HEIGHT = 35
+HEIGHT = 560  # pixels of a longer table
 TABLE, ORDER = "runs-table", "runs-order"
 
 
@@ -118,7 +118,7 @@ def _table(rows: Sequence[RunSummary], shown: Sequence[str]) -> None:
         on_select="rerun",
         selection_mode="multi-row",
         column_config=columns.column_config(shown),
-        height=ROW_HEIGHT * (min(len(rows), MAX_ROWS_SHOWN) + 1) + 3,
+        height="content" if len(rows) <= MAX_ROWS_SHOWN else HEIGHT,
     )
 
 

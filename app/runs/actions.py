@@ -63,8 +63,6 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
 
 def _link(page: str, labels: list[str]) -> None:
     """Remember the page to go to. Runs before the sidebar is drawn, whose run can be set only then."""
-    if page == "compare":
-        st.session_state["runs"] = labels
     st.session_state["run"] = labels[0]
     st.session_state[LINK] = (page, labels)
 
@@ -99,8 +97,8 @@ def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: st
 
 
 def report() -> None:
-    """Show once what the last button did; what it moved to the trash can be undone until the next one."""
-    for failure in st.session_state.pop(FAILED, []):
+    """Show what the last button did. What failed, and the way to undo a move, stay until the next one."""
+    for failure in st.session_state.get(FAILED, []):
         st.error(failure.replace("`", "'"), icon=":material/block:")
     moved: list[Trashed] = st.session_state.get(UNDO, [])
     if moved:

@@ -41,6 +41,10 @@ def _state(summary: RunSummary) -> str:
     return summary.state + reason
 
 
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
+
+
 def _steps(summary: RunSummary) -> str | None:
     if summary.step is None:
         return None
@@ -78,13 +82,11 @@ COLUMNS = {
     ),
     "best_validation": Column(
         "Best validation",
-        lambda run: run.best_validation_accuracy,
-        _number("percent", "Highest validation accuracy."),
+        lambda run: _percent(run.best_validation_accuracy),
+        _number("%.2f%%", "Highest validation accuracy."),
         numbers=True,
     ),
-    "test": Column(
-        "Test accuracy", lambda run: run.test_accuracy, _number("percent", "Latest."), numbers=True
-    ),
+    "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f%%"), numbers=True),
     "active": Column(
         "Last active",
         lambda run: pd.Timestamp(run.last_active, unit="s", tz="UTC") if _is_time(run.last_active) else None,

@@ -47,11 +47,12 @@ def number(value: Any) -> float | None:
 class MetricsDigest:
     """Follows a file of metrics; each ``poll`` searches only the bytes that were appended.
 
-    ``evaluations`` are the rows of ``validation`` and ``test`` that count, in the order written.
-    ``training_loss`` is that of the last training step that counts; NaN and infinity are kept. ``spark`` has
-    up to ``SPARK_POINTS`` finite losses, spread evenly over the bytes of the file. ``duration`` is the time of
-    training in seconds, without the pauses between an interruption and the resumption. What isn't known is None.
-    These are computed once the end of the file was reached (``complete``).
+    Once the end of the file was reached (``complete``), the other fields tell; what isn't known is None:
+
+    ``evaluations``: the rows of ``validation`` and ``test`` that count, in the order written.
+    ``training_loss``: of the last training step that counts; NaN and infinity are kept.
+    ``spark``: up to ``SPARK_POINTS`` finite losses, spread evenly over the bytes of the file.
+    ``duration``: seconds of training, without the pauses between an interruption and the resumption.
     """
 
     path: Path

@@ -108,7 +108,7 @@ def list_trash(folder: Path) -> list[Trashed]:
 
 def _check(trashed: Trashed) -> None:
     """Raise InputError where it is no longer in the trash."""
-    if trashed not in list_trash(trashed.path.parent.parent):
+    if trashed.path not in [one.path for one in list_trash(trashed.path.parent.parent)]:
         raise InputError(f"{trashed.name} is no longer in the trash")
 
 
