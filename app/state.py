@@ -17,6 +17,7 @@ from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = [
     "choose_run",
+    "clean",
     "curves",
     "find_run",
     "listed_runs",
@@ -74,8 +75,21 @@ def listed_runs() -> dict[str, RunDirectory]:
     """
     runs = [run for folder in run_folders() for run in list_runs(folder)]
     runs.sort(key=RunDirectory.last_active, reverse=True)
-    shared = Counter(run.name for run in runs)
-    return {run.name if shared[run.name] == 1 else str(run.path): run for run in runs}
+    shared = Counter(clean(run.name) for run in runs)
+    labels: dict[str, RunDirectory] = {}
+    for run in runs:
+        label = clean(run.name)
+        if shared[label] > 1:
+            label = clean(run.path)
+        while label in labels:  # two names that differ in bytes that aren't Unicode
+            label += "?"
+        labels[label] = run
+    return labels
+
+
+def clean(text: object) -> str:
+    """Return ``text`` with what isn't Unicode, as in the name of a file, replaced by question marks."""
+    return str(text).encode(errors="replace").decode()
 
 
 def run_labels() -> list[str]:
@@ -105,7 +119,10 @@ def find_run(label: str) -> RunDirectory:
         if (run := RunDirectory(folder / given)).exists():
             return run
     here = RunDirectory(given)
-    return here if here.exists() else RunDirectory(runs_home() / given)
+    if here.exists():
+        return here
+    listed = listed_runs() if "?" in label else {}  # which stands for what isn't Unicode
+    return listed.get(label) or RunDirectory(runs_home() / given)
 
 
 def choose_run() -> None:
@@ -147,7 +164,7 @@ def choose_run() -> None:
 
 def _as_code(path: Path) -> str:
     """Return a path as Markdown shows it unchanged."""
-    return "`" + str(path).encode(errors="replace").decode().replace("`", "'") + "`"
+    return "`" + clean(path).replace("`", "'") + "`"
 
 
 def _complete_typed() -> None:

@@ -51,7 +51,7 @@ def _controls_and_table(runs: dict[str, RunDirectory], found: list[RunSummary]) 
     try:
         wanted = chosen_runs(listed, shlex.split(text)) if text.strip() else listed
     except InputError as error:
-        st.error(columns.clean(error).replace("--filter", "the filter"), icon=":material/filter_alt_off:")
+        st.error(state.clean(error).replace("--filter", "the filter"), icon=":material/filter_alt_off:")
         return
     except ValueError:
         st.error("The filter has a quotation mark without its partner.", icon=":material/filter_alt_off:")

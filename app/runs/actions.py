@@ -6,7 +6,7 @@ import streamlit as st
 
 from app import state
 from app.pages import compare, live
-from app.runs.columns import clean
+from app.state import clean
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -71,7 +71,8 @@ def follow_link() -> None:
     """Go to the page that a button chose, if one did."""
     page, labels = st.session_state.pop(LINK, (None, []))
     if page == "compare":
-        st.switch_page(st.Page(compare.page, url_path="compare"), query_params={"runs": labels})
+        address = {"runs": labels, "run": labels[0]}  # as a whole: each change is a step of the Back button
+        st.switch_page(st.Page(compare.page, url_path="compare"), query_params=address)
     elif page == "live":
         st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": labels[0]})
 

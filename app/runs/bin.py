@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import state
 from app.runs.actions import attempt
-from app.runs.columns import clean
+from app.state import clean
 from labkit.plurals import counted
 from labkit.run_directory.trash import Trashed, delete_for_good, list_trash, restore
 

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
+from app.state import clean
 from labkit.config import fields_by_name
 from labkit.run_directory.summary import RunSummary
 
-__all__ = ["CHOICES", "DEFAULT", "clean", "column_config", "table"]
+__all__ = ["CHOICES", "DEFAULT", "column_config", "table"]
 
 NO_VALUE = "–"
 REASONS = ("failed", "lost", "stalled")  # states whose reason stands beside them
@@ -136,11 +137,6 @@ CHOICES = {name: column.title for name, column in COLUMNS.items()} | {
 
 def _is_time(seconds: float) -> bool:
     return 0 < seconds < 4e9  # the year 2096; pandas has an end, too
-
-
-def clean(text: Any) -> str:
-    """Return ``text`` with what isn't Unicode, as in the name of a file, replaced by question marks."""
-    return str(text).encode(errors="replace").decode()
 
 
 def table(runs: Sequence[RunSummary], columns: Sequence[str]) -> pd.DataFrame:

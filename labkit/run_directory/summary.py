@@ -192,7 +192,7 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
         name=run.name,
         path=str(run.path),
         state=state,
-        message=known.damage or _reason(status, state),
+        message="; ".join(filter(None, (_reason(status, state), known.damage))),
         step=step,
         total_steps=None if total is None else int(total),
         progress=min(max(step / total, 0.0), 1.0) if step is not None and total else None,

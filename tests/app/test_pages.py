@@ -31,8 +31,11 @@ def open_main(page: str = "", **url: str) -> AppTest:
     at = AppTest.from_file(str(MAIN), default_timeout=30)
     for name, value in url.items():
         at.query_params[name] = value
-    at._page_hash = calc_hash(page) if page else ""
-    return checked(at.run())
+    checked(at.run())
+    if page:
+        at._page_hash = calc_hash(page)  # which the addresses of st.navigation have; there is no public way
+        checked(at.run())
+    return at
 
 
 def open_page(name: str, run: RunDirectory | str) -> AppTest:
