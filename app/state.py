@@ -18,6 +18,7 @@ from labkit.run_directory.summary import RunSummary, Summaries
 __all__ = [
     "choose_run",
     "clean",
+    "completed",
     "curves",
     "find_run",
     "listed_runs",
@@ -137,7 +138,7 @@ def choose_run() -> None:
         options,
         index=0 if options else None,  # with None there would be a button that clears the choice
         key="run",
-        on_change=_complete_typed,
+        on_change=lambda: st.session_state.update(run=completed(st.session_state.get("run"))),
         accept_new_options=True,
         placeholder="Choose a run, or type a path",
         help="The most recently active run is first. You can also type a part of a name, "
@@ -159,7 +160,7 @@ def choose_run() -> None:
         st.warning(f"There is no folder {_as_code(folder)}.", icon=":material/folder_off:")
     there = [_as_code(folder) for folder in run_folders() if folder not in missing]
     st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
-    watch("runs", lambda: frozenset(run_labels()))
+    watch("runs", lambda: frozenset(run_labels()), seen=frozenset(labels))
 
 
 def _as_code(path: Path) -> str:
@@ -167,14 +168,17 @@ def _as_code(path: Path) -> str:
     return "`" + clean(path).replace("`", "'") + "`"
 
 
-def _complete_typed() -> None:
-    """Take the only run whose name has the text that was typed, if there is no run of that name."""
-    typed = str(st.session_state.get("run") or "").strip()
+def completed(typed: str | None) -> str:
+    """Return the label of the only run whose label has the text that was typed.
+
+    If there is a run of that very name or path, or not exactly one such label, it is the text itself.
+    """
+    text = (typed or "").strip()
     labels = run_labels()
-    if typed and typed not in labels and not find_run(typed).exists():
-        fitting = [label for label in labels if typed.lower() in label.lower()]
-        if len(fitting) == 1:
-            st.session_state["run"] = fitting[0]
+    if not text or text in labels or find_run(text).exists():
+        return text
+    fitting = [label for label in labels if text.lower() in label.lower()]
+    return fitting[0] if len(fitting) == 1 else text
 
 
 def selected_run() -> RunDirectory:
@@ -209,10 +213,14 @@ def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, se
         seen: the value that the page shows; None takes a first look.
     """
     shown = look() if seen is None else seen
+    drawn = False
 
     @st.fragment(run_every=seconds, key=f"watch-{name}")
     def again() -> None:
-        nonlocal shown
+        nonlocal shown, drawn
+        if not drawn:  # with the page, which has just looked
+            drawn = True
+            return
         now = look()
         if now != shown:
             shown = now

@@ -69,8 +69,10 @@ class MetricsDigest:
     _tail: bytes = b""  # the last bytes searched, to tell whether the file was replaced
     _sessions: list[tuple[int, ResumePoint]] = field(default_factory=list)  # byte offset of each resumption
 
-    def poll(self, deadline: float = math.inf) -> None:
+    def poll(self, deadline: float = math.inf) -> bool:
         """Search what was appended since the last call. A missing or unreadable file has no rows.
+
+        Returns False if the file is the same as at the last call.
 
         Args:
             deadline: time of ``time.monotonic()`` after which no further chunk is begun.
@@ -79,7 +81,7 @@ class MetricsDigest:
             attributes = os.stat(self.path)
             seen = (attributes.st_mtime_ns, attributes.st_size, attributes.st_ino)
             if self.complete and seen == self._seen:
-                return
+                return False
             with open(self.path, "rb", buffering=0) as file:
                 self._restart_if_replaced(file.fileno(), attributes)
                 read = self._search(file.fileno(), attributes.st_size, deadline)
@@ -88,8 +90,11 @@ class MetricsDigest:
                     self._seen = seen
                     self._sample(read)
         except OSError:
+            known = self._seen is not None or not self.complete
             self._restart()
             self.complete = True
+            return known
+        return True
 
     def _restart(self) -> None:
         self.__dict__.update(MetricsDigest(self.path).__dict__)

@@ -113,6 +113,7 @@ class _Known:
         self.described: Described | None = None
         self.damage = ""
         self.notes = Notes()
+        self.summary: RunSummary | None = None
         self.metrics = MetricsDigest(run.metrics_path)
         self.evaluations = MetricsDigest(evaluations_path(run.metrics_path))
 
@@ -156,22 +157,29 @@ class Summaries:
         known = self._known.get(run.path)
         if known is None:
             known = self._known[run.path] = _Known(run)
-        self._read(run, known)
+        changed = self._read(run, known)
         if known.metrics.complete or time.monotonic() < deadline:
-            known.metrics.poll(deadline)
-            known.evaluations.poll(deadline)
-        return _summarised(run, known)
+            changed |= known.metrics.poll(deadline)
+            changed |= known.evaluations.poll(deadline)
+        # The state of an active run may change without a file: its process may be gone.
+        active = known.status is not None and known.status.state in ACTIVE_STATES
+        if changed or active or known.summary is None:
+            known.summary = _summarised(run, known)
+        return known.summary
 
-    def _read(self, run: RunDirectory, known: _Known) -> None:
-        if known.changed(run.status_path):
+    def _read(self, run: RunDirectory, known: _Known) -> bool:
+        """Read the small files that have changed. Returns whether there were any."""
+        status, notes, config = map(known.changed, (run.status_path, notes_path(run), run.config_path))
+        if status:
             known.status = run.read_status()
-        if known.changed(notes_path(run)):
+        if notes:
             known.notes = read_notes(run)
-        if known.changed(run.config_path):
+        if config:
             try:
                 known.described, known.damage = self._describe(run.read_config()), ""
             except InputError as error:
                 known.described, known.damage = None, str(error)
+        return status or notes or config
 
 
 def _summarised(run: RunDirectory, known: _Known) -> RunSummary:

@@ -12,7 +12,6 @@ import pytest
 import streamlit as st
 from streamlit import config
 from streamlit.testing.v1 import AppTest
-from streamlit.util import calc_hash
 
 from app import state
 from app.pages.compare import differences
@@ -28,14 +27,13 @@ PAGES = ("live", "layers", "predictions", "compare", "configuration")  # that sh
 
 
 def open_main(page: str = "", **url: str) -> AppTest:
-    at = AppTest.from_file(str(MAIN), default_timeout=30)
+    """Open the first page, or another one with the sidebar: AppTest opens no other page of a navigation."""
+    script = f"from app import state\nfrom app.pages import {page}\nstate.choose_run()\n{page}.page()"
+    at = AppTest.from_string(script) if page else AppTest.from_file(str(MAIN))
+    at.default_timeout = 30
     for name, value in url.items():
         at.query_params[name] = value
-    checked(at.run())
-    if page:
-        at._page_hash = calc_hash(page)  # which the addresses of st.navigation have; there is no public way
-        checked(at.run())
-    return at
+    return checked(at.run())
 
 
 def open_page(name: str, run: RunDirectory | str) -> AppTest:
