@@ -1,6 +1,7 @@
-"""``labkit note``, ``labkit restore`` and ``labkit delete --trash``: what they change and what they refuse."""
+"""``labkit note``, ``labkit restore`` and ``labkit delete --trash``: what they change and refuse."""
 
 import json
+import shlex
 
 import pytest
 
@@ -82,3 +83,16 @@ def test_a_deleted_run_takes_its_notes_with_it(folder):
     assert cli.main(["note", "mine", "--tag", "x"]) == 0
     assert cli.main(["delete", "mine", "--yes"]) == 0
     assert not run.path.exists()
+
+
+def test_the_documented_commands(folder):
+    make_run(folder, "first")
+    for text in (
+        'note first --tag paper --text "batch size as in the paper"',
+        "note first --remove-tag paper --archive",
+        "note first --unarchive",
+        "runs --archived --filter tag=paper",
+        "delete first --trash",
+        "restore first",
+    ):
+        assert cli.main(shlex.split(text)) == 0
