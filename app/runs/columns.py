@@ -59,7 +59,7 @@ def _settings(summary: RunSummary) -> str | None:
 
 
 COLUMNS = {
-    "state": Column("State", _state, _text("small")),
+    "state": Column("State", _state, _text(130)),
     "progress": Column(
         "Progress",
         lambda run: run.progress,
@@ -95,8 +95,8 @@ COLUMNS = {
     ),
     "duration": Column(
         "Duration",
-        lambda run: run.duration,
-        _number("duration", "Time of training in all sessions, without the pauses between them."),
+        lambda run: None if run.duration is None else run.duration / 60,
+        _number("%.1f min", "Time of training in all sessions, without the pauses between them."),
         numbers=True,
     ),
     "dataset": Column("Data set", lambda run: run.dataset, _text()),
