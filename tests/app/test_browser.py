@@ -221,6 +221,7 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
     count = int(((arrays["labels"] == true) & (predicted == taken_for)).sum())
     with dashboard(tmp_path) as (address, _):
         page.goto(address)
+        page.get_by_test_id("stDataFrame").first.wait_for()
         page.get_by_role("link", name="Predictions").click()
         assert page.locator(".lk-card").first.get_attribute("class") == "lk-card wrong"
         image = page.locator(".lk-card img").first
