@@ -11,7 +11,7 @@ if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
 from app import state  # noqa: E402
-from app.views import compare, configuration, layers, live, predictions  # noqa: E402
+from app.views import compare, configuration, layers, live, predictions, runs  # noqa: E402
 
 # Less room above the page, so that charts are above the fold of a laptop; facts in a row that wraps.
 STYLE = """<style>
@@ -32,7 +32,8 @@ def main() -> None:
     state.refuse_open_server()
     page = st.navigation(
         [
-            st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="", default=True),
+            st.Page(runs.page, title="Runs", icon=":material/list:", url_path="", default=True),
+            st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live"),
             st.Page(layers.page, title="Layers", icon=":material/layers:", url_path="layers"),
             st.Page(
                 predictions.page, title="Predictions", icon=":material/grid_view:", url_path="predictions"
@@ -41,8 +42,8 @@ def main() -> None:
             st.Page(
                 configuration.page, title="Configuration", icon=":material/tune:", url_path="configuration"
             ),
-            # Streamlit serves the default page only at the root. This one answers /live.
-            st.Page(live.page, title="Live", url_path="live", visibility="hidden"),
+            # Streamlit serves the default page only at the root. This one answers /runs.
+            st.Page(runs.page, title="Runs", url_path="runs", visibility="hidden"),
         ]
     )
     with st.sidebar:

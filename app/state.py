@@ -2,23 +2,33 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from app.charts.store import CurveStore, Snapshot
+from labkit.config.recorded import describe
 from labkit.home import runs_home
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = [
     "choose_run",
+    "clean",
+    "completed",
     "curves",
     "find_run",
+    "listed_runs",
+    "may_act",
+    "missing_folders",
     "refuse_open_server",
     "run_folders",
     "run_labels",
     "selected_run",
+    "summaries",
     "tail",
     "watch",
 ]
@@ -49,12 +59,56 @@ def run_folders() -> list[Path]:
     return list(dict.fromkeys([*folders, runs_home()]))
 
 
-def run_labels() -> list[str]:
-    """Return the label of each run, the most recently active first: its name, or its path if not unique."""
+def missing_folders() -> list[Path]:
+    """Return the folders that were named, in the field or in ``LABKIT_RUNS``, and aren't there."""
+    return [folder for folder in run_folders() if folder != runs_home() and not os.path.isdir(folder)]
+
+
+def may_act() -> bool:
+    """Return whether the pages may change something. ``labkit dashboard --read-only`` forbids it."""
+    return os.environ.get("LABKIT_READ_ONLY", "") in ("", "0")
+
+
+def listed_runs() -> dict[str, RunDirectory]:
+    """Return the runs of all folders by their labels, the most recently active first.
+
+    The label of a run is its name, or its path if another run has the same name.
+    """
     runs = [run for folder in run_folders() for run in list_runs(folder)]
     runs.sort(key=RunDirectory.last_active, reverse=True)
-    shared = Counter(run.name for run in runs)
-    return [run.name if shared[run.name] == 1 else str(run.path) for run in runs]
+    shared = Counter(clean(run.name) for run in runs)
+    labels: dict[str, RunDirectory] = {}
+    for run in runs:
+        label = clean(run.name)
+        if shared[label] > 1:
+            label = clean(run.path)
+        while label in labels:  # two names that differ in bytes that aren't Unicode
+            label += "?"
+        labels[label] = run
+    return labels
+
+
+def clean(text: object) -> str:
+    """Return ``text`` with what isn't Unicode, as in the name of a file, replaced by question marks."""
+    return str(text).encode(errors="replace").decode()
+
+
+def run_labels() -> list[str]:
+    """Return the label of each run, the most recently active first."""
+    return list(listed_runs())
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _summaries(folders: tuple[Path, ...]) -> Summaries:
+    return Summaries(describe)
+
+
+def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
+    """Return the summary of each run. Only what has changed is read, for about ``seconds`` at most.
+
+    Metrics that there was no time for are unknown until the next call.
+    """
+    return _summaries(tuple(run_folders())).of(runs, seconds)
 
 
 def find_run(label: str) -> RunDirectory:
@@ -66,7 +120,10 @@ def find_run(label: str) -> RunDirectory:
         if (run := RunDirectory(folder / given)).exists():
             return run
     here = RunDirectory(given)
-    return here if here.exists() else RunDirectory(runs_home() / given)
+    if here.exists():
+        return here
+    listed = listed_runs() if "?" in label else {}  # which stands for what isn't Unicode
+    return listed.get(label) or RunDirectory(runs_home() / given)
 
 
 def choose_run() -> None:
@@ -75,14 +132,17 @@ def choose_run() -> None:
     # A run of the URL that isn't listed becomes an option, so that the page can say what is wrong with it.
     chosen = st.session_state.get("run") or st.query_params.get("run") or (labels[0] if labels else None)
     st.session_state["run"] = chosen
+    options = labels if not chosen or chosen in labels else [chosen, *labels]
     st.selectbox(
         "Run",
-        labels if not chosen or chosen in labels else [chosen, *labels],
-        index=None,
+        options,
+        index=0 if options else None,  # with None there would be a button that clears the choice
         key="run",
+        on_change=lambda: st.session_state.update(run=completed(st.session_state.get("run"))),
         accept_new_options=True,
         placeholder="Choose a run, or type a path",
-        help="The most recently active run is first. You can also type the path of a run directory.",
+        help="The most recently active run is first. You can also type a part of a name, "
+        "or the path of a run directory.",
     )
     # Reloading the page or sharing its link keeps this run. Streamlit's own binding of a widget to the URL
     # loses the value when the page changes while an earlier run of the script is still active.
@@ -95,10 +155,30 @@ def choose_run() -> None:
         placeholder="/path/to/a/folder/of/runs",
         help="Listed in addition to the folders of the variable LABKIT_RUNS and of labkit's home.",
     )
-    st.caption(
-        f"{len(labels):,} run{'s' * (len(labels) != 1)} in " + ", ".join(f"`{f}`" for f in run_folders())
-    )
-    watch("runs", lambda: frozenset(run_labels()))
+    missing = missing_folders()
+    for folder in missing:
+        st.warning(f"There is no folder {_as_code(folder)}.", icon=":material/folder_off:")
+    there = [_as_code(folder) for folder in run_folders() if folder not in missing]
+    st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
+    watch("runs", lambda: frozenset(run_labels()), seen=frozenset(labels))
+
+
+def _as_code(path: Path) -> str:
+    """Return a path as Markdown shows it unchanged."""
+    return "`" + clean(path).replace("`", "'") + "`"
+
+
+def completed(typed: str | None) -> str:
+    """Return the label of the only run whose label has the text that was typed.
+
+    If there is a run of that very name or path, or not exactly one such label, it is the text itself.
+    """
+    text = (typed or "").strip()
+    labels = run_labels()
+    if not text or text in labels or find_run(text).exists():
+        return text
+    fitting = [label for label in labels if text.lower() in label.lower()]
+    return fitting[0] if len(fitting) == 1 else text
 
 
 def selected_run() -> RunDirectory:
@@ -123,24 +203,30 @@ def selected_run() -> RunDirectory:
     return run
 
 
-def watch(name: str, signature: Callable[[], Hashable]) -> None:
-    """Run the whole page again when ``signature`` has changed. It is checked every ``WATCH_SECONDS``.
+def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, seen: Any = None) -> None:
+    """Run the whole page again when what ``look`` returns has changed. Until then nothing is drawn.
 
     Args:
         name: identifies the watch on the page.
-        signature: returns the value to watch. It should read no more than a few file attributes.
+        look: returns the value to watch. It should read no more than a few file attributes.
+        seconds: between two looks.
+        seen: the value that the page shows; None takes a first look.
     """
-    seen = signature()
+    shown = look() if seen is None else seen
+    drawn = False
 
-    @st.fragment(run_every=WATCH_SECONDS, key=f"watch-{name}")
-    def look() -> None:
-        nonlocal seen
-        now = signature()
-        if now != seen:
-            seen = now
+    @st.fragment(run_every=seconds, key=f"watch-{name}")
+    def again() -> None:
+        nonlocal shown, drawn
+        if not drawn:  # with the page, which has just looked
+            drawn = True
+            return
+        now = look()
+        if now != shown:
+            shown = now
             st.rerun()
 
-    look()
+    again()
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

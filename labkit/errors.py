@@ -1,8 +1,10 @@
 """Errors that a user can act on."""
 
+import difflib
 import importlib.util
+from collections.abc import Iterable
 
-__all__ = ["InputError", "require_extra"]
+__all__ = ["InputError", "require_extra", "unknown_name_error"]
 
 
 class InputError(ValueError):
@@ -29,3 +31,11 @@ def require_extra(extra: str, modules: tuple[str, ...], needed_by: str) -> None:
             f"{needed_by} needs {', '.join(missing)}, not installed here; "
             f"install with: pip install 'labkit[{extra}]'"
         )
+
+
+def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """Return an InputError that names the nearest known name, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
+    return InputError(f"unknown {kind} {name!r}; {hint}")

@@ -34,6 +34,9 @@ def declare_dashboard(parser: Parser) -> Run:
     )
     _add_port(parser)
     parser.add_argument("--no-browser", action="store_true", help="Opens no browser.")
+    parser.add_argument(
+        "--read-only", action="store_true", help="Leaves out all that tags, archives or moves a run."
+    )
     return _dashboard
 
 
@@ -69,6 +72,8 @@ def _dashboard(options: argparse.Namespace) -> int:
         if not folder.is_dir():
             raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
         environment["LABKIT_RUNS"] = str(folder)
+    if options.read_only:
+        environment["LABKIT_READ_ONLY"] = "1"
     port = _free_port(options.port)
     print(f"dashboard: http://{LOOPBACK}:{port} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]

@@ -1,20 +1,24 @@
-"""``labkit stop``, ``resume`` and ``delete``: what is done with a run that is there."""
+"""``labkit stop``, ``resume``, ``note``, ``delete``, ``restore``: what is done with a run that is there."""
 
 import argparse
 import shlex
 import socket
 import sys
 import time
+from pathlib import Path
 
+from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, seconds
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import find_run
+from labkit.run_directory.notes import Notes, change_notes, notes_path, read_notes
 from labkit.run_directory.stop import LOCKS, ask_to_stop, forget_request, take_locks, training_process
+from labkit.run_directory.trash import list_trash, move_to_trash, restore
 
-__all__ = ["declare_delete", "declare_resume", "declare_stop"]
+__all__ = ["declare_delete", "declare_note", "declare_restore", "declare_resume", "declare_stop"]
 
 
 def _add_run(parser: Parser) -> None:
@@ -127,6 +131,11 @@ def declare_delete(parser: Parser) -> Run:
     """Declare the flags of ``labkit delete``."""
     _add_run(parser)
     parser.add_argument("--yes", action="store_true", help="Deletes the run without asking.")
+    parser.add_argument(
+        "--trash",
+        action="store_true",
+        help="Moves the run to the folder .trash beside it, from where labkit restore brings it back.",
+    )
     return _delete
 
 
@@ -135,6 +144,12 @@ def _delete(options: argparse.Namespace) -> int:
     from labkit.run_directory.disk import discard
 
     run = RunDirectory(find_run(options.run))
+    if options.trash:
+        trashed = move_to_trash(run, [run.path.parent])
+        print(
+            f"moved {run.name} to {trashed.path}; labkit restore {shlex.quote(str(run.path))} brings it back"
+        )
+        return 0
     status = run.read_status()
     _refuse_elsewhere(run, status, "delete")
     locks = take_locks(run)
@@ -145,6 +160,7 @@ def _delete(options: argparse.Namespace) -> int:
             print("nothing was deleted")
             return 1
         discard(run)
+        notes_path(run).unlink(missing_ok=True)
         _remove_empty(run)
     finally:
         for lock in locks:
@@ -180,3 +196,68 @@ def _remove_empty(run: RunDirectory) -> None:
             folder.rmdir()
         except OSError:  # something that the run didn't write is in it
             continue
+
+
+# ---- note and restore --------------------------------------------------------------------------------
+
+
+def declare_note(parser: Parser) -> Run:
+    """Declare the flags of ``labkit note``."""
+    parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
+    parser.add_argument(
+        "--tag", action="append", default=[], metavar="TAG", help="Adds a tag. May be repeated."
+    )
+    parser.add_argument(
+        "--remove-tag", action="append", default=[], metavar="TAG", help="Removes a tag. May be repeated."
+    )
+    parser.add_argument("--text", metavar="TEXT", help="Replaces the note; an empty text removes it.")
+    archived = parser.add_mutually_exclusive_group()
+    archived.add_argument(
+        "--archive",
+        dest="archived",
+        action="store_const",
+        const=True,
+        help="Archives the run: lists leave it out, its files stay.",
+    )
+    archived.add_argument(
+        "--unarchive", dest="archived", action="store_const", const=False, help="Lists the run again."
+    )
+    return _note
+
+
+def _note(options: argparse.Namespace) -> int:
+    """Change what is noted about a run, and print it. Returns 0. Raises InputError beyond the limits."""
+    run = RunDirectory(find_run(options.run))
+    if missing := [tag for tag in options.remove_tag if tag not in read_notes(run).tags]:
+        raise InputError(f"{run.name} has no tag {missing[0]!r}; its tags: {_tags(read_notes(run))}")
+    notes = change_notes(
+        run, add=options.tag, remove=options.remove_tag, note=options.text, archived=options.archived
+    )
+    print(f"tags      {_tags(notes)}")
+    print(f"note      {notes.note or 'none'}")
+    print(f"archived  {'yes' if notes.archived else 'no'}")
+    return 0
+
+
+def _tags(notes: Notes) -> str:
+    return ", ".join(notes.tags) or "none"
+
+
+def declare_restore(parser: Parser) -> Run:
+    """Declare the flags of ``labkit restore``."""
+    parser.add_argument("run", metavar="RUN", help="The run's name or directory before it was moved.")
+    return _restore
+
+
+def _restore(options: argparse.Namespace) -> int:
+    """Move the run of that name that was last moved to the trash back. Raises InputError if there is none."""
+    given = Path(options.run).expanduser()
+    folder = given.absolute().parent if len(given.parts) > 1 else home.runs_home()
+    trashed = list_trash(folder)
+    found = [one for one in trashed if one.name == given.name or one.path.name == given.name]
+    if not found:
+        names = ", ".join(dict.fromkeys(one.name for one in trashed)) or "nothing"
+        raise InputError(f"no run {given.name!r} in the trash of {folder}, which holds {names}")
+    run = restore(found[0])
+    print(f"restored {run.path}")
+    return 0

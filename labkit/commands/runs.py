@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-import time
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,19 @@ from typing import Any
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.commands.terminal.text_tables import age_in_words, print_table
-from labkit.config import Config, fields_by_name
-from labkit.config.architectures import model_name
-from labkit.config.fields import unknown_name_error
-from labkit.errors import InputError
+from labkit.config import fields_by_name
+from labkit.config.recorded import describe
+from labkit.errors import InputError, unknown_name_error
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.filters import chosen_runs
 from labkit.run_directory.find import find_run
-from labkit.run_directory.metrics import last_evaluations, metrics_in_words
+from labkit.run_directory.metrics import metrics_in_words
+from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = ["declare_runs", "declare_show"]
 
-# What a summary holds, apart from path and message; the columns of the table.
+# The fields to sort by: the columns of the table.
 FIELDS = ("name", "state", "step", "accuracy", "dataset", "model", "age")
 DESCENDING = ("step", "accuracy")  # largest first
 HEADER = ("name", "state", "step", "accuracy", "data set", "model", "age")
@@ -44,9 +46,11 @@ def declare_runs(parser: Parser) -> Run:
         metavar="TEXT",
         action="append",
         default=[],
-        help="Shows only runs with this text in one of their fields; FIELD=VALUE, such as state=running, "
-        "looks at one field alone. May be repeated.",
+        help="Shows only runs with this text in their name, state, data set, model, tags or note; "
+        "FIELD=VALUE, such as state=running, tag=paper or accuracy>0.8, looks at one field or setting alone. "
+        "May be repeated.",
     )
+    parser.add_argument("--archived", action="store_true", help="Shows archived runs, too.")
     parser.add_argument("--json", action="store_true", help="Prints JSON, for programs.")
     return _run
 
@@ -61,96 +65,53 @@ def _run(options: argparse.Namespace) -> int:
     folder = Path(options.runs_dir) if options.runs_dir else home.runs_home()
     if options.runs_dir and not folder.is_dir():
         raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
-    found = [_summary(run) for run in list_runs(folder)]
-    wanted = [summary for summary in found if all(_matches(summary, text) for text in options.filter)]
-    chosen = _sorted(wanted, options.sort)
+    found = Summaries(describe).of(list_runs(folder))
+    listed = [summary for summary in found if options.archived or not summary.notes.archived]
+    chosen = _sorted(chosen_runs(listed, options.filter), options.sort)
     if options.json:
-        print(json.dumps(chosen, indent=2))
+        print(json.dumps([summary.to_json() for summary in chosen], indent=2))
+        return 0
+    if chosen:
+        print_table(HEADER, [_row(summary) for summary in chosen], right=("step", "accuracy", "age"))
+    elif listed:
+        print(f"none of the {len(listed)} runs in {folder} matches --filter {' '.join(options.filter)}")
     elif not found:
         print(f"no runs in {folder}; start one with: labkit train --preset smoke")
-    elif not chosen:
-        print(f"none of the {len(found)} runs in {folder} matches --filter {' '.join(options.filter)}")
-    else:
-        print_table(HEADER, [_row(summary) for summary in chosen], right=("step", "accuracy", "age"))
+    if hidden := len(found) - len(listed):
+        print(
+            f"not shown: {counted(hidden, 'archived run')}; labkit runs --archived shows all", file=sys.stderr
+        )
     return 0
 
 
-def _summary(run: RunDirectory) -> dict[str, Any]:
-    """Return what is known of a run, ready for JSON; None where something is missing or damaged.
-
-    ``accuracy`` is that of the test set, or before its evaluation the latest on validation;
-    ``accuracy_split`` says which. ``age`` is in seconds since the run was last active.
-    """
-    status = run.read_status()
-    try:
-        config = Config.from_json(run.read_config())
-        dataset, model, damage = config.data.dataset, model_name(config.model), None
-    except InputError as error:
-        dataset, model, damage = None, None, str(error)
-    split, row = _best_evaluation(run)
-    return {
-        "name": run.name,
-        "state": status.liveness() if status else "unknown",
-        "step": status.step if status else None,
-        "total_steps": status.total_steps if status else None,
-        "accuracy": _finite(row.get("accuracy")),
-        "accuracy_split": split,
-        "dataset": dataset,
-        "model": model,
-        "age": max(0.0, time.time() - run.last_active()),
-        "path": str(run.path),
-        "message": damage or (status.message if status else ""),
-    }
-
-
-def _best_evaluation(run: RunDirectory) -> tuple[str | None, dict[str, Any]]:
-    try:
-        found = last_evaluations(run.metrics_path)
-    except OSError:
-        return None, {}
-    return next(((split, found[split]) for split in ("test", "validation") if split in found), (None, {}))
-
-
-def _finite(value: Any) -> Any:
-    """Return ``value``, or None for what JSON has no number for: NaN and the infinities."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _matches(summary: dict[str, Any], text: str) -> bool:
-    field, equals, value = text.partition("=")
-    if not equals:
-        shown = (str(summary[name]) for name in FIELDS if isinstance(summary[name], str))
-        return any(text.lower() in word.lower() for word in shown)
-    if field not in FIELDS:
-        raise unknown_name_error("field of --filter", field, FIELDS)
-    return str(summary[field]).lower() == value.lower()
-
-
-def _sorted(summaries: Iterable[dict[str, Any]], field: str) -> list[dict[str, Any]]:
+def _sorted(summaries: Iterable[RunSummary], field: str) -> list[RunSummary]:
     """Return ``summaries`` by one field; those that lack it come last."""
     summaries = list(summaries)
-    known = [summary for summary in summaries if summary[field] is not None]
-    known.sort(key=lambda summary: summary[field], reverse=field in DESCENDING)
-    return [*known, *(summary for summary in summaries if summary[field] is None)]
+    known = [summary for summary in summaries if getattr(summary, field) is not None]
+    known.sort(key=lambda summary: getattr(summary, field), reverse=field in DESCENDING)
+    return [*known, *(summary for summary in summaries if getattr(summary, field) is None)]
 
 
-def _row(summary: dict[str, Any]) -> tuple[str, ...]:
-    step = "-" if summary["step"] is None else f"{summary['step']}/{summary['total_steps']}"
+def _row(summary: RunSummary) -> tuple[str, ...]:
+    step = "-" if summary.step is None else f"{summary.step}/{_or_dash(summary.total_steps)}"
     accuracy = "-"
-    if summary["accuracy_split"] is not None:
-        value = summary["accuracy"]
-        accuracy = "nan" if value is None else f"{value:.4f}"
-        accuracy += " val" if summary["accuracy_split"] == "validation" else "    "
-    dataset, model = (summary[name] or "damaged" for name in ("dataset", "model"))
+    if summary.accuracy_split is not None:
+        accuracy = "nan" if summary.accuracy is None else f"{summary.accuracy:.4f}"
+        accuracy += " val" if summary.accuracy_split == "validation" else "    "
+    dataset, model = (name or "damaged" for name in (summary.dataset, summary.model))
     return (
-        summary["name"],
-        summary["state"],
+        summary.name,
+        summary.state,
         step,
         accuracy,
         dataset,
         model,
-        age_in_words(summary["age"]),
+        age_in_words(summary.age),
     )
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 # ---- show ----------------------------------------------------------------------------------------------
@@ -176,32 +137,24 @@ def _show(options: argparse.Namespace) -> int:
 
 def _details(run: RunDirectory) -> dict[str, Any]:
     """Return the run's summary with its results, settings, checkpoints and devices, ready for JSON."""
-    try:
-        results = last_evaluations(run.metrics_path)
-    except OSError:
-        results = {}
+    [summary] = Summaries(describe).of([run])
     environment = run.read_environment()
     status = run.read_status()
     return {
-        **_summary(run),
+        **summary.to_json(),
         "host": status.host if status else None,
         "devices": environment.get("description"),
         "results": {
-            split: {key: _finite(value) for key, value in row.items()} for split, row in results.items()
+            split: {key: _finite(value) for key, value in row.items()}
+            for split, row in summary.results.items()
         },
-        "settings": _settings(run),
         "checkpoints": run.checkpoint_steps(),
     }
 
 
-def _settings(run: RunDirectory) -> dict[str, Any] | None:
-    """Return the fields that differ from the defaults; None where the configuration is damaged."""
-    try:
-        values = Config.from_json(run.read_config()).flat()
-    except InputError:
-        return None
-    defaults = Config().flat()
-    return {name: value for name, value in values.items() if value != defaults[name] and name != "job_dir"}
+def _finite(value: Any) -> Any:
+    """Return ``value``, or None for what JSON has no number for: NaN and the infinities."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print(shown: dict[str, Any]) -> None:
@@ -229,6 +182,13 @@ def _print(shown: dict[str, Any]) -> None:
     lines.append(("checkpoints", f"at step {steps}" if steps else "none"))
     devices = shown["devices"] or "unknown devices"
     lines.append(("trained on", f"{devices}, host {shown['host'] or 'unknown'}"))
+    if shown["tags"]:
+        lines.append(("tags", ", ".join(shown["tags"])))
+    if shown["note"]:
+        text = shown["note"].splitlines()
+        lines += [("note" if index == 0 else "", line) for index, line in enumerate(text)]
+    if shown["archived"]:
+        lines.append(("archived", "yes"))
     lines.append(("directory", shown["path"]))
     for name, text in lines:
         print(f"{name:<13}{text}")

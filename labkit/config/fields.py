@@ -1,14 +1,13 @@
 """Declared fields of a configuration: type, default, help and allowed values in one place."""
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import InputError
+from labkit.errors import InputError, unknown_name_error
 from labkit.home import LOCAL_PATH, is_local_path
 
 __all__ = ["GROUPS", "FieldInfo", "FieldOwner", "fields_of", "option", "unknown_name_error"]
@@ -174,11 +173,3 @@ def _field_info(field: dataclasses.Field, owner: str, hint: Any) -> FieldInfo:
     kind = next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint
     metadata = {**field.metadata, "group": field.metadata["group"] or owner}
     return FieldInfo(field.name, owner, kind, optional, field.default, **metadata)
-
-
-def unknown_name_error(kind: str, name: str, known: typing.Iterable[str]) -> InputError:
-    """Return an InputError that names the nearest known name, or all of them."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
-    return InputError(f"unknown {kind} {name!r}; {hint}")

@@ -1,10 +1,17 @@
 """The configuration that a run directory records."""
 
-from labkit.config.whole import Config
-from labkit.errors import InputError
-from labkit.run_directory import RunDirectory
+import functools
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["recorded_config"]
+from labkit.config.architectures import model_name
+from labkit.config.model import ModelConfig
+from labkit.config.whole import Config, fields_by_name
+from labkit.errors import InputError, unknown_name_error
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.summary import Described
+
+__all__ = ["describe", "recorded_config"]
 
 
 def recorded_config(run: RunDirectory) -> Config:
@@ -16,3 +23,39 @@ def recorded_config(run: RunDirectory) -> Config:
         if str(run.path) not in reason:
             reason = f"{run.config_path} is damaged: {reason}"
         raise InputError(f"{reason}; restore the file, or remove the directory") from None
+
+
+def describe(recorded: Mapping[str, Any]) -> Described:
+    """Return what a recorded configuration says, for a table of many runs.
+
+    Only values that differ from the defaults are checked, and not how they go together: ``Config.from_json``
+    takes several times as long.
+
+    Raises InputError for missing parts, unknown names and values that aren't allowed.
+    """
+    defaults, known = _defaults()
+    given = Config.recorded_values(recorded)
+    settings: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise unknown_name_error("parameter", name, known)
+        if value != defaults[name]:
+            settings[name] = known[name].check(value)
+    values = {**defaults, **given}
+    changed = [(name, value) for name, value in settings.items() if known[name].owner == "model"]
+    model = _model_name(tuple(changed))
+    shown = {name: value for name, value in settings.items() if name not in PLACES}
+    return Described(values["dataset"], model, shown, values)
+
+
+PLACES = ("job_dir", "data_dir")  # where a run and its data lie on one machine says nothing about the run
+
+
+@functools.cache
+def _defaults() -> tuple[dict[str, Any], dict[str, Any]]:
+    return Config().flat(), fields_by_name()
+
+
+@functools.lru_cache(maxsize=1024)
+def _model_name(changed: tuple[tuple[str, Any], ...]) -> str:
+    return model_name(ModelConfig(**dict(changed)))

@@ -94,6 +94,14 @@ class Config:
         defaults. Renamed fields are read. A removed one is ignored if its value matches this version's
         behaviour.
         """
+        return cls.from_flat(cls.recorded_values(value))
+
+    @staticmethod
+    def recorded_values(value: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the values in the JSON of a configuration by the names of today's fields, unchecked.
+
+        Raises InputError where ``from_json`` does for missing parts and removed fields.
+        """
         owners = value.values()
         known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()
         if not known or not all(isinstance(owner, Mapping) for owner in owners):
@@ -108,7 +116,7 @@ class Config:
                 raise InputError(
                     f"{flag} was given, which this labkit doesn't have; use the one that wrote it"
                 )
-        return cls.from_flat(values)
+        return values
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that determine the training result; a run can't be resumed with other values."""

@@ -50,6 +50,7 @@ def holds_something_else(run: RunDirectory) -> bool:
     ours = {
         ".lock",
         ".launcher",
+        "notes.json",
         STOP_REQUEST,
         "cluster",
         run.log_path.name,
@@ -62,7 +63,7 @@ def holds_something_else(run: RunDirectory) -> bool:
 
 
 def discard(run: RunDirectory) -> None:
-    """Remove what a run wrote, and nothing else that lies there.
+    """Remove what a run wrote, and nothing else that lies there. What people noted (``notes.json``) stays.
 
     The configuration goes last: until then the directory is known as a run.
     """

@@ -26,7 +26,6 @@ __all__ = [
     "evaluations_path",
     "evaluations_that_count",
     "is_superseded",
-    "last_evaluations",
     "metrics_in_words",
     "parse_lines",
     "resume_point_of",
@@ -179,24 +178,6 @@ class MetricsReader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
-
-
-def last_evaluations(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the last row that counts of ``test`` and of ``validation``, where there is one.
-
-    Rows of training, nearly the whole file, are passed over unread. Raises OSError where there is no file.
-    """
-    wanted = (b'"test"', b'"validation"', b'"resumed_at_step"')
-    with open(path, "rb") as file:
-        lines = [line for line in file if line.endswith(b"\n") and any(word in line for word in wanted)]
-    kept: list[dict[str, Any]] = []
-    for row in parse_lines(lines):
-        if isinstance(row, dict) and isinstance(row.get("resumed_at_step"), int):
-            kept = [old for old in kept if _step_of(old) <= row["resumed_at_step"]]
-        elif isinstance(row, dict) and row.get("split") in ("test", "validation"):
-            kept.append(row)
-    last = {row["split"]: row for row in kept}
-    return {split: last[split] for split in ("test", "validation") if split in last}
 
 
 def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -187,7 +187,7 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
     run.path.parent.mkdir()
     with dashboard(tmp_path) as (address, _):
         with training(run) as trainer:
-            page.goto(address)
+            page.goto(f"{address}/live")
             badge(page, "running").wait_for()
             first = more_points_than(page, 1)
             chart = page.query_selector(".js-plotly-plot")
@@ -221,6 +221,7 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
     count = int(((arrays["labels"] == true) & (predicted == taken_for)).sum())
     with dashboard(tmp_path) as (address, _):
         page.goto(address)
+        page.get_by_test_id("stDataFrame").first.wait_for()
         page.get_by_role("link", name="Predictions").click()
         assert page.locator(".lk-card").first.get_attribute("class") == "lk-card wrong"
         image = page.locator(".lk-card img").first
@@ -242,6 +243,38 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
             page.wait_for_url("**run=first**")
         visit.went_well()
         # A typed address, since the link leads to the root. Streamlit looks for its server below it first.
-        page.goto(f"{address}/live")
-        page.locator(".stMain").get_by_text(run.name).first.wait_for()
+        page.goto(f"{address}/runs")
+        page.get_by_test_id("stDataFrame").first.wait_for()
         assert page.get_by_text("Page not found").count() == 0
+
+
+@pytest.mark.browser
+def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, tmp_path, visit):
+    page = visit.page
+    for number in range(5):
+        make_run(f"run-{number}", loss=float(number))
+
+    def click(x: float, y: float) -> None:
+        box = page.get_by_test_id("stDataFrame").first.bounding_box()
+        page.mouse.click(box["x"] + x, box["y"] + y)
+
+    with dashboard(tmp_path) as (address, _):
+        page.goto(address)
+        page.get_by_test_id("stDataFrame").first.wait_for()
+        click(18, 1.5 * 33)
+        selected = page.get_by_text(re.compile("^1 selected: run-"))
+        selected.wait_for()
+        name = selected.inner_text()
+        make_run("later")
+        page.get_by_text("6 runs", exact=True).wait_for()
+        assert selected.inner_text() == name
+        page.get_by_role("button", name="Move to trash").click()
+        page.get_by_text("5 runs", exact=True).wait_for()
+        page.get_by_role("button", name="Undo").click()
+        page.get_by_text("6 runs", exact=True).wait_for()
+        click(18, 1.5 * 33)
+        click(18, 2.5 * 33)
+        page.get_by_role("button", name="Compare").click()
+        page.wait_for_url("**/compare?runs=*&runs=*")
+        page.locator(".js-plotly-plot").first.wait_for()
+        visit.went_well()

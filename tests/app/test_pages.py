@@ -25,11 +25,14 @@ from tests.app.boards import boards, charts
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
-PAGES = ("live", "layers", "predictions", "compare", "configuration")
+PAGES = ("live", "layers", "predictions", "compare", "configuration")  # that show the selected run
 
 
-def open_main(**url: str) -> AppTest:
-    at = AppTest.from_file(str(MAIN), default_timeout=30)
+def open_main(page: str = "", **url: str) -> AppTest:
+    """Open the first page, or another one with the sidebar: AppTest opens no other page of a navigation."""
+    script = f"from app import state\nfrom app.views import {page}\nstate.choose_run()\n{page}.page()"
+    at = AppTest.from_string(script) if page else AppTest.from_file(str(MAIN))
+    at.default_timeout = 30
     for name, value in url.items():
         at.query_params[name] = value
     return checked(at.run())
@@ -60,20 +63,21 @@ def figures(at: AppTest) -> list[dict]:
     return [json.loads(json.loads(frame.json)["figure"]) for frame in frames]
 
 
-def test_every_page_has_an_address_and_live_is_also_the_root(runs_folder, monkeypatch):
+def test_every_page_has_an_address_and_the_runs_are_also_the_root(runs_folder, monkeypatch):
     pages = []
     navigation = st.navigation
     monkeypatch.setattr(st, "navigation", lambda made: pages.extend(made) or navigation(made))
     open_main()
-    assert {page.url_path for page in pages} == {"", *PAGES}
+    assert {page.url_path for page in pages} == {"", "runs", *PAGES}
     shown = [page.title for page in pages if page.visibility == "visible"]
-    assert shown == [name.capitalize() for name in PAGES]  # once each
+    assert shown == [name.capitalize() for name in ("runs", *PAGES)]  # once each
 
 
 def test_without_runs_the_page_says_how_to_make_one(runs_folder):
-    preset = re.search(r"labkit train --preset (\w+)", words(open_main()))
-    assert preset is not None
-    assert preset[1] in PRESETS
+    for page in (open_main(), open_main("live")):
+        preset = re.search(r"labkit train --preset (\w+)", words(page))
+        assert preset is not None
+        assert preset[1] in PRESETS
 
 
 def test_the_most_recently_active_run_is_selected_and_stays_selected(make_run):
@@ -91,8 +95,8 @@ def test_the_most_recently_active_run_is_selected_and_stays_selected(make_run):
 def test_the_url_selects_a_run_by_name_or_path(make_run, tmp_path):
     make_run("first")
     other = make_run("second").path.rename(tmp_path / "elsewhere")
-    assert "first" in words(open_main(run="first"))
-    at = open_main(run=str(other))
+    assert "first" in words(open_main("live", run="first"))
+    at = open_main("live", run=str(other))
     assert "elsewhere" in words(at)
     assert at.selectbox(key="run").value == str(other)
 
@@ -100,7 +104,7 @@ def test_the_url_selects_a_run_by_name_or_path(make_run, tmp_path):
 @pytest.mark.parametrize("name", ["nosuch", "/nosuch/run", "../..", "\0", "x" * 5000])
 def test_a_missing_run_is_named(make_run, name):
     make_run()
-    assert "There is no run in" in words(open_main(run=name))
+    assert "There is no run in" in words(open_main("live", run=name))
 
 
 def test_runs_of_other_folders_are_listed_and_equal_names_shown_as_paths(make_run, tmp_path, monkeypatch):
@@ -110,7 +114,7 @@ def test_runs_of_other_folders_are_listed_and_equal_names_shown_as_paths(make_ru
     make_run("same2").path.rename(tmp_path / "more" / "same")
     make_run("unique").path.rename(tmp_path / "typed" / "unique")
     monkeypatch.setenv("LABKIT_RUNS", str(tmp_path / "more"))
-    at = open_main(folder=str(tmp_path / "typed"))
+    at = open_main("live", folder=str(tmp_path / "typed"))
     expected = {"unique", str(tmp_path / "runs" / "same"), str(tmp_path / "more" / "same")}
     assert set(at.selectbox(key="run").options) == expected
     at.selectbox(key="run").set_value(str(tmp_path / "more" / "same"))
@@ -450,7 +454,7 @@ def test_thousands_of_runs_are_listed_without_reading_them(runs_folder, monkeypa
 def test_the_pages_start_without_tensorflow(make_run):
     make_run()
     code = (
-        "import sys\nfrom app.views import compare, configuration, live, predictions\n"
+        "import sys\nfrom app.views import compare, configuration, live, predictions, runs\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -46,6 +46,12 @@ def test_the_dashboard_is_on_a_free_port_of_this_machine(started, tmp_path, caps
     assert f"http://127.0.0.1:{port}" in capsys.readouterr().out
 
 
+def test_a_read_only_dashboard_is_told_so(started, tmp_path):
+    became("dashboard", "--read-only")
+    became("dashboard")
+    assert [environment.get("LABKIT_READ_ONLY") for _, environment in started] == ["1", None]
+
+
 def test_no_browser_is_opened_where_none_is_wanted(started):
     became("dashboard", "--no-browser")
     assert "--server.headless=true" in started[0][0]

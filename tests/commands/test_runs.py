@@ -11,7 +11,6 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.commands.terminal import text_tables
-from labkit.run_directory.metrics import last_evaluations
 from tests.commands.made_runs import evaluation, make_run
 
 
@@ -165,22 +164,6 @@ def test_a_narrow_terminal_gets_whole_columns(width, capsys):
         assert max(map(len, lines)) <= width
     assert lines[0].startswith("name"[:width]) or width == 1
     assert ("finished" in lines[1]) is (width >= 40)
-
-
-def test_evaluations_count_as_everywhere_else(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    rows = [
-        {"split": "train", "step": 9, "loss": 1.0},
-        evaluation("validation", 5, 0.5),
-        evaluation("validation", 9, 0.9),
-        {"resumed_at_step": 6, "wall_time": 1.0},
-        evaluation("validation", 7, 0.7),
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"split": "test", "accuracy": 1')
-    assert last_evaluations(path) == {"validation": evaluation("validation", 7, 0.7)}
-    rows.append({"resumed_at_step": 5, "wall_time": 2.0})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert last_evaluations(path)["validation"]["step"] == 5
 
 
 # ---- show ----------------------------------------------------------------------------------------------

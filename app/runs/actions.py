@@ -1,0 +1,171 @@
+"""What can be done with the selected runs: compare, open, tag, note, archive, move to the trash."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import streamlit as st
+
+from app import state
+from app.state import clean
+from app.views import compare, live
+from labkit.errors import InputError
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.notes import MAX_NOTE, MAX_TAG, change_notes
+from labkit.run_directory.summary import RunSummary
+from labkit.run_directory.trash import Trashed, move_to_trash, restore
+
+__all__ = ["attempt", "bar", "follow_link", "report"]
+
+LINK, DONE, FAILED, UNDO = "runs-link", "runs-done", "runs-failed", "runs-undo"
+SHOWN_NAMES = 3  # of the selected runs
+
+
+def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
+    """Draw the buttons. They are there without a selection, too: the table must not jump below the pointer.
+
+    Args:
+        chosen: the selected runs.
+        labels: of the runs by their paths.
+    """
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-bar"):
+        several = 1 < len(chosen) <= compare.MAX_RUNS
+        st.button(
+            "Compare",
+            icon=":material/stacked_line_chart:",
+            disabled=not several,
+            help=None if several else f"Select 2 to {compare.MAX_RUNS} runs.",
+            on_click=_link,
+            args=("compare", [labels[run.path] for run in chosen]),
+        )
+        st.button(
+            "Open live",
+            icon=":material/monitoring:",
+            disabled=len(chosen) != 1,
+            help=None if len(chosen) == 1 else "Select one run.",
+            on_click=_link,
+            args=("live", [labels[run.path] for run in chosen]),
+        )
+        if state.may_act():
+            _tags(chosen)
+            _note(chosen)
+            _archive(chosen)
+            st.button(
+                "Move to trash",
+                icon=":material/delete:",
+                disabled=not chosen,
+                on_click=_to_trash,
+                args=([run.path for run in chosen],),
+            )
+    names = ", ".join(clean(run.name) for run in chosen[:SHOWN_NAMES])
+    more = f" and {len(chosen) - SHOWN_NAMES} more" if len(chosen) > SHOWN_NAMES else ""
+    st.text(f"{len(chosen)} selected: {names}{more}" if chosen else "Tick runs at the left of their rows.")
+
+
+def _link(page: str, labels: list[str]) -> None:
+    """Remember the page to go to. Runs before the sidebar is drawn, whose run can be set only then."""
+    st.session_state["run"] = labels[0]
+    st.session_state[LINK] = (page, labels)
+
+
+def follow_link() -> None:
+    """Go to the page that a button chose, if one did."""
+    page, labels = st.session_state.pop(LINK, (None, []))
+    if page == "compare":
+        address = {"runs": labels, "run": labels[0]}  # as a whole: each change is a step of the Back button
+        st.switch_page(st.Page(compare.page, url_path="compare"), query_params=address)
+    elif page == "live":
+        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": labels[0]})
+
+
+def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: str) -> list[object]:
+    """Do something with each of the runs, and remember what to report. Returns the results.
+
+    Args:
+        runs: the paths.
+        act: raises InputError where it can't be done.
+        done: what was done, before the number of runs: ``Archived``.
+    """
+    results, failures = [], []
+    for path in runs:
+        try:
+            results.append(act(RunDirectory(path)))
+        except InputError as error:
+            failures.append(clean(error))
+    st.session_state[DONE] = f"{done} {counted(len(results), 'run')}." if results else ""
+    st.session_state[FAILED] = failures
+    st.session_state.pop(UNDO, None)
+    return results
+
+
+def report() -> None:
+    """Show what the last button did. What failed, and the way to undo a move, stay until the next one."""
+    for failure in st.session_state.get(FAILED, []):
+        st.error(failure.replace("`", "'"), icon=":material/block:")
+    moved: list[Trashed] = st.session_state.get(UNDO, [])
+    if moved:
+        with st.container(horizontal=True, vertical_alignment="center", key="runs-undo-bar"):
+            st.text(st.session_state[DONE], width="content")
+            st.button("Undo", icon=":material/undo:", on_click=_undo, args=(moved,))
+    elif done := st.session_state.pop(DONE, ""):
+        st.toast(done)
+
+
+def _to_trash(paths: list[str]) -> None:
+    folders = state.run_folders()
+    moved = attempt(paths, lambda run: move_to_trash(run, folders), "Moved to the trash:")
+    st.session_state[UNDO] = [one for one in moved if isinstance(one, Trashed)]
+
+
+def _undo(moved: list[Trashed]) -> None:
+    by_path = {str(one.path): one for one in moved}
+    attempt(by_path, lambda run: restore(by_path[str(run.path)]), "Restored")
+
+
+def _tags(chosen: Sequence[RunSummary]) -> None:
+    with st.popover("Tags", icon=":material/label:", disabled=not chosen):
+        there = list(dict.fromkeys(tag for run in chosen for tag in run.notes.tags))
+        with st.form("runs-tags", border=False):
+            st.text_input("Add a tag", max_chars=MAX_TAG, key="runs-add-tag")
+            st.pills("Remove", there, selection_mode="multi", key="runs-remove-tags", disabled=not there)
+            st.form_submit_button("Save", on_click=_save_tags, args=([run.path for run in chosen],))
+
+
+def _save_tags(paths: list[str]) -> None:
+    add = [tag for tag in [str(st.session_state.get("runs-add-tag") or "").strip()] if tag]
+    remove = list(st.session_state.get("runs-remove-tags") or [])
+    if add or remove:
+        attempt(paths, lambda run: change_notes(run, add=add, remove=remove), "Tagged")
+        st.session_state["runs-add-tag"] = ""
+
+
+def _note(chosen: Sequence[RunSummary]) -> None:
+    with st.popover("Note", icon=":material/edit_note:", disabled=len(chosen) != 1):
+        if len(chosen) == 1:
+            [run] = chosen
+            key = f"runs-note-{clean(run.path)}"
+            with st.form("runs-note", border=False):
+                st.text_area("Note", run.notes.note, max_chars=MAX_NOTE, key=key, height=160, width=420)
+                st.form_submit_button("Save", on_click=_save_note, args=(run.path, key))
+
+
+def _save_note(path: str, key: str) -> None:
+    attempt([path], lambda run: change_notes(run, note=str(st.session_state[key])), "Noted on")
+
+
+def _set_archived(paths: list[str], archived: bool) -> None:
+    done = "Archived" if archived else "Unarchived"
+    attempt(paths, lambda run: change_notes(run, archived=archived), done)
+
+
+def _archive(chosen: Sequence[RunSummary]) -> None:
+    back = bool(chosen) and all(run.notes.archived for run in chosen)
+    paths = [run.path for run in chosen]
+    st.button(
+        "Unarchive" if back else "Archive",
+        key="runs-archive",
+        icon=":material/unarchive:" if back else ":material/archive:",
+        disabled=not chosen,
+        help="An archived run is left out of lists; its files stay.",
+        on_click=_set_archived,
+        args=(paths, not back),
+    )

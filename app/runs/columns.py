@@ -1,0 +1,177 @@
+"""The columns of the table of runs, and the table as Streamlit draws it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from app.state import clean
+from labkit.config import fields_by_name
+from labkit.run_directory.summary import RunSummary
+
+__all__ = ["CHOICES", "DEFAULT", "column_config", "table"]
+
+NO_VALUE = "–"
+REASONS = ("failed", "lost", "stalled")  # states whose reason stands beside them
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its title, the value of a run, and how Streamlit shows it."""
+
+    title: str
+    value: Callable[[RunSummary], Any]
+    shown: Callable[[str], Any]
+    numbers: bool = False
+
+
+def _text(width: Any = None, **settings: Any) -> Callable[[str], Any]:
+    return lambda title: st.column_config.TextColumn(title, width=width, **settings)
+
+
+def _number(form: str, help: str | None = None, width: Any = None) -> Callable[[str], Any]:
+    return lambda title: st.column_config.NumberColumn(title, format=form, help=help, width=width)
+
+
+def _state(summary: RunSummary) -> str:
+    reason = f": {summary.message}" if summary.message and summary.state in REASONS else ""
+    return summary.state + reason
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
+
+
+def _steps(summary: RunSummary) -> str | None:
+    if summary.step is None:
+        return None
+    return f"{summary.step:,}" + (f" of {summary.total_steps:,}" if summary.total_steps else "")
+
+
+def _settings(summary: RunSummary) -> str | None:
+    if not summary.settings:
+        return None
+    return ", ".join(f"{name} {value}" for name, value in summary.settings.items())
+
+
+COLUMNS = {
+    "state": Column("State", _state, _text(130)),
+    "progress": Column(
+        "Progress",
+        lambda run: run.progress,
+        lambda title: st.column_config.ProgressColumn(
+            title, format="percent", min_value=0, max_value=1, width=110
+        ),
+        numbers=True,
+    ),
+    "loss_curve": Column(
+        "Loss curve",
+        lambda run: list(run.spark) or None,
+        lambda title: st.column_config.LineChartColumn(
+            title, help="Training loss over the run, each curve with its own scale.", width=140
+        ),
+    ),
+    "training_loss": Column(
+        "Training loss",
+        lambda run: run.training_loss,
+        _number("%.4f", "Of the last step, in nats."),
+        numbers=True,
+    ),
+    "best_validation": Column(
+        "Best validation",
+        lambda run: _percent(run.best_validation_accuracy),
+        _number("%.2f%%", "Highest validation accuracy."),
+        numbers=True,
+    ),
+    "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f%%"), numbers=True),
+    "active": Column(
+        "Last active",
+        lambda run: pd.Timestamp(run.last_active, unit="s", tz="UTC") if _is_time(run.last_active) else None,
+        lambda title: st.column_config.DatetimeColumn(title, format="distance", width=120),
+    ),
+    "duration": Column(
+        "Duration",
+        lambda run: None if run.duration is None else run.duration / 60,
+        _number("%.1f min", "Time of training in all sessions, without the pauses between them."),
+        numbers=True,
+    ),
+    "dataset": Column("Data set", lambda run: run.dataset, _text()),
+    "model": Column("Model", lambda run: run.model, _text()),
+    "tags": Column(
+        "Tags", lambda run: list(run.notes.tags), lambda title: st.column_config.ListColumn(title)
+    ),
+    "note": Column("Note", lambda run: run.notes.note or None, _text("medium")),
+    "steps": Column("Steps", _steps, _text()),
+    "speed": Column(
+        "Examples per second", lambda run: run.examples_per_second, _number("%.0f"), numbers=True
+    ),
+    "settings": Column("Settings", _settings, _text("large", help="Those that differ from the defaults.")),
+    "reason": Column("Message", lambda run: run.message or None, _text("medium")),
+    "archived": Column(
+        "Archived", lambda run: run.notes.archived, lambda title: st.column_config.CheckboxColumn(title)
+    ),
+    "path": Column("Directory", lambda run: run.path, _text("large")),
+}
+DEFAULT = (
+    "state",
+    "progress",
+    "loss_curve",
+    "training_loss",
+    "best_validation",
+    "test",
+    "active",
+    "duration",
+    "dataset",
+    "model",
+    "tags",
+)
+# The columns to choose from and their titles: these, and each field of the configuration.
+CHOICES = {name: column.title for name, column in COLUMNS.items()} | {
+    name: name for name in fields_by_name() if name not in COLUMNS
+}
+
+
+def _is_time(seconds: float) -> bool:
+    return 0 < seconds < 4e9  # the year 2096; pandas has an end, too
+
+
+def table(runs: Sequence[RunSummary], columns: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each run, with its name and the chosen columns."""
+    parts: dict[str, Any] = {"name": [clean(run.name) for run in runs]}
+    for name in columns:
+        if column := COLUMNS.get(name):
+            values = [column.value(run) for run in runs]
+            parts[name] = _floats(values) if column.numbers else _cleaned(values)
+        else:
+            parts[name] = _setting([run.values.get(name) for run in runs])
+    return pd.DataFrame(parts)
+
+
+def _floats(values: list[float | None]) -> Any:
+    """Return a column in which an unknown value (None) and NaN are two things."""
+    data = np.array([math.nan if value is None else value for value in values], np.float64)
+    return pd.arrays.FloatingArray(data, np.array([value is None for value in values], bool))
+
+
+def _cleaned(values: list[Any]) -> list[Any]:
+    return [clean(value) if isinstance(value, str) else value for value in values]
+
+
+def _setting(values: list[Any]) -> Any:
+    """Return a setting of the configuration: numbers if it is one everywhere, otherwise text."""
+    if all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in values):
+        return _floats(values)
+    return [None if value is None else clean(value) for value in values]
+
+
+def column_config(columns: Sequence[str]) -> dict[str, Any]:
+    """Return how each column is shown."""
+    shown: dict[str, Any] = {"name": st.column_config.TextColumn("Run", pinned=True, width="medium")}
+    for name in columns:
+        column = COLUMNS.get(name)
+        shown[name] = column.shown(column.title) if column else st.column_config.Column(name)
+    return shown

@@ -1,0 +1,273 @@
+"""One line of a table of runs, for ``labkit runs`` and the dashboard's first page. Standard library only.
+
+What was read is kept with the time of change and size of its file, so that the next look at a thousand runs
+reads only what has changed.
+"""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import InputError
+from labkit.run_directory.digest import MetricsDigest, Row, number
+from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, Status
+from labkit.run_directory.metrics import evaluations_path, evaluations_that_count
+from labkit.run_directory.notes import Notes, notes_path, read_notes
+
+__all__ = ["Described", "RunSummary", "Summaries"]
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a configuration says: names of data set and model, all values, and those that aren't defaults."""
+
+    dataset: str | None = None
+    model: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What is known of a run. None stands for what isn't known.
+
+    Attributes:
+        state: ``starting``, ``running``, ``stalled``, ``lost``, ``finished``, ``interrupted``, ``failed``, or
+            ``unknown`` without a readable status.
+        message: the reason of the state, or what is wrong with the run's files.
+        progress: the fraction of the steps that is done, 0 to 1.
+        accuracy: of the test set, before its evaluation the latest on validation; 0 to 1, as the other two.
+        accuracy_split: which of both it is.
+        training_loss: of the last step, in nats; may be NaN or infinite.
+        duration: seconds of training, without the pauses between two sessions.
+        last_active: when the status was last written, in seconds since 1970.
+        settings: the values that differ from the defaults; None where the configuration is damaged.
+        values: all values of the configuration by their names; empty where it is damaged.
+        results: the latest row of ``test`` and of ``validation``, where there is one.
+        spark: training losses, evenly spread over the run.
+        complete: False if there was no time to read the metrics, which then are unknown.
+    """
+
+    name: str
+    path: str
+    state: str
+    message: str
+    step: int | None
+    total_steps: int | None
+    progress: float | None
+    accuracy: float | None
+    accuracy_split: str | None
+    best_validation_accuracy: float | None
+    test_accuracy: float | None
+    training_loss: float | None
+    examples_per_second: float | None
+    duration: float | None
+    last_active: float
+    dataset: str | None
+    model: str | None
+    settings: Mapping[str, Any] | None
+    values: Mapping[str, Any]
+    notes: Notes
+    results: Mapping[str, Row]
+    spark: tuple[float, ...]
+    complete: bool = True
+
+    @property
+    def age(self) -> float:
+        """Seconds since the run was last active."""
+        return max(0.0, time.time() - self.last_active)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary for programs, ready for JSON: NaN and infinity are None."""
+        names = [name for name in self.__dataclass_fields__ if name not in _NOT_IN_JSON]
+        values = {name: getattr(self, name) for name in names}
+        finite = {name: None if _is_no_number(value) else value for name, value in values.items()}
+        return {
+            **finite,
+            "age": self.age,
+            "settings": None if self.settings is None else dict(self.settings),
+            "tags": list(self.notes.tags),
+            "note": self.notes.note,
+            "archived": self.notes.archived,
+            "spark": list(self.spark),
+        }
+
+
+_NOT_IN_JSON = ("last_active", "values", "notes", "results", "complete")
+
+Describe = Callable[[Mapping[str, Any]], Described]
+Signature = tuple[int, int, int] | None
+
+
+class _Known:
+    """What was last read of one run."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.seen: dict[str, Signature] = {}
+        self.status: Status | None = None
+        self.described: Described | None = None
+        self.damage = ""
+        self.notes = Notes()
+        self.summary: RunSummary | None = None
+        self.metrics = MetricsDigest(run.metrics_path)
+        self.evaluations = MetricsDigest(evaluations_path(run.metrics_path))
+
+    def changed(self, path: Path) -> bool:
+        """Return whether the file is another one than at the last call."""
+        signature = _signature(path)
+        before = self.seen.get(path.name, ())
+        self.seen[path.name] = signature
+        return before != signature
+
+
+class Summaries:
+    """Summarises runs, again and again. Several threads may share one.
+
+    Args:
+        describe: reads a configuration, and raises InputError if it is damaged:
+            ``labkit.config.recorded.describe``.
+    """
+
+    def __init__(self, describe: Describe) -> None:
+        self._describe = describe
+        self._known: dict[Path, _Known] = {}
+        self._lock = threading.Lock()
+
+    def of(self, runs: Iterable[RunDirectory], seconds: float = math.inf) -> list[RunSummary]:
+        """Return the summary of each run, in their order. What is damaged or missing counts as unknown.
+
+        Args:
+            runs: the runs. Others are forgotten.
+            seconds: the time after which no more metrics are read; those of the remaining runs are read at
+                the next call, and until then unknown.
+        """
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            runs = list(runs)
+            listed = {run.path for run in runs}
+            self._known = {path: known for path, known in self._known.items() if path in listed}
+            return [self._summary(run, deadline) for run in runs]
+
+    def _summary(self, run: RunDirectory, deadline: float) -> RunSummary:
+        known = self._known.get(run.path)
+        if known is None:
+            known = self._known[run.path] = _Known(run)
+        changed = self._read(run, known)
+        if known.metrics.complete or time.monotonic() < deadline:
+            changed |= known.metrics.poll(deadline)
+            changed |= known.evaluations.poll(deadline)
+        # The state of an active run may change without a file: its process may be gone.
+        active = known.status is not None and known.status.state in ACTIVE_STATES
+        if changed or active or known.summary is None:
+            known.summary = _summarised(run, known)
+        return known.summary
+
+    def _read(self, run: RunDirectory, known: _Known) -> bool:
+        """Read the small files that have changed. Returns whether there were any."""
+        status, notes, config = map(known.changed, (run.status_path, notes_path(run), run.config_path))
+        if status:
+            known.status = run.read_status()
+        if notes:
+            known.notes = read_notes(run)
+        if config:
+            try:
+                known.described, known.damage = self._describe(run.read_config()), ""
+            except InputError as error:
+                known.described, known.damage = None, str(error)
+        return status or notes or config
+
+
+def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
+    status, metrics = known.status, known.metrics
+    complete = metrics.complete and known.evaluations.complete
+    state = status.liveness() if status else "unknown"
+    steps = [
+        step for step in (number(status.step) if status else None, metrics.last_step) if step is not None
+    ]
+    step = int(max(steps)) if steps else None
+    total = number(status.total_steps) if status else None
+    evaluations = _evaluations(known) if complete else []
+    test, validation = (_latest(evaluations, split) for split in ("test", "validation"))
+    shown = validation if test is None else test
+    bests = [number(row.get("accuracy")) for row in evaluations if row.get("split") == "validation"]
+    described = known.described
+    return RunSummary(
+        name=run.name,
+        path=str(run.path),
+        state=state,
+        message="; ".join(filter(None, (_reason(status, state), known.damage))),
+        step=step,
+        total_steps=None if total is None else int(total),
+        progress=min(max(step / total, 0.0), 1.0) if step is not None and total else None,
+        accuracy=_of(shown, "accuracy"),
+        accuracy_split=None if shown is None else str(shown["split"]),
+        best_validation_accuracy=max((best for best in bests if best is not None), default=None),
+        test_accuracy=_of(test, "accuracy"),
+        training_loss=metrics.training_loss if complete else None,
+        examples_per_second=number(status.examples_per_second) if status else None,
+        duration=metrics.duration if complete else None,
+        last_active=_last_active(known),
+        dataset=described.dataset if described else None,
+        model=described.model if described else None,
+        settings=described.settings if described else None,
+        values=described.values if described else {},
+        notes=known.notes,
+        results={str(row["split"]): row for row in (test, validation) if row is not None},
+        spark=metrics.spark if complete else (),
+        complete=complete,
+    )
+
+
+def _evaluations(known: _Known) -> list[Row]:
+    """Return the evaluations of the training, then those of ``labkit evaluate`` for other steps."""
+    mine = known.metrics.evaluations
+    there = {(row.get("split"), row.get("step")) for row in mine}
+    more = evaluations_that_count(map(dict, known.evaluations.evaluations), known.metrics.resume_points)
+    return [*mine, *(row for row in more if (row.get("split"), row.get("step")) not in there)]
+
+
+def _latest(rows: list[Row], split: str) -> Row | None:
+    """Return the row of the highest step; of several, the last one."""
+    found = [row for row in rows if row.get("split") == split]
+    return max(reversed(found), key=lambda row: number(row.get("step")) or 0) if found else None
+
+
+def _of(row: Row | None, key: str) -> float | None:
+    return None if row is None else number(row.get(key))
+
+
+def _reason(status: Status | None, state: str) -> str:
+    """Return why the run is in its state, in words for people."""
+    if status is None:
+        return ""
+    if state == "lost":
+        return f"process {status.pid:.0f} no longer exists and gave no reason"
+    if state == "stalled" and status.state in ACTIVE_STATES:
+        try:
+            return time.strftime("no heartbeat since %Y-%m-%d %H:%M:%S", time.localtime(status.heartbeat))
+        except (ValueError, OverflowError, OSError):
+            return "no heartbeat"
+    return status.message
+
+
+def _last_active(known: _Known) -> float:
+    """Return when the status was written, or else the configuration, as ``RunDirectory.last_active``."""
+    seen = known.seen.get("status.json") or known.seen.get("config.json")
+    return seen[0] / 1e9 if seen else 0.0
+
+
+def _signature(path: Path) -> Signature:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _is_no_number(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

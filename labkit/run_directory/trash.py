@@ -1,0 +1,138 @@
+"""The trash of a folder of runs, ``.trash``: a run is moved there, and back. Standard library only.
+
+Only a folder that holds a run and lies directly in a folder of runs is moved, and no link is followed.
+"""
+
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import InputError
+from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory
+from labkit.run_directory.stop import take_locks
+
+__all__ = ["TRASH", "Trashed", "delete_for_good", "list_trash", "move_to_trash", "restore"]
+
+TRASH = ".trash"
+_ENTRY = re.compile(r"(.+)-(\d{8}-\d{6})(-\d+)?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Trashed:
+    """A run in the trash: where it is, what it was called, and when it was moved (seconds since 1970)."""
+
+    path: Path
+    name: str
+    moved: float
+
+    @property
+    def home(self) -> Path:
+        """Where it was, and is again when it is restored."""
+        return self.path.parent.parent / self.name
+
+
+def move_to_trash(run: RunDirectory, folders: Iterable[Path]) -> Trashed:
+    """Move a run to the trash of the folder that it lies in.
+
+    Args:
+        folders: the folders of runs that are known.
+
+    Raises InputError for what isn't a run directly in one of ``folders``, for a link, for a run that is being
+    trained, and where the folder can't be moved. Nothing has changed then.
+    """
+    folder = run.path.parent
+    if ".." in run.path.parts or folder not in [Path(known).absolute() for known in folders]:
+        raise InputError(f"{run.path} doesn't lie directly in a folder of runs; move it by hand")
+    if run.path.is_symlink():
+        raise InputError(f"{run.path} is a link; remove the link by hand, the run stays where it is")
+    if run.name.startswith(".") or not run.exists():
+        raise InputError(f"there is no run at {run.path}")
+    status = run.read_status()
+    if status and status.host != socket.gethostname() and status.liveness() in ACTIVE_STATES:
+        raise InputError(f"{run.name} is running on host {status.host!r}; stop it there first")
+    try:
+        return _move(run)
+    except OSError as error:
+        raise InputError(f"{run.path} can't be moved to the trash: {error.strerror}") from None
+
+
+def _move(run: RunDirectory) -> Trashed:
+    locks = take_locks(run)
+    if not locks:
+        raise InputError(f"{run.name} is running; labkit stop {run.name} stops it")
+    try:
+        trash = _trash_of(run.path.parent)
+        trash.mkdir(exist_ok=True)
+        now = time.time()
+        stem = f"{run.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+        for number in range(1, 1000):
+            target = trash / (stem if number == 1 else f"{stem}-{number}")
+            if not os.path.lexists(target):
+                os.rename(run.path, target)
+                return Trashed(target, run.name, now)
+        raise InputError(f"{trash} is full of {run.name}; delete some for good")
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _trash_of(folder: Path) -> Path:
+    """Return the trash of a folder of runs. Raises InputError where a link stands in its place."""
+    trash = folder / TRASH
+    if trash.is_symlink():
+        raise InputError(f"{trash} is a link; labkit follows none to delete something")
+    return trash
+
+
+def list_trash(folder: Path) -> list[Trashed]:
+    """Return the runs in the trash of a folder of runs, the last one moved first."""
+    try:
+        entries = [entry for entry in os.scandir(_trash_of(folder)) if entry.is_dir(follow_symlinks=False)]
+    except (OSError, InputError):
+        return []
+    found = []
+    for entry in entries:
+        if named := _ENTRY.fullmatch(entry.name):
+            try:
+                moved = time.mktime(time.strptime(named[2], "%Y%m%d-%H%M%S"))
+            except (ValueError, OverflowError):
+                continue
+            found.append(Trashed(Path(entry.path), named[1], moved))
+    return sorted(found, key=lambda one: (one.moved, one.path.name), reverse=True)
+
+
+def _check(trashed: Trashed) -> None:
+    """Raise InputError where it is no longer in the trash."""
+    if trashed.path not in [one.path for one in list_trash(trashed.path.parent.parent)]:
+        raise InputError(f"{trashed.name} is no longer in the trash")
+
+
+def restore(trashed: Trashed) -> RunDirectory:
+    """Move a run back to where it was. Raises InputError where there is something by its name meanwhile."""
+    _check(trashed)
+    if os.path.lexists(trashed.home):
+        raise InputError(f"there is another {trashed.home} now; rename that one, then restore this one")
+    try:
+        os.rename(trashed.path, trashed.home)
+    except OSError as error:
+        raise InputError(f"{trashed.path} can't be moved back: {error.strerror}") from None
+    return RunDirectory(trashed.home)
+
+
+def delete_for_good(trashed: Trashed) -> None:
+    """Remove a run in the trash with all that lies in it. Links in it are removed, not followed.
+
+    Raises InputError where it is no longer there or can't be removed.
+    """
+    _check(trashed)
+    try:
+        shutil.rmtree(trashed.path)
+        trashed.path.parent.rmdir()
+    except OSError as error:
+        if trashed.path.exists():
+            raise InputError(f"{trashed.path} can't be removed: {error.strerror}") from None

@@ -1,0 +1,260 @@
+"""What a table of runs says of whole, resumed, damaged, growing and large runs; and how it is chosen from."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from labkit.config import Config
+from labkit.config.recorded import describe
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory.digest import SPARK_POINTS, MetricsDigest
+from labkit.run_directory.filters import chosen_runs
+from labkit.run_directory.notes import change_notes
+from labkit.run_directory.summary import Summaries
+from tests.commands.made_runs import evaluation, make_run
+
+
+def row(step, loss=None, wall_time=None, **values):
+    """A row of a training step as labkit writes it."""
+    loss = 2.0 / step if loss is None else loss
+    wall_time = 1000.0 + step if wall_time is None else wall_time
+    start = {"split": "train", "step": step, "epoch": step / 50, "loss": loss, "accuracy": 0.5}
+    return {**start, "seconds_per_step": 1.0, "wall_time": wall_time, **values}
+
+
+def summary_of(run):
+    return Summaries(describe).of([run])[0]
+
+
+def digest(path):
+    read = MetricsDigest(path)
+    read.poll()
+    return read
+
+
+def write(path, rows, end=""):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + end)
+
+
+def test_a_finished_run(tmp_path):
+    rows = [*map(row, range(1, 21)), evaluation("validation", 10, 0.9), evaluation("validation", 20, 0.7)]
+    run = make_run(tmp_path, "a", rows=[*rows, evaluation("test", 20, 0.8)], learning_rate=0.5)
+    found = summary_of(run)
+    assert (found.name, found.state, found.step, found.total_steps, found.progress) == (
+        "a",
+        "finished",
+        20,
+        20,
+        1,
+    )
+    assert (found.best_validation_accuracy, found.test_accuracy) == (0.9, 0.8)
+    assert (found.accuracy, found.accuracy_split) == (0.8, "test")
+    assert found.training_loss == 0.1
+    assert found.spark == tuple(2.0 / step for step in range(1, 21))
+    assert found.duration == 20.0, "from the beginning of the first step to the last row"
+    assert (found.dataset, found.model) == ("shapes", "resnet8")
+    assert found.settings == {"dataset": "shapes", "num_layers": 8, "learning_rate": 0.5, "train_steps": 20}
+
+
+def test_what_is_not_known_is_none(tmp_path):
+    run = RunDirectory(tmp_path / "bare")
+    run.create()
+    run.config_path.write_text("{}")
+    found = summary_of(run)
+    assert found.state == "unknown"
+    assert "parts" in found.message
+    unknown = ("step", "progress", "accuracy", "best_validation_accuracy", "test_accuracy", "training_loss",
+               "examples_per_second", "duration", "dataset", "model", "settings")  # fmt: skip
+    assert {getattr(found, name) for name in unknown} == {None}
+    assert found.spark == ()
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_nan_is_known_and_null_in_json(tmp_path):
+    found = summary_of(make_run(tmp_path, "a", state="failed", rows=[row(1), row(2, math.nan)]))
+    assert math.isnan(found.training_loss)
+    assert found.spark == (2.0,)
+    assert found.to_json()["training_loss"] is None
+
+
+def test_rows_before_a_resumption_from_an_earlier_step_do_not_show(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first = [row(step, 1.0) for step in range(1, 6)] + [row(step, 9.0) for step in range(6, 11)]
+    rows = [*first, evaluation("validation", 10, 0.99), {"resumed_at_step": 5, "wall_time": 5000.0}]
+    write(path, rows)
+    assert digest(path).training_loss == 1.0
+    write(path, [*rows, *(row(step, 1.0, 5000.0 + step - 5) for step in range(6, 9))])
+    found = digest(path)
+    assert set(found.spark) == {1.0}
+    assert found.evaluations == []
+    assert found.last_step == 8
+    assert found.duration == 10 + 3, "two sessions, without the pause between them"
+
+
+def test_a_growing_file_is_read_from_where_the_last_look_ended(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [*map(row, range(1, 3001)), evaluation("validation", 3000, 0.5)])
+    read = MetricsDigest(path)
+    read.poll()
+    with open(path, "a") as file:
+        file.write(json.dumps(evaluation("test", 3000, 0.6)) + "\n" + '{"split": "test", "acc')
+    searched = []
+    monkeypatch.setattr(read, "_take", lambda data, take=read._take: (searched.append(len(data)), take(data)))
+    read.poll()
+    assert [found["split"] for found in read.evaluations] == ["validation", "test"]
+    assert sum(searched) < 200
+    assert len(read.spark) <= SPARK_POINTS
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [row(1), evaluation("test", 1, 0.5)])
+    read = MetricsDigest(path)
+    read.poll()
+    write(path, [row(step, 7.0) for step in range(1, 9)])
+    read.poll()
+    assert (read.evaluations, set(read.spark)) == ([], {7.0})
+    path.unlink()
+    read.poll()
+    assert (read.spark, read.training_loss, read.complete) == ((), None, True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", b"\xff\xfe\x00", b"{" * 9000, b"[]\n3\nnull\n", b'{"split": "train"']
+)
+def test_no_content_breaks_it(tmp_path, content):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(content)
+    assert digest(path).spark == ()
+    path.write_bytes(content + b"\n" + json.dumps(row(1)).encode() + b"\n")
+    assert digest(path).spark == (2.0,)
+
+
+def test_rows_in_another_order_of_keys_and_long_ones_are_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    long = {f"metric_{number}": 0.5 for number in range(500)}
+    rows = [dict(reversed(row(step, **long).items())) for step in range(1, 101)]
+    write(path, [*rows, dict(reversed(evaluation("test", 100, 0.5).items()))])
+    found = digest(path)
+    assert len(found.spark) == SPARK_POINTS
+    assert (found.spark[0], found.spark[-1], found.training_loss) == (2.0, 0.02, 0.02)
+    assert found.evaluations[0]["accuracy"] == 0.5
+
+
+def test_without_time_the_metrics_stay_unknown_until_later(tmp_path, monkeypatch):
+    monkeypatch.setattr("labkit.run_directory.digest.CHUNK_BYTES", 4096)
+    run = make_run(tmp_path, "a", rows=[*map(row, range(1, 200)), evaluation("validation", 20, 0.5)])
+    table = Summaries(describe)
+    [found] = table.of([run], 0.0)
+    assert (found.complete, found.best_validation_accuracy, found.spark) == (False, None, ())
+    assert found.state == "finished"
+    for _ in range(100):
+        [found] = table.of([run], 0.001)
+    assert (found.complete, found.best_validation_accuracy) == (True, 0.5)
+
+
+def test_evaluations_of_another_process_count(tmp_path):
+    run = make_run(tmp_path, "a", rows=[row(20), evaluation("validation", 20, 0.5)])
+    write(run.path / "evaluations.jsonl", [evaluation("test", 20, 0.6), evaluation("validation", 20, 0.9)])
+    found = summary_of(run)
+    assert (found.test_accuracy, found.best_validation_accuracy) == (0.6, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "reason"),
+    [
+        ({"state": "running", "pid": "ended"}, "lost", "no longer exists"),
+        ({"state": "running", "heartbeat": 5.0, "pid": os.getpid()}, "stalled", "no heartbeat since 1970"),
+        ({"state": "failed"}, "failed", ""),
+    ],
+)
+def test_a_state_has_its_reason(tmp_path, status, state, reason):
+    if status.get("pid") == "ended":
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait(30)
+        status = {**status, "pid": ended.pid}
+    found = summary_of(make_run(tmp_path, "a", **status))
+    assert found.state == state
+    assert reason in found.message
+
+
+def test_a_second_look_reads_nothing_and_a_change_is_seen(tmp_path, monkeypatch):
+    runs = [make_run(tmp_path, f"run-{number}", rows=[row(1)]) for number in range(5)]
+    table = Summaries(describe)
+    before = table.of(runs)
+    opened = []
+    real = open
+    monkeypatch.setattr(
+        "builtins.open", lambda *given, **more: opened.append(given[0]) or real(*given, **more)
+    )
+    assert table.of(runs) == before
+    assert opened == []
+    change_notes(runs[2], add=["x"])
+    after = table.of(runs)
+    assert [one.notes.tags for one in after] == [(), (), ("x",), (), ()]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False, True, True]
+
+
+def test_what_a_configuration_says_agrees_with_the_whole_check(tmp_path):
+    config = Config.from_flat(
+        {"model": "vgg", "num_layers": 11, "seed": 7, "job_dir": "/x", "data_dir": "/y"}
+    )
+    found = describe(json.loads(json.dumps(config.to_json())))
+    assert found.model == "vgg11"
+    assert found.settings == {"model": "vgg", "num_layers": 11, "seed": 7}, "no paths"
+    assert found.values == config.flat()
+    for wrong in ({"learning_rate": "fast"}, {"nosuch": 1}):
+        broken = json.loads(json.dumps(config.to_json()))
+        broken["optimizer"].update(wrong)
+        with pytest.raises(InputError):
+            describe(broken)
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (["accuracy>0.75"], {"good"}),
+        (["accuracy>=80%"], {"good"}),
+        (["accuracy<0.75"], {"poor"}),
+        (["learning_rate>0.2"], {"poor"}),
+        (["learning_rate=0.5"], {"poor"}),
+        (["state!=finished"], {"none"}),
+        (["tag=Paper"], {"good"}),
+        (["paper"], {"good"}),
+        (["age<1h"], {"good", "poor", "none"}),
+        (["resnet", "step=20"], {"good", "poor"}),
+        (["accuracy=none"], {"none"}),
+    ],
+)
+def test_runs_are_chosen_by_words_and_conditions(tmp_path, texts, names):
+    good = make_run(tmp_path, "good", rows=[evaluation("test", 20, 0.8)])
+    make_run(tmp_path, "poor", rows=[evaluation("test", 20, 0.7)], learning_rate=0.5)
+    make_run(tmp_path, "none", state="failed", step=1)
+    change_notes(good, add=["paper"])
+    assert {one.name for one in chosen_runs(Summaries(describe).of(list_runs(tmp_path)), texts)} == names
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("sate=x", "did you mean 'state'"), ("step>many", "compares with 'many'")]
+)
+def test_a_condition_that_means_nothing_is_named(text, words):
+    with pytest.raises(InputError, match=words):
+        chosen_runs([], [text])
+
+
+@pytest.mark.thorough
+def test_a_thousand_runs_are_summarised_in_seconds(tmp_path):
+    rows = [*map(row, range(1, 601)), evaluation("test", 600, 0.5)]
+    runs = [make_run(tmp_path, f"run-{number}", rows=rows, seed=number) for number in range(1000)]
+    table, begin = Summaries(describe), time.process_time()
+    table.of(runs)
+    assert time.process_time() - begin < 3
+    begin = time.process_time()
+    table.of(runs)
+    assert time.process_time() - begin < 0.5

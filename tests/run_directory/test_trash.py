@@ -1,0 +1,159 @@
+"""Notes of people and the trash: what they keep, what they refuse."""
+
+import json
+import os
+import socket
+import time
+
+import pytest
+
+from labkit.errors import InputError
+from labkit.run_directory import RunLock, list_runs
+from labkit.run_directory.disk import discard, holds_something_else
+from labkit.run_directory.notes import (
+    MAX_NOTE,
+    MAX_TAG,
+    MAX_TAGS,
+    Notes,
+    change_notes,
+    notes_path,
+    read_notes,
+)
+from labkit.run_directory.trash import delete_for_good, list_trash, move_to_trash, restore
+from tests.commands.made_runs import make_run
+
+
+def test_notes_are_kept_and_changed_one_by_one(tmp_path):
+    run = make_run(tmp_path, "a")
+    assert read_notes(run) == Notes()
+    change_notes(run, add=["one", " two "], note="first\nsecond")
+    change_notes(run, add=["one"], remove=["two"], archived=True)
+    assert read_notes(run) == Notes(("one",), "first\nsecond", True)
+    assert json.loads(notes_path(run).read_text()) == {
+        "tags": ["one"],
+        "note": "first\nsecond",
+        "archived": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"add": ["x" * (MAX_TAG + 1)]},
+        {"add": [""]},
+        {"add": ["a\nb"]},
+        {"add": ["a\x7f"]},
+        {"add": [f"tag {number}" for number in range(MAX_TAGS + 1)]},
+        {"note": "x" * (MAX_NOTE + 1)},
+        {"note": "\x1b[2J"},
+        {"note": "\ud800"},
+    ],
+)
+def test_what_is_beyond_the_limits_changes_nothing(tmp_path, change):
+    run = make_run(tmp_path, "a")
+    change_notes(run, add=["kept"], note="kept")
+    with pytest.raises(InputError) as raised:
+        change_notes(run, **change)
+    assert "\n" not in str(raised.value)
+    assert read_notes(run) == Notes(("kept",), "kept")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"tags": 3, "note": [], "archived": 1}',
+        b'{"tags": ["", 3], "note": null}',
+    ],
+)
+def test_damaged_notes_are_none(tmp_path, content):
+    run = make_run(tmp_path, "a")
+    notes_path(run).write_bytes(content)
+    assert read_notes(run) == Notes()
+    assert change_notes(run, add=["x"]).tags == ("x",)
+
+
+def test_a_run_that_is_overwritten_keeps_what_people_noted(tmp_path):
+    run = make_run(tmp_path, "a")
+    change_notes(run, note="mine")
+    discard(run)
+    assert read_notes(run).note == "mine"
+    assert not holds_something_else(run)
+
+
+def test_a_run_goes_to_the_trash_and_back_whole(tmp_path):
+    run = make_run(tmp_path, "a")
+    (run.path / "thesis.tex").write_text("mine")
+    before = sorted(path.name for path in run.path.iterdir() if not path.name.startswith("."))
+    trashed = move_to_trash(run, [tmp_path])
+    assert list_runs(tmp_path) == []
+    assert [one.name for one in list_trash(tmp_path)] == ["a"]
+    assert abs(list_trash(tmp_path)[0].moved - time.time()) < 60
+    restore(trashed)
+    assert sorted(path.name for path in run.path.iterdir() if not path.name.startswith(".")) == before
+    assert list_trash(tmp_path) == []
+
+
+def test_runs_of_one_name_get_places_of_their_own(tmp_path):
+    for _ in range(3):
+        move_to_trash(make_run(tmp_path, "a"), [tmp_path])
+    run = make_run(tmp_path, "a")
+    assert len(list_trash(tmp_path)) == 3
+    assert {one.name for one in list_trash(tmp_path)} == {"a"}
+    with pytest.raises(InputError, match="there is another"):
+        restore(list_trash(tmp_path)[0])
+    assert run.exists()
+
+
+def test_deleting_for_good_follows_no_link(tmp_path):
+    run = make_run(tmp_path / "runs", "a")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("kept")
+    (run.path / "link").symlink_to(outside)
+    trashed = move_to_trash(run, [tmp_path / "runs"])
+    delete_for_good(trashed)
+    assert (outside / "file").exists()
+    assert list_trash(tmp_path / "runs") == []
+    with pytest.raises(InputError, match="no longer in the trash"):
+        delete_for_good(trashed)
+
+
+def test_only_runs_directly_in_a_known_folder_are_moved(tmp_path):
+    runs, other = tmp_path / "runs", tmp_path / "other"
+    run, elsewhere = make_run(runs, "a"), make_run(other, "b")
+    (runs / "link").symlink_to(elsewhere.path)
+    (runs / "folder").mkdir()
+    kind = type(run)
+    for wrong in (
+        elsewhere.path,
+        runs / "link",
+        runs / "folder",
+        runs / ".." / "other" / "b",
+        runs / "a" / "..",
+        runs,
+    ):
+        with pytest.raises(InputError):
+            move_to_trash(kind(wrong), [runs])
+    (runs / ".trash").symlink_to(other)
+    with pytest.raises(InputError, match="is a link"):
+        move_to_trash(run, [runs])
+    assert run.exists() and elsewhere.exists()
+
+
+def test_a_run_that_is_being_trained_is_refused(tmp_path):
+    run = make_run(tmp_path, "a")
+    lock = RunLock(run)
+    assert lock.acquire()
+    with pytest.raises(InputError, match="a is running; labkit stop a stops it"):
+        move_to_trash(run, [tmp_path])
+    lock.release()
+    far = make_run(tmp_path, "far", state="running", host="elsewhere", heartbeat=time.time(), pid=os.getpid())
+    assert socket.gethostname() != "elsewhere"
+    with pytest.raises(InputError, match="running on host 'elsewhere'"):
+        move_to_trash(far, [tmp_path])
+    assert run.exists() and far.exists()
