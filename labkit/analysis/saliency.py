@@ -158,7 +158,7 @@ def grad_cam(network: "Network", image: Images, label: int) -> NDArray[np.float6
 
 
 def _has_positions(operation: Any) -> bool:
-    shape = getattr(getattr(operation, "output", None), "shape", ())
+    shape: Any = getattr(getattr(operation, "output", None), "shape", ())
     return len(shape) == 4 and (shape[1] or 0) * (shape[2] or 0) > 1
 
 

@@ -26,8 +26,8 @@ from labkit.training.checkpoints import CheckpointStore
 
 __all__ = ["Answers"]
 
-PART_SECONDS = 0.25  # how long features are computed before the next question has its turn
-FEATURE_BATCH = 100
+PART_SECONDS = 0.15  # how long features are computed before the next question has its turn
+FEATURE_BATCH = 50
 METHODS = {"grad_cam": grad_cam, "integrated_gradients": integrated_gradients}
 MAX_NEIGHBOURS = 100
 

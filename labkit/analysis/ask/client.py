@@ -1,8 +1,8 @@
 """Ask the networks of runs about images, without importing TensorFlow.
 
-    networks = Networks()
-    network = networks.of(run.path, step)
-    network.predict(images)
+networks = Networks()
+network = networks.of(run.path, step)
+network.predict(images)
 """
 
 import threading
@@ -21,8 +21,6 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
 __all__ = ["AskedNetwork", "Moment", "Neighbours", "Networks", "NoAnswer", "Prediction"]
-
-PAUSE_SECONDS = 0.02  # between the parts of a long answer, so that another question has its turn
 
 Images = NDArray[np.uint8]
 Labels = NDArray[Any]
@@ -112,13 +110,12 @@ class AskedNetwork:
         parts: list[NDArray[np.float32]] = []
         start = 0
         while True:
-            answer = self.process.ask({"question": "features", "split": of, "start": start})
+            answer = self.process.ask({"question": "features", "split": of, "start": start}, patient=True)
             parts.append(answer.arrays["features"])
             start += len(parts[-1])
             progress(start, answer.content["of"])
             if start >= answer.content["of"]:
                 return np.concatenate(parts)
-            time.sleep(PAUSE_SECONDS)
 
     def nearest(
         self,
@@ -142,11 +139,10 @@ class AskedNetwork:
         """
         content = {"question": "nearest", "split": split, "k": k, "exclude": exclude}
         while True:
-            answer = self.process.ask(content, {"images": image[None]})
+            answer = self.process.ask(content, {"images": image[None]}, patient=True)
             progress(answer.content["done"], answer.content["of"])
             if answer.arrays:
                 return Neighbours(**answer.arrays)
-            time.sleep(PAUSE_SECONDS)
 
     def history(
         self, image: Images, steps: Sequence[int] | None = None, progress: Progress = _silent
@@ -163,18 +159,21 @@ class AskedNetwork:
         for done, step in enumerate(kept):
             progress(done, len(kept))
             try:
-                found = self._predict({"question": "predict_at", "step": step}, image[None], None)
+                found = self._predict(
+                    {"question": "predict_at", "step": step}, image[None], None, patient=True
+                )
                 moments.append(Moment(step, found.probabilities[0]))
             except InputError as error:  # this checkpoint is damaged, or was removed meanwhile
                 moments.append(Moment(step, None, str(error)))
-            time.sleep(PAUSE_SECONDS)
         return moments
 
-    def _predict(self, content: dict[str, Any], images: Images, labels: Labels | None) -> Prediction:
+    def _predict(
+        self, content: dict[str, Any], images: Images, labels: Labels | None, patient: bool = False
+    ) -> Prediction:
         arrays: dict[str, NDArray[Any]] = {"images": images}
         if labels is not None:
             arrays["labels"] = labels.astype(np.int32)
-        answer = self.process.ask(content, arrays).arrays
+        answer = self.process.ask(content, arrays, patient=patient).arrays
         return Prediction(answer["probabilities"], answer.get("losses"))
 
 

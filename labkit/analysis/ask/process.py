@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,7 +61,7 @@ class NetworkProcess:
         self.loading_since: float | None = None  # by time.monotonic; None: it isn't being loaded
         self._idle_seconds, self._threads = idle_seconds, threads
         self._load_seconds, self._answer_seconds = load_seconds, answer_seconds
-        self._lock = threading.Lock()
+        self._turn = _Turn()
         self._process: subprocess.Popen[bytes] | None = None
         self._control = -1
         self._connection: socket.socket | None = None
@@ -74,13 +74,23 @@ class NetworkProcess:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def ask(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> Message:
+    def ask(
+        self,
+        content: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        patient: bool = False,
+    ) -> Message:
         """Send a question and return the answer; start the process if there is none.
+
+        Args:
+            content, arrays: the question.
+            patient: lets all other questions go first.
 
         Raises InputError where the question or the run is at fault, and NoAnswer where the process is: it
         ended, took too long, or was given up for another network.
         """
-        with self._lock:
+        with self._turn.taken(patient=patient):
             if self._closed:
                 raise NoAnswer("This network was given up, because others were asked since. Ask again.")
             if self.pid is None:  # not started yet, crashed, or ended after a long silence
@@ -91,12 +101,8 @@ class NetworkProcess:
     def close(self) -> None:
         """End the process, once it has given the answer that it is working on."""
         self._closed = True
-        taken = self._lock.acquire(timeout=END_SECONDS)
-        try:
+        with self._turn.taken(seconds=END_SECONDS):
             self._end()
-        finally:
-            if taken:
-                self._lock.release()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -141,7 +147,9 @@ class NetworkProcess:
             message = receive(self._connection, wait=seconds, seconds=seconds)
         except TimeoutError:
             self._end()
-            raise NoAnswer(f"{what} took longer than {seconds:.0f} seconds and was ended. Ask again.") from None
+            raise NoAnswer(
+                f"{what} took longer than {seconds:.0f} seconds and was ended. Ask again."
+            ) from None
         except (OSError, WireError):
             raise self._gone("The process that holds the network") from None
         if "error" in message.content:
@@ -181,6 +189,31 @@ class NetworkProcess:
         if self._stderr is not None:
             self._stderr.close()
         self._connection = self._process = self._stderr = None
+
+
+class _Turn:
+    """A lock that patient threads get only if no other one waits for it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._busy = False
+        self._waiting = 0  # threads that aren't patient
+
+    @contextlib.contextmanager
+    def taken(self, *, patient: bool = False, seconds: float | None = None) -> Iterator[None]:
+        """Hold the lock for a block; after ``seconds`` of waiting, go on without it."""
+        with self._changed:
+            self._waiting += not patient
+            free = self._changed.wait_for(lambda: not (self._busy or (patient and self._waiting)), seconds)
+            self._waiting -= not patient
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                if free:
+                    self._busy = False
+                self._changed.notify_all()
 
 
 def _environment() -> dict[str, str]:

@@ -21,7 +21,9 @@ __all__ = ["MAX_ARRAY_BYTES", "Message", "WireError", "receive", "send"]
 MAGIC = b"LKA1"
 MAX_HEADER_BYTES = 4 * 2**20
 MAX_ARRAY_BYTES = 256 * 2**20  # of all arrays of a message
-DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "int32", "int64", "float32", "float64")}
+DTYPES = {
+    name: np.dtype(name).newbyteorder("<") for name in ("uint8", "int32", "int64", "float32", "float64")
+}
 PIECE = 2**20  # bytes that are read at once
 
 
@@ -65,7 +67,7 @@ def send(
         raise ValueError(f"the header has more than {MAX_HEADER_BYTES:,} bytes")
     connection.settimeout(seconds)
     connection.sendall(MAGIC + struct.pack(">I", len(header)) + header)
-    for name, array in named.items():
+    for array in named.values():
         connection.sendall(array.astype(DTYPES[array.dtype.name], copy=False).tobytes())
 
 
