@@ -20,7 +20,7 @@ from labkit.analysis.ask.client import AskedNetwork, Networks, NoAnswer
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["Asked", "ask", "digest", "shown"]
+__all__ = ["SHORT_SECONDS", "Asked", "ask", "digest", "pause_until", "result_of", "shown"]
 
 KEPT = 256  # answers
 POLL_SECONDS = 0.5
@@ -147,6 +147,8 @@ def result_of(asked: Asked[T], name: str) -> T | None:
 
 def _forget(asked: Asked[Any]) -> None:
     answers = _answers()
+    if asked.network is not None:
+        asked.network.process.load_again()
     with answers.lock:
         for key in [key for key, known in answers.asked.items() if known is asked or known.error]:
             del answers.asked[key]

@@ -33,6 +33,7 @@ STYLE = """
 .lk-fill {position: absolute; inset: 0 auto 0 0;
           background: color-mix(in srgb, currentColor 16%, transparent)}
 .lk-fill.right {background: rgba(26, 158, 119, .45)}
+.lk-fill.given {background: rgba(47, 127, 209, .45)}
 .lk-fill.wrong {background: rgba(217, 45, 67, .38)}
 .lk-label {position: relative}
 .lk-before {position: absolute; top: 0; bottom: 0; width: 2px; background: currentColor; opacity: .7}
@@ -99,6 +100,8 @@ def bars(
     has: NDArray[np.bool_],
     given: NDArray[np.bool_],
     top: int | None = None,
+    *,
+    known: bool = True,
 ) -> str:
     """Return the HTML of a bar for each class, the most probable first.
 
@@ -107,8 +110,10 @@ def bars(
         shares: probabilities [classes].
         has, given: which classes the image has, and is predicted to have, bool [classes].
         top: how many to show, beside those that the image has or is predicted to have; None: all.
+        known: whether ``has`` is known; otherwise no prediction is coloured as right or wrong.
     """
-    return STYLE + _bars(classes, shares, has, given, len(classes) if top is None else top, named=True)
+    shown = len(classes) if top is None else top
+    return STYLE + _bars(classes, shares, has, given, shown, named=True, known=known)
 
 
 def _bars(
@@ -118,17 +123,25 @@ def _bars(
     given: NDArray[np.bool_],
     top: int,
     named: bool,
+    known: bool = True,
 ) -> str:
     """``named``: shows all that the image has or is predicted to have."""
     return "".join(
         _bar(
             html.escape(classes[number]),
             float(shares[number]),
-            "right" if has[number] else "wrong" if given[number] else "",
+            _kind(bool(has[number]), bool(given[number]), known),
         )
         for rank, number in enumerate(np.argsort(-shares, kind="stable"))
         if rank < top or (named and (has[number] or given[number]))
     )
+
+
+def _kind(has: bool, given: bool, known: bool) -> str:
+    """Return the colour of a class's bar, as a name in ``STYLE``."""
+    if not known:
+        return "given" if given else ""
+    return "right" if has else "wrong" if given else ""
 
 
 def change_bars(
@@ -137,6 +150,8 @@ def change_bars(
     after: NDArray[Any],
     has: NDArray[np.bool_],
     given: NDArray[np.bool_],
+    *,
+    known: bool = True,
     top: int = 6,
 ) -> str:
     """Return the HTML of bars of the probabilities ``after``, with a mark where each was ``before``.
@@ -145,6 +160,7 @@ def change_bars(
         classes: their names.
         before, after: probabilities [classes].
         has, given: which classes the image has, and is now predicted to have, bool [classes].
+        known: whether ``has`` is known.
         top: how many to show.
     """
     order = np.argsort(-np.maximum(before, after), kind="stable")[:top]
@@ -152,7 +168,7 @@ def change_bars(
         _bar(
             html.escape(classes[number]),
             float(after[number]),
-            "right" if has[number] else "wrong" if given[number] and has.any() else "",
+            _kind(bool(has[number]), bool(given[number]), known),
             f'<div class="lk-before" style="left:{100 * float(before[number]):.1f}%"></div>',
         )
         for number in order
@@ -179,7 +195,8 @@ def small_grid(
     cards = "".join(
         '<li class="lk-card">'
         + _linked(f'<img src="{data_uri(image)}" alt="{html.escape(f"{name}, {note}", quote=True)}">', link)
-        + f'<div class="lk-text"><b>{html.escape(name)}</b><br>{html.escape(note)}</div></li>'
+        + f'<div class="lk-text"><b>{html.escape(name)}</b><br>'
+        + f"{html.escape(note).replace(', ', '<br>')}</div></li>"
         for image, name, note, link in zip(images, names, notes, links, strict=True)
     )
     return f'{STYLE}<ul class="lk-grid lk-small">{cards}</ul>'

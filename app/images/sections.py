@@ -60,6 +60,8 @@ def saliency(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any
         with column:
             found = answers.shown(_asked_map(run, step, subject, label, method), title, method)
             if found is not None:
+                if not np.any(found):
+                    words = f"It is zero everywhere: nothing supports {subject.classes[label]}."
                 heat = overlay(subject.image, found)
                 st.html(cards.picture(heat, f"{title} for {subject.classes[label]}", f"{title}. {words}"))
 
@@ -98,7 +100,7 @@ def _neighbours(subject: Subject, split: str, found: Neighbours) -> None:
             found.images,
             [subject.names(which) for which in has],
             [
-                f"#{int(place)} · distance {distance:.2f}"
+                f"#{int(place)}, distance {distance:.2f}"
                 for place, distance in zip(found.positions, found.distances, strict=True)
             ],
             [image_address(split, int(place)) for place in found.positions],
@@ -158,13 +160,15 @@ def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None
     with columns[0]:
         st.html(cards.sentence(run.name))
         given = given_by(shares, subject.multi_label)
-        st.html(cards.bars(subject.classes, shares, subject.has, given, 10))
+        st.html(cards.bars(subject.classes, shares, subject.has, given, 10, known=subject.label is not None))
     with columns[1]:
         st.html(cards.sentence(label))
         theirs = _of_other(others[label], subject)
         if theirs is not None:
             given = given_by(theirs, subject.multi_label)
-            st.html(cards.bars(subject.classes, theirs, subject.has, given, 10))
+            st.html(
+                cards.bars(subject.classes, theirs, subject.has, given, 10, known=subject.label is not None)
+            )
 
 
 def _same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:

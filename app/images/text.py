@@ -4,7 +4,7 @@ import re
 
 __all__ = ["plain"]
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:^=&])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^=&])")
 # Marks that turn the direction of the text around them, and control characters.
 _INVISIBLE = re.compile("[\u0000-\u0008\u000b-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

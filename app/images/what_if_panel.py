@@ -136,7 +136,9 @@ def _prediction(
     st.html(
         cards.sentence(f"Still {names[1]}" if names[0] == names[1] else f"Now {names[1]}, was {names[0]}")
     )
-    st.html(cards.change_bars(subject.classes, before, after, subject.has, now))
+    st.html(
+        cards.change_bars(subject.classes, before, after, subject.has, now, known=subject.label is not None)
+    )
     loss = subject.loss(after)
     losses = "" if loss is None else f" Loss {loss:.4f}, unchanged {subject.loss(before):.4f}."
     st.caption(f"The line in a bar is the value for the unchanged image.{losses}")

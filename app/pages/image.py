@@ -53,13 +53,19 @@ def page() -> None:
         st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
         st.code("labkit train --checkpoint-every-steps 100 --keep-checkpoints 20", language="bash")
         return
-    if shares is None:
+    # Asked even where the evaluation recorded it: the rest of the page needs the network.
+    asked = sections.prediction(run, step, subject.image)
+    found = answers.shown(asked, "Computing the prediction", "network")
+    if found is None:
         return
-    sections.saliency(run, step, subject, shares)
-    _what_if(run, step, subject)
+    if shares is None:
+        st.rerun()  # now the head of the page has it
+    sections.saliency(run, step, subject, found)
+    st.markdown("#### What if the image were different")
+    panel(run, step, subject, found)
     sections.nearest(run, step, subject)
-    sections.history(run, step, subject, shares)
-    sections.other_run(run, subject, shares)
+    sections.history(run, step, subject, found)
+    sections.other_run(run, subject, found)
 
 
 # ---- The image ------------------------------------------------------------------------------------------
@@ -117,9 +123,10 @@ def _own(run: RunDirectory) -> Subject | None:
         help="It stays in the memory of this server until the page is closed.",
     )
     if uploaded is None:
+        names = plain(", ".join(manifest.classes[:30]))
         st.caption(
-            f"The network knows {len(manifest.classes):,} classes: {plain(', '.join(manifest.classes[:30]))}. "
-            "It gives one of them to any picture."
+            f"The network knows {len(manifest.classes):,} classes: {names}. "
+            "It sees any picture as one of them."
         )
         return None
     picture = read_picture(uploaded.getvalue(), manifest.image_shape)
@@ -140,28 +147,20 @@ def _head(run: RunDirectory, step: int | None, subject: Subject) -> "np.ndarray 
         st.html(cards.picture(subject.image, name + true, f"{name} · {width}×{height} pixels"))
     with right:
         shares = subject.probabilities
-        if shares is not None and (step is None or step == subject.recorded_step):
+        if shares is not None:
             _verdict(subject, shares, f"Recorded by the evaluation at step {subject.recorded_step}.")
+            if step not in (None, subject.recorded_step):
+                st.caption(f"That checkpoint isn't kept. The parts below ask the one of step {step:,}.")
             return shares
-        if step is None:
-            if subject.label is not None:
-                st.html(cards.sentence(f"True: {subject.names(subject.has)}"))
-            return None
-        asked = sections.prediction(run, step, subject.image)
-        found = answers.shown(asked, "Computing the prediction", "prediction")
-        if found is not None:
-            _verdict(subject, found, f"Computed with the checkpoint of step {step:,}.{_precision(run)}")
-        return found
-
-
-def _what_if(run: RunDirectory, step: int, subject: Subject) -> None:
-    st.markdown("#### What if the image were different")
-    # Asked even where the evaluation recorded it: the controls appear when the network is loaded.
-    before = answers.shown(
-        sections.prediction(run, step, subject.image), "Computing the prediction", "before"
-    )
-    if before is not None:
-        panel(run, step, subject, before)
+        if step is not None:
+            asked = sections.prediction(run, step, subject.image)
+            if asked.wait(answers.SHORT_SECONDS) and asked.result is not None:
+                source = f"Computed with the checkpoint of step {step:,}.{_precision(run)}"
+                _verdict(subject, asked.result, source)
+                return asked.result
+        if subject.label is not None:
+            st.html(cards.sentence(f"True: {subject.names(subject.has)}"))
+        return None
 
 
 def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:
@@ -174,10 +173,11 @@ def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:
         st.html(cards.sentence(text))
         st.caption(f"Loss {subject.loss(shares):.4f} nats")
     many = len(subject.classes) > FEW
-    st.html(cards.bars(subject.classes, shares, subject.has, given, FEW if many else None))
+    known = subject.label is not None
+    st.html(cards.bars(subject.classes, shares, subject.has, given, FEW if many else None, known=known))
     if many:
         with st.expander(f"All {len(subject.classes):,} classes"):
-            st.html(cards.bars(subject.classes, shares, subject.has, given))
+            st.html(cards.bars(subject.classes, shares, subject.has, given, known=known))
     st.caption(source)
 
 

@@ -23,7 +23,7 @@ from labkit.run_directory.metrics import MetricsWriter
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
-PAGES = ("live", "layers", "predictions", "compare", "configuration")
+PAGES = ("live", "layers", "predictions", "image", "compare", "configuration")
 
 
 def open_main(**url: str) -> AppTest:
@@ -422,7 +422,7 @@ def test_thousands_of_runs_are_listed_without_reading_them(runs_folder, monkeypa
 def test_the_pages_start_without_tensorflow(make_run):
     make_run()
     code = (
-        "import sys\nfrom app.pages import compare, configuration, live, predictions\n"
+        "import sys\nfrom app.pages import compare, configuration, image, live, predictions\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -67,6 +67,7 @@ class NetworkProcess:
         self._connection: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
         self._closed = False
+        self._refused: InputError | None = None  # why the network can't be loaded
 
     @property
     def pid(self) -> int | None:
@@ -93,10 +94,16 @@ class NetworkProcess:
         with self._turn.taken(patient=patient):
             if self._closed:
                 raise NoAnswer("This network was given up, because others were asked since. Ask again.")
+            if self._refused is not None:
+                raise self._refused
             if self.pid is None:  # not started yet, crashed, or ended after a long silence
                 self._end()
                 self._start()
             return self._exchange(content, arrays)
+
+    def load_again(self) -> None:
+        """Try to load the network at the next question, even if that couldn't be done before."""
+        self._refused = None
 
     def close(self) -> None:
         """End the process, once it has given the answer that it is working on."""
@@ -127,7 +134,8 @@ class NetworkProcess:
         self._connection = ours
         try:
             self.about = self._received(self._load_seconds, "Loading the network").content
-        except InputError:  # it has said why it can't load the network, and ends
+        except InputError as error:  # the process has said why it can't load the network, and ends
+            self._refused = error
             self._end()
             raise
         finally:

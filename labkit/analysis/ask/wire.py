@@ -55,7 +55,7 @@ def send(
 
     Raises OSError if the other side is gone, TimeoutError if it doesn't read, ValueError for other arrays.
     """
-    named = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    named = {name: np.asarray(array, order="C") for name, array in (arrays or {}).items()}
     unknown = [f"{name} ({array.dtype})" for name, array in named.items() if array.dtype.name not in DTYPES]
     if unknown:
         raise ValueError(f"can't send {', '.join(unknown)}; allowed: {', '.join(DTYPES)}")
