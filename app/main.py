@@ -11,7 +11,7 @@ if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
 from app import state  # noqa: E402
-from app.views import compare, configuration, layers, live, predictions, runs  # noqa: E402
+from app.views import compare, configuration, image, layers, live, predictions, runs  # noqa: E402
 
 # Less room above the page, so that charts are above the fold of a laptop; facts in a row that wraps.
 STYLE = """<style>
@@ -38,6 +38,7 @@ def main() -> None:
             st.Page(
                 predictions.page, title="Predictions", icon=":material/grid_view:", url_path="predictions"
             ),
+            st.Page(image.page, title="Image", icon=":material/image_search:", url_path="image"),
             st.Page(compare.page, title="Compare", icon=":material/stacked_line_chart:", url_path="compare"),
             st.Page(
                 configuration.page, title="Configuration", icon=":material/tune:", url_path="configuration"

@@ -8,6 +8,7 @@ import streamlit as st
 from app import state
 from app.images import cards
 from app.images.confusion import confusion_figure
+from app.images.links import image_address
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -117,8 +118,11 @@ def _grid(predictions: Predictions, true: int | None, predicted: int | None, wro
     number = min(st.session_state.get("page", 1), pages)
     first = (number - 1) * PAGE_SIZE
     part = indices[first : first + PAGE_SIZE]
-    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(indices):,}, the most confident mistakes first")
-    st.html(cards.grid(predictions, part))
+    st.caption(
+        f"{first + 1:,}–{first + len(part):,} of {len(indices):,}, the most confident mistakes first. "
+        "A click on an image opens its own page."
+    )
+    st.html(cards.grid(predictions, part, link=lambda index: image_address("test", index)))
     if pages > 1:
         st.pagination(pages, key="page", bind="query-params")
 

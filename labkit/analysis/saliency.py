@@ -1,4 +1,4 @@
-"""Which pixels a prediction depends on: occlusion and input gradients."""
+"""Which pixels a prediction depends on: occlusion, gradients, integrated gradients and Grad-CAM."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.errors import InputError
+
 if TYPE_CHECKING:
     from labkit.analysis.network import Network
 
-__all__ = ["covered", "gradient_map", "occlusion_map", "patch_positions"]
+__all__ = [
+    "covered",
+    "features_model",
+    "grad_cam",
+    "gradient_map",
+    "integrated_gradients",
+    "occlusion_map",
+    "patch_positions",
+]
 
 Images = NDArray[np.uint8]
 Predict = Callable[[Images], NDArray[Any]]
@@ -84,3 +94,82 @@ def gradient_map(network: "Network", image: Images, label: int) -> NDArray[np.fl
         tape.watch(pixels)
         logit = network.model(pixels, training=False)[0, label]
     return np.abs(tape.gradient(logit, pixels).numpy()[0]).max(axis=-1).astype(np.float64)
+
+
+def integrated_gradients(
+    network: "Network", image: Images, label: int, steps: int = 32
+) -> NDArray[np.float64]:
+    """Return each pixel's share of a logit, along a path from a grey image (Sundararajan et al., 2017).
+
+    The path begins at the mean colour of the training images, where standardized pixels are zero. The
+    gradients are taken in the middle of ``steps`` equal parts of it.
+
+    Args:
+        network: the trained network.
+        image: uint8 [height, width, channels].
+        label: the number of a class.
+        steps: number of gradients.
+
+    Returns float64 [height, width], summed over the channels. All pixels together give about the logit's
+    difference between the image and the grey one; positive values raise the logit.
+    """
+    import tensorflow as tf
+
+    pixels = network.standardize(image[None])
+    fractions = ((np.arange(steps) + 0.5) / steps).astype(np.float32)
+    total = np.zeros(image.shape)
+    for part in np.array_split(fractions, max(1, steps // 16)):
+        path = pixels * part[:, None, None, None]
+        with tf.GradientTape() as tape:
+            tape.watch(path)
+            logits = network.model(path, training=False)[:, label]
+        total += tape.gradient(logits, path).numpy().astype(np.float64).sum(axis=0)
+    return (total / steps * pixels.numpy()[0]).sum(axis=-1)
+
+
+def grad_cam(network: "Network", image: Images, label: int) -> NDArray[np.float64]:
+    """Return where the last layer with positions supports a class (Selvaraju et al., 2017, Grad-CAM).
+
+    The layer's channels are weighted by the mean gradient of the class's logit; only the positive part of
+    their sum is kept, and enlarged to the image.
+
+    Args:
+        network: the trained network.
+        image: uint8 [height, width, channels].
+        label: the number of a class.
+
+    Returns float64 [height, width], 0 or more. Raises InputError if no layer has positions.
+    """
+    import keras
+    import tensorflow as tf
+
+    spatial = [found.output for found in network.model.operations[1:] if _has_positions(found)]
+    if not spatial:
+        raise InputError("Grad-CAM needs a layer whose outputs have positions, and this network has none")
+    both = keras.Model(network.model.inputs, [spatial[-1], network.model.output])
+    pixels = network.standardize(image[None])
+    with tf.GradientTape() as tape:
+        tape.watch(pixels)
+        outputs, logits = both(pixels, training=False)
+        logit = logits[0, label]
+    weights = tf.reduce_mean(tape.gradient(logit, outputs), axis=(1, 2), keepdims=True)
+    found = tf.nn.relu(tf.reduce_sum(weights * outputs, axis=-1, keepdims=True))
+    return tf.image.resize(found, image.shape[:2]).numpy()[0, :, :, 0].astype(np.float64)
+
+
+def _has_positions(operation: Any) -> bool:
+    shape: Any = getattr(getattr(operation, "output", None), "shape", ())
+    return len(shape) == 4 and (shape[1] or 0) * (shape[2] or 0) > 1
+
+
+def features_model(model: Any) -> Any:
+    """Return a model from standardized images to the input of the last dense layer, [n, d].
+
+    Args:
+        model: maps images to logits; shares its layers with the result.
+    """
+    import keras
+
+    last = [found for found in model.operations if isinstance(found, keras.layers.Dense)][-1]
+    features = last.input if len(last.input.shape) == 2 else keras.layers.Flatten()(last.input)
+    return keras.Model(model.inputs, features)

@@ -19,6 +19,7 @@ def start_reaped(
     stdout: int | IO[Any] | None = subprocess.PIPE,
     stderr: int | IO[Any] | None = subprocess.STDOUT,
     folder: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start a command that ends with this process, together with everything that it starts.
 
@@ -27,6 +28,7 @@ def start_reaped(
         environment: of the command; None: that of this process.
         stdout, stderr: as for ``subprocess.Popen``.
         folder: where it runs; None: where this process does.
+        pass_fds: open files of this process that the command gets under the same numbers.
 
     Returns its parent (``subreaper.py``), which ends as the command does, and the writing end of its control
     pipe: ``T`` terminates the command, ``K`` and the end of the pipe kill it. Raises OSError if the system
@@ -41,7 +43,7 @@ def start_reaped(
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            pass_fds=(reading,),
+            pass_fds=(reading, *pass_fds),
             start_new_session=True,  # Ctrl-C in the terminal goes to this process, which passes it on
             bufsize=0,
         )

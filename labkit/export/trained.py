@@ -8,7 +8,7 @@ from labkit.data.manifest import Manifest
 from labkit.models.registry import build_model
 from labkit.training.checkpoints import CheckpointStore
 
-__all__ = ["trained_model"]
+__all__ = ["restorable_model", "trained_model"]
 
 
 def trained_model(config: Config, manifest: Manifest, store: CheckpointStore, step: int) -> keras.Model:
@@ -23,13 +23,19 @@ def trained_model(config: Config, manifest: Manifest, store: CheckpointStore, st
     Raises:
         InputError: the checkpoint does not exist, is damaged, or belongs to another network.
     """
-    # In mixed precision the weights are float32 as well.
-    stored = config if config.model.precision == "float64" else config.replace({"precision": "float32"})
-    saved = _build(stored, manifest)
+    saved = restorable_model(config, manifest)
     store.restore(tf.train.Checkpoint(model=saved), step, partial=True)
     model = _build(config.replace({"precision": "float32"}), manifest)
     model.set_weights(saved.get_weights())
     return model
+
+
+def restorable_model(config: Config, manifest: Manifest) -> keras.Model:
+    """Return labkit's network with untrained weights of the types that the run's checkpoints hold."""
+    # In mixed precision the weights are float32 as well.
+    return _build(
+        config if config.model.precision == "float64" else config.replace({"precision": "float32"}), manifest
+    )
 
 
 def _build(config: Config, manifest: Manifest) -> keras.Model:

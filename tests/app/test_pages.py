@@ -25,7 +25,7 @@ from tests.app.boards import boards, charts
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
-PAGES = ("live", "layers", "predictions", "compare", "configuration")  # that show the selected run
+PAGES = ("live", "layers", "predictions", "image", "compare", "configuration")  # that show the selected run
 
 
 def open_main(page: str = "", **url: str) -> AppTest:
@@ -454,7 +454,7 @@ def test_thousands_of_runs_are_listed_without_reading_them(runs_folder, monkeypa
 def test_the_pages_start_without_tensorflow(make_run):
     make_run()
     code = (
-        "import sys\nfrom app.views import compare, configuration, live, predictions, runs\n"
+        "import sys\nfrom app.views import compare, configuration, image, live, predictions, runs\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )
     done = subprocess.run(

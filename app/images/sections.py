@@ -1,0 +1,221 @@
+"""The computed parts of an image's own page. Each shows its progress until the network has answered."""
+
+import html
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from app import state
+from app.images import answers, cards
+from app.images.heat import overlay
+from app.images.history import history_figure, learned_in_words
+from app.images.links import image_address
+from app.images.subject import Subject, given_by, of_predictions
+from app.images.text import plain
+from labkit.analysis.ask.client import AskedNetwork, Moment, Neighbours
+from labkit.analysis.examples import checkpoint_to_ask
+from labkit.analysis.predictions import load_predictions
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.training.scores import indicators
+
+__all__ = ["history", "nearest", "other_run", "prediction", "saliency"]
+
+NEIGHBOURS = 8
+LISTED_RUNS = 200  # whose data set is looked up
+METHODS = {
+    "grad_cam": ("Grad-CAM", "Where the last layer with positions supports the class."),
+    "integrated_gradients": (
+        "Integrated gradients",
+        "Orange pixels raise the value of the class, blue pixels lower it, compared with a grey image.",
+    ),
+}
+
+
+def prediction(run: RunDirectory, step: int, image: NDArray[np.uint8]) -> answers.Asked[NDArray[np.float64]]:
+    """Ask a network for the probabilities of an image, [classes]."""
+    key = ("predict", answers.digest(image))
+    return answers.ask(run, step, key, lambda network, _: network.predict(image[None]).probabilities[0])
+
+
+def saliency(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]) -> None:
+    """Draw which pixels matter for a class, by two methods."""
+    st.markdown("#### Which pixels matter")
+    order = [int(number) for number in np.argsort(-shares, kind="stable")]
+    label = st.selectbox(
+        "For the class",
+        order,
+        format_func=lambda number: f"{subject.classes[number]} ({shares[number]:.1%})",
+        key=f"class-{answers.digest(subject.image)}",
+        width=320,
+    )
+    columns = st.columns(3, gap="medium")
+    with columns[0]:
+        st.html(cards.picture(subject.image, "The image", "The image"))
+    for column, (method, (title, words)) in zip(columns[1:], METHODS.items(), strict=True):
+        with column:
+            found = answers.shown(_asked_map(run, step, subject, label, method), title, method)
+            if found is not None:
+                if not np.any(found):
+                    words = f"It is zero everywhere: nothing supports {subject.classes[label]}."
+                heat = overlay(subject.image, found)
+                st.html(cards.picture(heat, f"{title} for {subject.classes[label]}", f"{title}. {words}"))
+
+
+def _asked_map(
+    run: RunDirectory, step: int, subject: Subject, label: int, method: str
+) -> answers.Asked[NDArray[np.float32]]:
+    key = ("saliency", answers.digest(subject.image), label, method)
+    image = subject.image
+    return answers.ask(run, step, key, lambda network, _: network.saliency(image, label, method))
+
+
+def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
+    """Draw the images that the network finds most alike."""
+    st.markdown("#### Most alike")
+    st.caption("Nearest by the values that the last layer of the network takes.")
+    for split, title in (("train", "Training images"), ("test", "Test images")):
+        exclude = subject.index if subject.split == split else None
+
+        def work(
+            network: AskedNetwork, progress: answers.Progress, split: str = split, own: int | None = exclude
+        ) -> Neighbours:
+            return network.nearest(subject.image, split, NEIGHBOURS, exclude=own, progress=progress)
+
+        st.caption(title)
+        key = ("nearest", answers.digest(subject.image), split, exclude)
+        found = answers.shown(answers.ask(run, step, key, work), "Comparing with images", f"nearest-{split}")
+        if found is not None:
+            _neighbours(subject, split, found)
+
+
+def _neighbours(subject: Subject, split: str, found: Neighbours) -> None:
+    has = indicators(found.labels, len(subject.classes))
+    st.html(
+        cards.small_grid(
+            found.images,
+            [subject.names(which) for which in has],
+            [
+                f"#{int(place)}, distance {distance:.2f}"
+                for place, distance in zip(found.positions, found.distances, strict=True)
+            ],
+            [image_address(split, int(place)) for place in found.positions],
+        )
+    )
+
+
+def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]) -> None:
+    """Draw the prediction at each kept checkpoint, and say when the image was learned."""
+    st.markdown("#### At each kept checkpoint")
+    steps = tuple(run.checkpoint_steps())
+    image = subject.image
+
+    def work(network: AskedNetwork, progress: answers.Progress) -> list[Moment]:
+        return network.history(image, steps, progress)
+
+    key = ("history", answers.digest(image), steps)
+    moments = answers.shown(answers.ask(run, step, key, work), "Asking earlier checkpoints", "history")
+    if moments is None:
+        return
+    known = [(found.step, found.probabilities) for found in moments if found.probabilities is not None]
+    if subject.label is not None:
+        right = [subject.is_right(found) for _, found in known]
+        st.write(learned_in_words([found for found, _ in known], right))
+    drawn = np.flatnonzero(subject.has | given_by(shares, subject.multi_label))
+    drawn = drawn if len(drawn) else np.array([int(np.argmax(shares))])
+    if known:
+        st.plotly_chart(
+            history_figure(moments, subject.classes, drawn),
+            key="history",
+            config={"displayModeBar": False},
+            alt="Probabilities of the true and the predicted classes at each kept checkpoint",
+        )
+    for found in moments:
+        if found.problem:
+            st.caption(f"Step {found.step:,}: {plain(found.problem)}")
+    if len(steps) < 4:
+        st.caption(
+            f"This run kept {len(steps)} checkpoint{'s' * (len(steps) != 1)}. With more, this says more:"
+        )
+        st.code("labkit train --checkpoint-every-steps 100 --keep-checkpoints 20", language="bash")
+
+
+def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None:
+    """Draw the prediction of another run of the same data set beside this one's."""
+    st.markdown("#### Another run")
+    others = _same_data(run)
+    if not others:
+        st.caption("No other run in the list was trained on the same data.")
+        return
+    label = st.selectbox(
+        "Compare with", list(others), index=None, key="other", placeholder="Choose a run", width=320
+    )
+    if label is None:
+        return
+    columns = st.columns(2, gap="large")
+    with columns[0]:
+        st.html(cards.sentence(run.name))
+        given = given_by(shares, subject.multi_label)
+        st.html(cards.bars(subject.classes, shares, subject.has, given, 10, known=subject.label is not None))
+    with columns[1]:
+        st.html(cards.sentence(label))
+        theirs = _of_other(others[label], subject)
+        if theirs is not None:
+            given = given_by(theirs, subject.multi_label)
+            st.html(
+                cards.bars(subject.classes, theirs, subject.has, given, 10, known=subject.label is not None)
+            )
+
+
+def _same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:
+    """Return the listed runs of the same prepared data, by label."""
+    wanted = _data_checksum(run.path, _changed(run))
+    if wanted is None:
+        return {}
+    found = {label: state.find_run(label) for label in state.run_labels()[:LISTED_RUNS]}
+    return {
+        label: other
+        for label, other in found.items()
+        if other.path != run.path and _data_checksum(other.path, _changed(other)) == wanted
+    }
+
+
+def _changed(run: RunDirectory) -> int:
+    try:
+        return run.environment_path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@st.cache_data(max_entries=1000, show_spinner=False)
+def _data_checksum(path: Path, changed: int) -> str | None:
+    data = RunDirectory(path).read_environment().get("data")
+    checksum = data.get("checksum") if isinstance(data, dict) else None
+    return checksum if isinstance(checksum, str) else None
+
+
+def _of_other(run: RunDirectory, subject: Subject) -> NDArray[Any] | None:
+    """Return another run's probabilities: the recorded ones, or its network's answer once it is there."""
+    if subject.split is not None and subject.index is not None:
+        try:
+            recorded = of_predictions(load_predictions(run, subject.split), subject.split, subject.index)
+        except (FileNotFoundError, InputError):
+            recorded = None
+        if recorded is not None and recorded.probabilities is not None:
+            st.caption(f"Recorded by its evaluation at step {recorded.recorded_step}.")
+            return recorded.probabilities
+    step = checkpoint_to_ask(run)
+    if step is None:
+        st.caption("It has kept no checkpoint and recorded no prediction of this image. To record some:")
+        st.code(f"labkit evaluate {run.path}", language="bash")
+        return None
+    found = answers.shown(
+        prediction(run, step, subject.image), "Computing the prediction", f"other-{html.escape(run.name)}"
+    )
+    if found is not None:
+        st.caption(f"Computed with the checkpoint of step {step:,}.")
+    return found

@@ -1,0 +1,91 @@
+"""The image that its own page is about: of the run's data set, or one's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.analysis.predictions import Predictions
+from labkit.training.scores import indicators, right
+
+__all__ = ["Subject", "given_by", "of_predictions"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An image with what is known of it before a network is asked.
+
+    ``image``: uint8 [height, width, channels]. ``classes``: their names. ``multi_label``: whether an image
+    may have any number of them. ``label``: the number of its class, or zeros and ones [classes]; None if it
+    is unknown. ``split`` and ``index``: its place in the data set; None for one's own picture.
+    ``probabilities``: float [classes] that the run's evaluation recorded at step ``recorded_step``.
+    """
+
+    image: NDArray[np.uint8]
+    classes: Sequence[str]
+    multi_label: bool
+    label: NDArray[Any] | None = None
+    split: str | None = None
+    index: int | None = None
+    probabilities: NDArray[Any] | None = None
+    recorded_step: int | None = None
+
+    @property
+    def has(self) -> NDArray[np.bool_]:
+        """Which classes the image has, bool [classes]; none if that is unknown."""
+        if self.label is None:
+            return np.zeros(len(self.classes), bool)
+        return indicators(np.asarray(self.label)[None], len(self.classes))[0]
+
+    @property
+    def labels(self) -> NDArray[np.int32] | None:
+        """The label in a batch of one."""
+        return None if self.label is None else np.asarray(self.label, np.int32)[None]
+
+    def is_right(self, probabilities: NDArray[Any]) -> bool:
+        """Return whether a prediction [classes] is right. The image must have a label."""
+        assert self.label is not None
+        predicted = probabilities > 0.5 if self.multi_label else probabilities.argmax()
+        return bool(right(np.asarray(predicted)[None], np.asarray(self.label)[None])[0])
+
+    def names(self, which: NDArray[np.bool_]) -> str:
+        """Return the names of the classes in ``which``, bool [classes]."""
+        return ", ".join(self.classes[number] for number in np.flatnonzero(which).tolist()) or "none"
+
+    def loss(self, probabilities: NDArray[Any]) -> float | None:
+        """Return the cross-entropy in nats of probabilities [classes]; None without a label."""
+        if self.label is None:
+            return None
+        shares = np.clip(np.asarray(probabilities, np.float64), 1e-45, 1.0)
+        if not self.multi_label:
+            return float(-np.log(shares[int(self.label)]))
+        others = np.clip(1 - np.asarray(probabilities, np.float64), 1e-45, 1.0)
+        return float(-np.where(self.has, np.log(shares), np.log(others)).sum())
+
+
+def given_by(probabilities: NDArray[Any], multi_label: bool) -> NDArray[np.bool_]:
+    """Return which classes are predicted, bool [classes]: the most probable, or all over one half."""
+    if multi_label:
+        return np.asarray(probabilities > 0.5)
+    return np.arange(len(probabilities)) == int(np.argmax(probabilities))
+
+
+def of_predictions(predictions: Predictions, split: str, index: int) -> Subject | None:
+    """Return the image of a split's recorded predictions; None if it isn't among them."""
+    places = np.flatnonzero(predictions.index == index)
+    if not len(places):
+        return None
+    place = int(places[0])
+    step = predictions.summary.get("checkpoint_step")
+    return Subject(
+        image=predictions.images[place],
+        classes=predictions.classes,
+        multi_label=predictions.multi_label,
+        label=predictions.labels[place],
+        split=split,
+        index=index,
+        probabilities=predictions.probabilities[place],
+        recorded_step=step if isinstance(step, int) else None,
+    )

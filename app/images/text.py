@@ -1,0 +1,14 @@
+"""Text of users, such as names of runs and classes, in places where Streamlit reads Markdown."""
+
+import re
+
+__all__ = ["plain"]
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^=&])")
+# Marks that turn the direction of the text around them, and control characters.
+_INVISIBLE = re.compile("[\u0000-\u0008\u000b-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """Return Markdown that shows ``text`` as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", _INVISIBLE.sub("�", " ".join(text.split())))

@@ -1,0 +1,191 @@
+"""An image's own page: what the network makes of it, why, and what it would make of a changed one."""
+
+from pathlib import Path
+
+import numpy as np
+import streamlit as st
+
+from app import state
+from app.images import answers, cards, sections
+from app.images.subject import Subject, given_by, of_predictions
+from app.images.text import plain
+from app.images.what_if_panel import panel
+from labkit.analysis.examples import checkpoint_to_ask, data_set_of, read_example
+from labkit.analysis.pictures import FORMATS, MAX_BYTES, read_picture
+from labkit.analysis.predictions import Predictions, load_predictions, signature
+from labkit.config.recorded import recorded_config
+from labkit.data.manifest import Manifest
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+
+__all__ = ["page"]
+
+SPLITS = ["test", "validation", "train"]
+FROM_DATA, OWN = "Data set", "My own picture"
+FEW = 12  # bars that are shown without a click
+
+
+def page() -> None:
+    """Draw the page of the selected run and image."""
+    run = state.selected_run()
+    st.subheader(f"Image · {plain(run.name)}", anchor=False)
+    try:
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+            source = st.segmented_control(
+                "Picture",
+                [FROM_DATA, OWN],
+                default=FROM_DATA,
+                key="picture",
+                required=True,
+                bind="query-params",
+            )
+            place = _place() if source == FROM_DATA else None
+        subject = _own(run) if place is None else _of_data(run, *place)
+    except InputError as error:
+        st.warning(plain(str(error)), icon=":material/image_not_supported:")
+        return
+    if subject is None:
+        return
+    recorded = subject.recorded_step
+    step = checkpoint_to_ask(run, recorded if recorded is not None else _recorded_step(run))
+    shares = _head(run, step, subject)
+    if step is None:
+        st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
+        st.code("labkit train --checkpoint-every-steps 100 --keep-checkpoints 20", language="bash")
+        return
+    # Asked even where the evaluation recorded it: the rest of the page needs the network.
+    asked = sections.prediction(run, step, subject.image)
+    found = answers.shown(asked, "Computing the prediction", "network")
+    if found is None:
+        return
+    if shares is None:
+        st.rerun()  # now the head of the page has it
+    sections.saliency(run, step, subject, found)
+    st.markdown("#### What if the image were different")
+    panel(run, step, subject, found)
+    sections.nearest(run, step, subject)
+    sections.history(run, step, subject, found)
+    sections.other_run(run, subject, found)
+
+
+# ---- The image ------------------------------------------------------------------------------------------
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading predictions…")
+def _load(path: Path, split: str, files: tuple[tuple[int, int], ...]) -> Predictions:
+    # `files` is part of the cache's key, so that replaced files are read again.
+    return load_predictions(RunDirectory(path), split)
+
+
+def _predictions(run: RunDirectory, split: str) -> Predictions | None:
+    try:
+        return _load(run.path, split, signature(run, split))
+    except (FileNotFoundError, InputError):  # the page can do without them
+        return None
+
+
+def _recorded_step(run: RunDirectory) -> object:
+    predictions = _predictions(run, "test")
+    return predictions.summary.get("checkpoint_step") if predictions else None
+
+
+def _place() -> tuple[str, int]:
+    """Draw the choice of an image; return its split and number. Raises InputError for an invalid address."""
+    raw = st.query_params.get("index", "0")
+    split = st.segmented_control(
+        "Split", SPLITS, default="test", key="split", required=True, bind="query-params"
+    )
+    index = st.number_input(
+        "Number in the split", min_value=0, step=1, key="index", bind="query-params", width=160
+    )
+    if not (raw.isascii() and raw.isdecimal() and len(raw) < 16):
+        raise InputError(f"index is {raw[:40]!r} in the address; allowed: a whole number from 0")
+    return str(split), int(index)
+
+
+def _of_data(run: RunDirectory, split: str, index: int) -> Subject | None:
+    """Return an image of the data set. Raises InputError if there is none."""
+    predictions = _predictions(run, split)
+    if predictions is not None and (found := of_predictions(predictions, split, index)):
+        return found
+    manifest = data_set_of(run)
+    example = read_example(manifest, split, index)
+    return Subject(example.image, manifest.classes, manifest.multi_label, example.label, split, index)
+
+
+def _own(run: RunDirectory) -> Subject | None:
+    """Return the reader's picture, or None before there is one. Raises InputError if it can't be used."""
+    manifest: Manifest = data_set_of(run)
+    uploaded = st.file_uploader(
+        f"A picture of any size, at most {MAX_BYTES // 2**20} MB ({', '.join(FORMATS)})",
+        type=["png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff"],
+        key="upload",
+        help="It stays in the memory of this server until the page is closed.",
+    )
+    if uploaded is None:
+        names = plain(", ".join(manifest.classes[:30]))
+        st.caption(
+            f"The network knows {len(manifest.classes):,} classes: {names}. "
+            "It sees any picture as one of them."
+        )
+        return None
+    picture = read_picture(uploaded.getvalue(), manifest.image_shape)
+    st.caption(plain(" ".join(picture.notes)))
+    return Subject(picture.image, manifest.classes, manifest.multi_label)
+
+
+# ---- The prediction -------------------------------------------------------------------------------------
+
+
+def _head(run: RunDirectory, step: int | None, subject: Subject) -> "np.ndarray | None":
+    """Draw the image and its prediction; return the probabilities [classes] once they are known."""
+    left, right = st.columns([2, 3], gap="large")
+    with left:
+        name = "Your picture" if subject.index is None else f"Image {subject.index:,} of {subject.split}"
+        height, width = subject.image.shape[:2]
+        true = "" if subject.label is None else f", {subject.names(subject.has)}"
+        st.html(cards.picture(subject.image, name + true, f"{name} · {width}×{height} pixels"))
+    with right:
+        shares = subject.probabilities
+        if shares is not None:
+            _verdict(subject, shares, f"Recorded by the evaluation at step {subject.recorded_step}.")
+            if step not in (None, subject.recorded_step):
+                st.caption(f"That checkpoint isn't kept. The parts below ask the one of step {step:,}.")
+            return shares
+        if step is not None:
+            asked = sections.prediction(run, step, subject.image)
+            if asked.wait(answers.SHORT_SECONDS) and asked.result is not None:
+                source = f"Computed with the checkpoint of step {step:,}.{_precision(run)}"
+                _verdict(subject, asked.result, source)
+                return asked.result
+        if subject.label is not None:
+            st.html(cards.sentence(f"True: {subject.names(subject.has)}"))
+        return None
+
+
+def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:
+    given = given_by(shares, subject.multi_label)
+    if subject.label is None:
+        st.html(cards.sentence(f"Predicted: {subject.names(given)}"))
+    else:
+        mark = "✓" if subject.is_right(shares) else "✗"
+        text = f"{mark} Predicted: {subject.names(given)} · true: {subject.names(subject.has)}"
+        st.html(cards.sentence(text))
+        st.caption(f"Loss {subject.loss(shares):.4f} nats")
+    many = len(subject.classes) > FEW
+    known = subject.label is not None
+    st.html(cards.bars(subject.classes, shares, subject.has, given, FEW if many else None, known=known))
+    if many:
+        with st.expander(f"All {len(subject.classes):,} classes"):
+            st.html(cards.bars(subject.classes, shares, subject.has, given, known=known))
+    st.caption(source)
+
+
+def _precision(run: RunDirectory) -> str:
+    try:
+        precision = recorded_config(run).model.precision
+    except InputError:
+        return ""
+    if precision == "float32":
+        return ""
+    return f" In float32; the run used {plain(precision)}, so recorded values may differ slightly."

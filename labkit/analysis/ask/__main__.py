@@ -1,0 +1,43 @@
+"""The process that holds a network: ``python -m labkit.analysis.ask SOCKET RUN STEP IDLE_SECONDS THREADS``.
+
+SOCKET is the number of an inherited socket, whose other end the asking process holds. The process ends when
+that end is closed, and when no question has come for IDLE_SECONDS.
+"""
+
+import os
+import socket
+import sys
+
+from labkit.analysis.ask.serve import serve
+from labkit.errors import InputError
+from labkit.quiet_import import import_tensorflow
+from labkit.run_directory import RunDirectory
+
+SEND_SECONDS = 30.0
+NICENESS = 10  # so that a training on the same machine goes first
+
+
+def main(arguments: list[str]) -> None:
+    """Load the network and answer until the connection ends."""
+    descriptor, run, step, idle_seconds, threads = arguments
+    connection = socket.socket(fileno=int(descriptor))
+    os.nice(NICENESS)
+    try:
+        import_tensorflow()
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(int(threads))
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        from labkit.analysis.ask.answers import Answers
+
+        answers = Answers(RunDirectory(run), int(step))
+    except InputError as error:
+        from labkit.analysis.ask.wire import send
+
+        send(connection, {"error": str(error)}, seconds=SEND_SECONDS)
+        return
+    serve(connection, answers.answer, about=answers.about, idle_seconds=float(idle_seconds))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,141 @@
+"""Make an image that a network takes of any picture file."""
+
+import io
+import warnings
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from labkit.errors import InputError
+
+__all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "Picture", "read_picture"]
+
+MAX_BYTES = 10 * 2**20
+MAX_PIXELS = 50_000_000  # a telephone's picture has 12 to 50 million
+# Those that PIL decodes by itself: PostScript, for example, would be given to another program.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """``image``: uint8 [height, width, channels], as the network takes it. ``notes``: what was done to it."""
+
+    image: NDArray[np.uint8]
+    notes: tuple[str, ...]
+
+
+def read_picture(data: bytes, image_shape: tuple[int, int, int]) -> Picture:
+    """Read a picture of any size and fit it to a network.
+
+    Its middle is cut out in the network's proportions, and resized with Lanczos's filter. Of an animation the
+    first frame is taken. Transparent parts become white. A rotation that its EXIF data ask for is applied.
+
+    Args:
+        data: content of the file.
+        image_shape: (height, width, channels) that the network takes, 1 or 3 channels.
+
+    Raises InputError if it isn't a picture, is damaged, or is too large. The size in pixels is read from the
+    file's header, before anything is decoded.
+    """
+    allowed = ", ".join(FORMATS)
+    if len(data) > MAX_BYTES:
+        raise InputError(
+            f"The file has {len(data) / 2**20:.1f} MB; allowed: at most {MAX_BYTES // 2**20} MB. "
+            "Save the picture smaller."
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of PIL, on odd metadata and on sizes that are checked here
+            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+                _check_size(*opened.size)
+                return _fitted(opened, image_shape)
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"The picture has more than {MAX_PIXELS:,} pixels. Save it smaller and try again."
+        ) from None
+    except UnidentifiedImageError:
+        raise InputError(f"This file isn't a picture that can be read here; allowed: {allowed}.") from None
+    except InputError:
+        raise
+    # What PIL's decoders raise for damaged files isn't limited to OSError.
+    except (OSError, ValueError, SyntaxError, TypeError, EOFError, LookupError, ArithmeticError) as error:
+        raise _damaged(error) from None
+    except (zlib.error, MemoryError, RuntimeError) as error:
+        raise _damaged(error) from None
+
+
+def _damaged(error: BaseException) -> InputError:
+    reason = next(iter(str(error).splitlines()), "")[:120] or type(error).__name__
+    return InputError(f"The picture is damaged or cut off ({reason}). Save it again, or take another one.")
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise InputError(
+            f"The picture has {width:,}×{height:,} pixels; allowed: at most {MAX_PIXELS:,} in all. "
+            "Save it smaller and try again."
+        )
+    if not width or not height:
+        raise InputError("The picture has no pixels.")
+
+
+def _fitted(opened: Image.Image, image_shape: tuple[int, int, int]) -> Picture:
+    notes = []
+    frames = getattr(opened, "n_frames", 1)
+    if frames > 1:
+        opened.seek(0)
+        notes.append(f"It has {frames:,} frames; this is the first.")
+    picture = ImageOps.exif_transpose(opened)
+    if picture.size != opened.size or opened.getexif().get(0x0112, 1) not in (0, 1):
+        notes.append("It was turned upright, as its EXIF data ask for.")
+    height, width, channels = image_shape
+    picture, colour_notes = _in_colour(picture)
+    notes += colour_notes
+    if channels == 1:
+        picture = picture.convert("L")
+        notes.append("Its colours became shades of grey, because the network sees no colours.")
+    scale = min(picture.width / width, picture.height / height)
+    cut = max(1, round(width * scale)), max(1, round(height * scale))
+    notes.append(_size_note(picture.size, cut, (width, height)))
+    left, top = (picture.width - cut[0]) // 2, (picture.height - cut[1]) // 2
+    # Cut out first: a filter that sees beyond the part would mix in what lies around it.
+    middle = picture.crop((left, top, left + cut[0], top + cut[1]))
+    resized = middle.resize((width, height), Image.Resampling.LANCZOS)
+    return Picture(np.asarray(resized, np.uint8).reshape(image_shape), tuple(notes))
+
+
+def _in_colour(picture: Image.Image) -> tuple[Image.Image, list[str]]:
+    """Return the picture in the mode RGB, and what was done to it."""
+    if picture.mode.startswith(("I", "F")):
+        return _from_deep_grey(picture)
+    if picture.has_transparency_data:
+        layered = picture.convert("RGBA")
+        flat = Image.new("RGBA", layered.size, "white")
+        flat.alpha_composite(layered)
+        thinnest = int(np.asarray(layered.getchannel("A")).min())
+        return flat.convert("RGB"), ["Its transparent parts became white."] if thinnest < 255 else []
+    notes = [f"Its colours were turned from {picture.mode} into RGB."] if picture.mode == "CMYK" else []
+    return picture.convert("RGB"), notes
+
+
+def _from_deep_grey(picture: Image.Image) -> tuple[Image.Image, list[str]]:
+    """Reduce a picture of 16 or 32 bits a pixel to 8: by its depth, or by its range if that is unknown."""
+    values = np.asarray(picture, np.float64)
+    note = "Its 16 bits a pixel became 8."
+    if picture.mode == "F" or values.min() < 0 or values.max() > 65535:
+        values = np.nan_to_num(values, posinf=0.0, neginf=0.0)
+        low, span = values.min(), max(float(np.ptp(values)), 1e-30)
+        values, note = (values - low) / span * 65535, "Its values were scaled to the range 0 to 255."
+    return Image.fromarray(np.rint(values / 257).astype(np.uint8)).convert("RGB"), [note]
+
+
+def _size_note(whole: tuple[int, int], cut: tuple[int, int], wanted: tuple[int, int]) -> str:
+    resized = f"resized to {wanted[0]}×{wanted[1]} pixels, which the network takes"
+    if cut == whole:
+        return f"Its {whole[0]:,}×{whole[1]:,} pixels were {resized}."
+    return (
+        f"Of its {whole[0]:,}×{whole[1]:,} pixels the middle {cut[0]:,}×{cut[1]:,} were taken and {resized}."
+    )

@@ -1,0 +1,156 @@
+"""Any picture becomes an image for the network, and what isn't one is refused with a sentence."""
+
+import contextlib
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labkit.analysis.pictures import MAX_BYTES, read_picture
+from labkit.errors import InputError
+
+SHAPE = (32, 32, 3)
+
+
+def saved(picture: Image.Image, form: str = "PNG", **options) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    values = np.random.default_rng(0).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    return Image.fromarray(values).convert(mode)
+
+
+def test_a_picture_of_the_networks_size_stays_as_it_is():
+    picture = noise(32, 32)
+    found = read_picture(saved(picture), SHAPE)
+    np.testing.assert_array_equal(found.image, np.asarray(picture))
+
+
+def test_the_middle_is_cut_out_in_the_networks_proportions():
+    picture = Image.new("RGB", (400, 100), "red")
+    picture.paste("blue", (150, 0, 250, 100))
+    found = read_picture(saved(picture), SHAPE)
+    assert (found.image == (0, 0, 255)).all()
+    assert (
+        "Of its 400×100 pixels the middle 100×100 were taken and resized to 32×32 pixels" in found.notes[-1]
+    )
+    assert read_picture(saved(picture), (20, 80, 3)).image.shape == (20, 80, 3)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P"])
+def test_formats_and_modes(form, mode):
+    picture = noise(50, 40, mode)
+    if (form, mode) in {("JPEG", "P"), ("WEBP", "P"), ("WEBP", "1"), ("WEBP", "L")}:
+        picture = picture.convert("RGB")
+    assert read_picture(saved(picture, form), SHAPE).image.shape == SHAPE
+
+
+def test_cmyk_becomes_rgb_and_is_mentioned():
+    found = read_picture(saved(Image.new("CMYK", (64, 64), (0, 255, 255, 0)), "JPEG", quality=95), SHAPE)
+    red, green, blue = found.image[16, 16].tolist()
+    assert red > 200 and green < 60 and blue < 60
+    assert "from CMYK" in " ".join(found.notes)
+
+
+def test_transparent_parts_become_white():
+    picture = Image.new("RGBA", (32, 32), (255, 0, 0, 255))
+    picture.paste((0, 0, 0, 0), (0, 0, 32, 16))
+    found = read_picture(saved(picture), SHAPE)
+    assert (found.image[:14] == 255).all()
+    assert (found.image[18:] == (255, 0, 0)).all()
+    assert "white" in " ".join(found.notes)
+    palette = Image.new("P", (32, 32), 0)
+    palette.putpalette([10, 20, 30, 200, 0, 0])
+    assert (read_picture(saved(palette, transparency=0), SHAPE).image == 255).all()
+
+
+def test_an_opaque_alpha_channel_is_not_mentioned():
+    found = read_picture(saved(Image.new("RGBA", (32, 32), (1, 2, 3, 255))), SHAPE)
+    assert (found.image == (1, 2, 3)).all()
+    assert "white" not in " ".join(found.notes)
+
+
+def test_sixteen_bits_become_eight_by_depth():
+    values = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
+    found = read_picture(saved(Image.fromarray(values)), SHAPE)
+    np.testing.assert_allclose(found.image[..., 0], values / 257, atol=0.51)
+    assert "16 bits" in " ".join(found.notes)
+
+
+def test_floating_point_values_are_scaled():
+    values = np.linspace(-1, 1, 32 * 32).reshape(32, 32).astype(np.float32)
+    found = read_picture(saved(Image.fromarray(values), "TIFF"), SHAPE)
+    assert found.image.min() == 0 and found.image.max() == 255
+
+
+def test_the_rotation_of_exif_is_applied():
+    picture = Image.new("RGB", (64, 64), "white")
+    picture.paste("black", (0, 0, 64, 32))  # the upper half
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise by a quarter
+    found = read_picture(saved(picture, exif=exif), SHAPE)
+    assert found.image[:, 20:].max() < 10 and found.image[:, :12].min() > 245
+    assert "EXIF" in " ".join(found.notes)
+
+
+def test_of_an_animation_the_first_frame_is_taken():
+    frames = [Image.new("RGB", (40, 40), colour) for colour in ("red", "lime", "blue")]
+    found = read_picture(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]), SHAPE)
+    assert found.image[16, 16, 0] > 250
+    assert "3 frames" in found.notes[0]
+
+
+def test_a_network_without_colours_gets_grey():
+    found = read_picture(saved(Image.new("RGB", (50, 50), "red")), (28, 28, 1))
+    assert found.image.shape == (28, 28, 1)
+    assert (found.image == 76).all()
+    assert "grey" in " ".join(found.notes)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a hundred bytes that claims to be huge."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 100))
+
+
+@pytest.mark.parametrize(("width", "height"), [(10_000, 9_000), (60_000, 60_000)])
+def test_a_picture_that_claims_too_many_pixels_is_never_decoded(monkeypatch, width, height):
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(InputError, match="pixels"):
+        read_picture(bomb(width, height), SHAPE)
+
+
+def test_too_many_bytes_are_refused():
+    with pytest.raises(InputError, match="at most 10 MB"):
+        read_picture(b"\0" * (MAX_BYTES + 1), SHAPE)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"hello", b"%PDF-1.4", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"<svg/>"]
+)
+def test_what_is_no_picture_is_said_to_be_none(data):
+    with pytest.raises(InputError, match="isn't a picture"):
+        read_picture(data, SHAPE)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_a_picture_that_is_cut_off_or_damaged_gives_a_sentence_or_an_image(form):
+    whole = saved(noise(60, 60), form)
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        data = bytearray(whole[: generator.integers(20, len(whole))])
+        for place in generator.integers(0, len(data), 4):
+            data[place] = generator.integers(0, 256)
+        with contextlib.suppress(InputError):  # a sentence; any other error fails this test
+            assert read_picture(bytes(data), SHAPE).image.shape == SHAPE
