@@ -96,7 +96,7 @@ def _parsed_by_arrow(lines: bytes) -> Block | None:
 
 
 def _is_safe_for_arrow(lines: bytes) -> bool:
-    """Return whether each line is one flat object: it begins with the only ``{`` and ends with the only ``}``.
+    """Return whether each line is one flat object: its only ``{`` begins it, its only ``}`` ends it.
 
     Arrow 26 ends the whole process at some other lines, such as ``null``.
     """
