@@ -45,12 +45,15 @@
     if (unit === 'percent') return plain(value * 100, digits) + ' %';
     if (unit === 'bytes') {
       const power = Math.min(4, Math.floor(Math.log(Math.max(Math.abs(value), 1)) / Math.log(1024)));
-      return plain(value / 1024 ** power, Math.min(digits, 4)) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][power];
+      return plain(value / 1024 ** power, digits > 6 ? digits : Math.min(digits, 4)) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][power];
     }
     const size = Math.abs(value);
     const shown = size && (size < 1e-4 || size >= 1e9) ? value.toExponential(Math.max(0, digits - 3)) : plain(value, digits);
     return shown + (unit === 'seconds' ? ' s' : '');
   }
+
+  // As many digits as tell a tick from its neighbours, a distance of `apart` away.
+  const digits = (value, apart) => (apart > 0 && value ? Math.min(12, Math.max(4, 1 + Math.ceil(Math.log10(Math.abs(value) / apart)))) : 4);
 
   function span(seconds) {
     const sign = seconds < 0 ? '−' : '';
@@ -171,7 +174,7 @@
           { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70 }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
             values: (u, ticks) => ticks.map((x) => board.place(x)) },
           { ...axis, size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
-            values: (u, ticks) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, 4))) },
+            values: (u, ticks, axis, space, apart) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, digits(y, apart)))) },
         ],
         series: [{}, ...this.data.lines.map((one) => ({
           label: one.name, ...stroked(one),
@@ -470,6 +473,13 @@
       this.themes = setInterval(() => this.followTheme(), 700);
     }
 
+    has(bytes) { // whether these are the ones that are drawn already: a refresh often changes nothing
+      const old = this.bytes;
+      const equal = this.wanted === undefined && old?.length === bytes.length && old.every((value, i) => value === bytes[i]);
+      this.bytes = bytes;
+      return equal;
+    }
+
     update(data) {
       const answered = this.wanted !== undefined && same(this.wanted, data.window);
       if (answered || Date.now() - this.asked > WAIT_FOR_SERVER) this.wanted = undefined;
@@ -557,7 +567,7 @@
       const board = parent.labkitBoard ||= new Board(parent);
       board.send = send;
       board.trigger = trigger;
-      if (bytes) board.update(decode(bytes));
+      if (bytes && !board.has(bytes)) board.update(decode(bytes));
     },
     leave(parent) {
       setTimeout(() => { // Streamlit also calls this between two updates
