@@ -88,7 +88,7 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
     for number, (name, table) in enumerate(shown.items()):
         x = _positions(table, metrics, axis)
         color, label = PALETTE[number % len(PALETTE)], "run" if alone else name
-        cores = _column(table, "cores")
+        cores = np.where(_column(table, "cores") > 0, _column(table, "cores"), np.nan)
         processor.append(_line(label, x, _column(table, "cpu_cores") / cores, color))
         if alone:
             machine_cpu = _column(table, "machine_cpu_fraction")

@@ -70,10 +70,15 @@ def test_each_task_of_a_cluster_is_drawn(make_run):
     assert "worker:1, written" in disk.lines
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"oops\n[]\n3\nnull\n", b'{"process": 3}\n', b'{"wall_time": 1, "cpu_cores": "x"}\n', b"\xff\x00\n"],
-)
+DAMAGED = [
+    b"oops\n[]\n3\nnull\n",
+    b'{"process": 3}\n',
+    b'{"wall_time": 1, "cpu_cores": "x"}\n',
+    b"\xff\x00\n",
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_damaged_rows_are_left_out(make_run, text):
     run = make_run(state="running")
     run.machine_path.write_bytes(text)
