@@ -230,6 +230,8 @@
     drawLegend() {
       this.legend.replaceChildren();
       const names = this.data.lines.filter(counted);
+      const long = names.reduce((sum, line) => sum + line.name.length + 4, this.data.title.length) > 52;
+      this.legend.classList.toggle('lk-below', long); // the title and the buttons keep the first row
       if (this.data.lines.length < 2) return;
       for (const line of names) {
         const button = element('button', '', this.legend);
