@@ -1,5 +1,6 @@
 """The board of charts as a Streamlit component: uPlot (in ``assets/``) on a canvas, updated in place."""
 
+import gc
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -33,8 +34,19 @@ def _code() -> tuple[str, str]:
     return script, style
 
 
+@st.cache_resource(show_spinner=False)
+def _spare_the_collector() -> None:
+    """Leave what is loaded by now, mostly code, out of later garbage collections.
+
+    Streamlit collects after each run of a script or a fragment. That took two thirds of a refresh.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def prepare() -> None:
     """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
+    _spare_the_collector()
     script, style = _code()
     st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)(
         key="board-code", height=1

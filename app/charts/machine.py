@@ -75,7 +75,7 @@ def _is_whole(row: dict[str, object]) -> bool:
 
 
 def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart]:
-    """Return the charts of processors, memory and disk; none if nothing is known.
+    """Return the charts of CPU (share of all cores), memory and disk; none if nothing is known.
 
     Args:
         machine: rows of all processes.
@@ -88,7 +88,7 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
     for number, (name, table) in enumerate(shown.items()):
         x = _positions(table, metrics, axis)
         color, label = PALETTE[number % len(PALETTE)], "run" if alone else name
-        cores = _column(table, "cores")
+        cores = np.where(_column(table, "cores") > 0, _column(table, "cores"), np.nan)
         processor.append(_line(label, x, _column(table, "cpu_cores") / cores, color))
         if alone:
             machine_cpu = _column(table, "machine_cpu_fraction")
@@ -98,7 +98,7 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
             rate = _column(table, f"{what}_bytes_per_second")
             disk.append(_line(what if alone else f"{name}, {what}", x, rate, other))
     charts = [
-        Chart("machine-cpu", "Processor, share of all cores", processor, "percent"),
+        Chart("machine-cpu", "CPU use", processor, "percent"),
         Chart("machine-memory", "Memory", memory, "bytes"),
         Chart("machine-disk", "Disk, per second", disk, "bytes"),
     ]

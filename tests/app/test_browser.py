@@ -1,54 +1,30 @@
 """The dashboard in a real browser, started by the documented command while a training runs."""
 
-import os
 import re
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-from playwright.sync_api import sync_playwright
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
+from tests.app.browser import (
+    BOARD,
+    CHECKOUT,
+    PATIENCE,
+    Visit,
+    browser_visit,
+    dashboard,
+    listening,
+    process,
+    wait_for,
+)
 from tests.app.conftest import CLASSES, write_predictions
 from tests.app.test_layers import layer_row
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE = 60  # seconds; the longest that anything may take on a busy machine
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
-
-
-@contextmanager
-def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
-    """Run ``command`` within a block. The command and its children end with the block."""
-    started = subprocess.Popen(command, start_new_session=True, **options)
-    try:
-        yield started
-    finally:
-        if started.poll() is None:
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait(PATIENCE)
 
 
 @contextmanager
@@ -62,43 +38,6 @@ def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
         yield trainer
 
 
-@contextmanager
-def dashboard(home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT) -> Iterator[tuple[str, int]]:
-    """Start the documented command. Yields the address and the server's process id."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", script, "--server.headless", "true"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
-    environment |= {"LABKIT_HOME": str(home), "LABKIT_RUNS": ""}
-    log = home / "dashboard.log"
-    with (
-        open(log, "wb") as output,
-        process(
-            [*command, "--server.port", str(port)], cwd=cwd, env=environment, stdout=output, stderr=output
-        ) as server,
-    ):
-        wait_for(lambda: listening(server.pid, port), server, log)
-        yield f"http://127.0.0.1:{port}", server.pid
-
-
-def wait_for(ready: Callable[[], object], started: subprocess.Popen, log: Path | None = None) -> None:
-    end = time.monotonic() + PATIENCE
-    while not ready():
-        assert started.poll() is None, f"ended early: {log.read_text() if log else started.args}"
-        assert time.monotonic() < end, (
-            f"not ready after {PATIENCE} s: {log.read_text() if log else started.args}"
-        )
-        time.sleep(0.05)
-
-
-def listening(pid: int, port: int) -> list[str]:
-    """Return the addresses on which the process or a child of it listens at ``port``."""
-    parent = psutil.Process(pid)
-    found = [c for one in (parent, *parent.children(True)) for c in one.net_connections("inet")]
-    return [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
-
-
 @pytest.mark.parametrize("where", ["checkout", "elsewhere"])
 def test_the_server_listens_on_loopback_only_whatever_folder_it_starts_in(tmp_path, where):
     script, cwd = (
@@ -108,68 +47,19 @@ def test_the_server_listens_on_loopback_only_whatever_folder_it_starts_in(tmp_pa
         assert listening(pid, int(address.rpartition(":")[2])) == ["127.0.0.1"]
 
 
-@dataclass
-class Visit:
-    """A page in the browser, its errors, and its requests to other hosts."""
-
-    page: Any
-    complaints: list[str] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
-
-    def went_well(self) -> None:
-        """Check that there was no error and no request to another host. Call it while the server runs."""
-        assert self.page.locator('[data-testid="stException"]').count() == 0
-        assert self.complaints == []
-        assert self.elsewhere == []
-
-
 @pytest.fixture
 def visit() -> Iterator[Visit]:
-    """Return a function that opens a browser and records its errors and requests."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        page.set_default_timeout(PATIENCE * 1000)
-        seen = Visit(page)
-        page.on("console", lambda m: seen.complaints.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda error: seen.complaints.append(str(error)))
-        page.on(
-            "request",
-            lambda r: (
-                seen.elsewhere.append(r.url) if "//127.0.0.1:" not in r.url and "//" in r.url[:9] else None
-            ),
-        )
+    """A page in a browser."""
+    with browser_visit() as seen:
         yield seen
-        browser.close()
 
 
-POINTS = """() => {
-    const plot = document.querySelector('.js-plotly-plot');
-    const trace = plot && plot._fullData && plot._fullData.find(trace => trace.name === 'train');
-    return trace ? trace._length : 0;
-}"""
-ZOOM = "() => document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range"
+POINTS = f"() => ({BOARD}?.data.charts[0].lines.find((line) => line.name === 'train')?.of) || 0"
 
 
 def more_points_than(page, count: int) -> int:
     page.wait_for_function(f"count => ({POINTS})() > count", arg=count)
     return page.evaluate(POINTS)
-
-
-def zoom_in(page) -> list[float]:
-    """Zoom into the first chart by dragging. Returns the range of steps that it then shows."""
-    for _ in range(10):  # new points that arrive during a drag end it
-        box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
-        middle = box["y"] + box["height"] / 2
-        page.mouse.move(box["x"] + box["width"] * 0.2, middle)
-        page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=4)
-        page.mouse.up()
-        if page.evaluate("() => !document.querySelector('.js-plotly-plot')._fullLayout.xaxis.autorange"):
-            return page.evaluate(ZOOM)
-    raise AssertionError("the chart can't be zoomed")
 
 
 def shown_step(page) -> int:
@@ -190,16 +80,13 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
             page.goto(f"{address}/live")
             badge(page, "running").wait_for()
             first = more_points_than(page, 1)
-            chart = page.query_selector(".js-plotly-plot")
             second = more_points_than(page, first)
             assert shown_step(page) > first
-            assert page.locator(".js-plotly-plot").count() == 4
+            assert page.locator(".lk-board").first.locator(".lk-chart").count() == 4
+            page.get_by_text("Machine", exact=True).wait_for()
             assert "run=watched" in page.url
 
-            zoomed = zoom_in(page)
             third = more_points_than(page, second + 20)
-            assert page.evaluate(ZOOM) == zoomed, "new points leave the reader's zoom alone"
-            assert chart.evaluate("chart => chart.isConnected"), "the chart is the same, not a new one"
 
             trainer.terminate()
             trainer.wait(PATIENCE)

@@ -45,12 +45,15 @@
     if (unit === 'percent') return plain(value * 100, digits) + ' %';
     if (unit === 'bytes') {
       const power = Math.min(4, Math.floor(Math.log(Math.max(Math.abs(value), 1)) / Math.log(1024)));
-      return plain(value / 1024 ** power, Math.min(digits, 4)) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][power];
+      return plain(value / 1024 ** power, digits === 6 ? 4 : digits) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][power];
     }
     const size = Math.abs(value);
     const shown = size && (size < 1e-4 || size >= 1e9) ? value.toExponential(Math.max(0, digits - 3)) : plain(value, digits);
     return shown + (unit === 'seconds' ? ' s' : '');
   }
+
+  // As many digits as tell a tick from its neighbours, a distance of `apart` away.
+  const digits = (value, apart) => (apart > 0 && value ? Math.min(12, Math.max(4, 1 + Math.ceil(Math.log10(Math.abs(value) / apart)))) : 4);
 
   function span(seconds) {
     const sign = seconds < 0 ? '−' : '';
@@ -75,6 +78,8 @@
   // The horizontal axis of names: they are long, so they stand upright.
   const NAMES = { size: (u, names) => Math.min(120, 14 + 6 * Math.max(0, ...(names || []).map((name) => String(name ?? '').length))),
     space: 16, rotate: -90, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] };
+
+  const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power); // round distances between ticks of bytes
 
   const counted = (line) => line.style !== 'faint' && line.style !== 'dashed';
 
@@ -124,7 +129,7 @@
 
     update(chart) {
       const shape = JSON.stringify([chart.unit, chart.logarithmic, this.board.data.axis, this.board.data.xTitle,
-        chart.lines.map((line) => [line.name, line.color, line.style])]);
+        chart.lines.map((line) => [line.name, line.color, line.style, line.style === 'marked' && line.y.length < 60])]);
       this.data = chart;
       this.title.textContent = chart.title;
       this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.`);
@@ -170,13 +175,13 @@
         axes: [
           { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70 }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
             values: (u, ticks) => ticks.map((x) => board.place(x)) },
-          { ...axis, size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
-            values: (u, ticks) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, 4))) },
+          { ...axis, ...(this.data.unit === 'bytes' ? { incrs: BINARY } : {}), size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
+            values: (u, ticks, axis, space, apart) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, digits(y, apart)))) },
         ],
         series: [{}, ...this.data.lines.map((one) => ({
           label: one.name, ...stroked(one),
           show: !this.hidden.has(one.name),
-          points: { show: one.style === 'dots' || one.style === 'marked' && one.y.length < 150 || one.y.length === 1, size: 5, fill: one.color },
+          points: { show: one.style === 'dots' || one.style === 'marked' && one.y.length < 60 || one.y.length === 1, size: 5, fill: one.color },
         }))],
         hooks: {
           draw: [(u) => this.decorate(u)],
@@ -201,6 +206,7 @@
       if (low > high) return this.data.logarithmic ? [0.1, 1] : [0, 1];
       if (this.data.logarithmic) return low === high ? [low / 2, high * 2] : [low / 1.15, high * 1.15];
       const room = low === high ? (Math.abs(low) * 0.1 || 1) : (high - low) * 0.06;
+      if (this.data.unit === 'bytes' && low >= 0) return [0, high ? high + room : 1];
       // A quantity that is never negative keeps its axis at or above zero.
       return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
     }
@@ -224,6 +230,8 @@
     drawLegend() {
       this.legend.replaceChildren();
       const names = this.data.lines.filter(counted);
+      const long = names.reduce((sum, line) => sum + line.name.length + 4, this.data.title.length) > 52;
+      this.legend.classList.toggle('lk-below', long); // the title and the buttons keep the first row
       if (this.data.lines.length < 2) return;
       for (const line of names) {
         const button = element('button', '', this.legend);
@@ -369,7 +377,8 @@
     }
 
     press(event) {
-      if (event.target !== this.root || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target !== this.root && event.key === 'Enter') return; // a button has the focus
       const step = event.shiftKey ? 10 : 1;
       const keys = {
         ArrowLeft: () => this.walk(-step), ArrowRight: () => this.walk(step),
@@ -470,6 +479,13 @@
       this.themes = setInterval(() => this.followTheme(), 700);
     }
 
+    has(bytes) { // whether these are the ones that are drawn already: a refresh often changes nothing
+      const old = this.bytes;
+      const equal = this.wanted === undefined && old?.length === bytes.length && old.every((value, i) => value === bytes[i]);
+      this.bytes = bytes;
+      return equal;
+    }
+
     update(data) {
       const answered = this.wanted !== undefined && same(this.wanted, data.window);
       if (answered || Date.now() - this.asked > WAIT_FOR_SERVER) this.wanted = undefined;
@@ -557,7 +573,7 @@
       const board = parent.labkitBoard ||= new Board(parent);
       board.send = send;
       board.trigger = trigger;
-      if (bytes) board.update(decode(bytes));
+      if (bytes && !board.has(bytes)) board.update(decode(bytes));
     },
     leave(parent) {
       setTimeout(() => { // Streamlit also calls this between two updates

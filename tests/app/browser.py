@@ -1,0 +1,123 @@
+"""The dashboard's server and a browser, for tests that drive pages as people do."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE = 60  # seconds; the longest that anything may take on a busy machine
+# The board of charts that stands first on the page (app/charts/assets/board.js).
+BOARD = "document.querySelector('.lk-board')?.parentElement.labkitBoard"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextmanager
+def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
+    """Run ``command`` within a block. The command and its children end with the block."""
+    started = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait(PATIENCE)
+
+
+@contextmanager
+def dashboard(home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT) -> Iterator[tuple[str, int]]:
+    """Start the documented command. Yields the address and the server's process id."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", script, "--server.headless", "true"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
+    environment |= {"LABKIT_HOME": str(home), "LABKIT_RUNS": ""}
+    log = home / "dashboard.log"
+    with (
+        open(log, "wb") as output,
+        process(
+            [*command, "--server.port", str(port)], cwd=cwd, env=environment, stdout=output, stderr=output
+        ) as server,
+    ):
+        wait_for(lambda: listening(server.pid, port), server, log)
+        yield f"http://127.0.0.1:{port}", server.pid
+
+
+def wait_for(ready: Callable[[], object], started: subprocess.Popen, log: Path | None = None) -> None:
+    end = time.monotonic() + PATIENCE
+    while not ready():
+        assert started.poll() is None, f"ended early: {log.read_text() if log else started.args}"
+        assert time.monotonic() < end, (
+            f"not ready after {PATIENCE} s: {log.read_text() if log else started.args}"
+        )
+        time.sleep(0.05)
+
+
+def listening(pid: int, port: int) -> list[str]:
+    """Return the addresses on which the process or a child of it listens at ``port``."""
+    parent = psutil.Process(pid)
+    found = [c for one in (parent, *parent.children(True)) for c in one.net_connections("inet")]
+    return [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
+
+
+@dataclass
+class Visit:
+    """A page in the browser, its errors, and its requests to other hosts."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    def went_well(self) -> None:
+        """Check that there was no error and no request to another host. Call it while the server runs."""
+        assert self.page.locator('[data-testid="stException"]').count() == 0
+        assert self.complaints == []
+        assert self.elsewhere == []
+
+    def __call__(self, page: Any) -> "Visit":
+        """Watch ``page`` too, another window of the same browser. Returns the visit."""
+        page.set_default_timeout(PATIENCE * 1000)
+        page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self._note(request.url))
+        return self
+
+    def _note(self, url: str) -> None:
+        if "//127.0.0.1:" not in url and "//" in url[:9]:
+            self.elsewhere.append(url)
+
+
+@contextmanager
+def browser_visit(**page_options: Any) -> Iterator[Visit]:
+    """Open a browser with one page. Skips the test where there is no Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    options = {"viewport": {"width": 1400, "height": 1000}, **page_options}
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        page = browser.new_context(**options).new_page()
+        yield Visit(page)(page)
+        browser.close()

@@ -1,0 +1,259 @@
+"""What a person does with the charts, in a real browser: mouse, keyboard, finger, links, pictures."""
+
+import math
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.run_directory import RunDirectory, Status, write_json_atomic
+from labkit.run_directory.metrics import MetricsWriter
+from tests.app.browser import BOARD, Visit, browser_visit, dashboard
+from tests.app.conftest import evaluation_row, train_row
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+
+STEPS = 20_000
+SPIKE = 12_345  # a step whose loss is 50
+
+# The x axis of each chart of the first board.
+SHOWN = f"""() => [...{BOARD}.charts.values()].map(({{ plot }}) => [plot.scales.x.min, plot.scales.x.max])"""
+WINDOW = f"() => {BOARD}.data.window"
+
+
+def make(home: Path, name: str, rows: list[dict[str, Any]], state: str = "finished") -> RunDirectory:
+    """Write a run into labkit's home."""
+    run = RunDirectory(home / "runs" / name)
+    run.path.mkdir(parents=True)
+    write_json_atomic(run.config_path, {"model": {"model": "resnet"}})
+    writer = MetricsWriter(run.metrics_path)
+    writer.append(rows)
+    writer.close()
+    status = Status(state, len(rows), 1_000_000, time.time(), 0.0, os.getpid(), socket.gethostname())
+    run.write_status(Status(**{**vars(status), "stalled_after_seconds": 1e6}))
+    return run
+
+
+def append(run: RunDirectory, *rows: dict[str, Any]) -> None:
+    writer = MetricsWriter(run.metrics_path)
+    writer.append(list(rows))
+    writer.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """One server for all tests: its address, and labkit's home. A run of 20,000 steps is there."""
+    home = tmp_path_factory.mktemp("home")
+    rows = [
+        train_row(step, loss=2 + math.sin(step / 500), wall_time=1.7e9 + step / 10)
+        for step in range(1, STEPS + 1)
+    ]
+    rows[SPIKE - 1]["loss"] = 50.0
+    make(home, "long", [*rows, evaluation_row(STEPS, **{"<b>x</b>": 1.0})])
+    with dashboard(home) as (address, _):
+        yield address, home
+
+
+@pytest.fixture
+def visit(server: tuple[str, Path]) -> Iterator[Visit]:
+    with browser_visit() as seen:
+        yield seen
+        seen.went_well()
+
+
+def open_live(page: Any, address: str, run: str = "long", **url: str) -> None:
+    more = "".join(f"&{name}={value}" for name, value in url.items())
+    page.goto(f"{address}/?run={run}{more}")
+    page.locator(".lk-chart canvas").first.wait_for()
+    page.wait_for_function(f"() => {BOARD}?.charts.size >= 4")
+
+
+def drag(page: Any, chart: int, start: float, end: float) -> None:
+    """Drag over a chart, from and to a share of its width."""
+    box = page.locator(".lk-chart .u-over").nth(chart).bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * start, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * end, middle, steps=4)
+    page.mouse.up()
+
+
+def points(page: Any, chart: int = 0) -> tuple[int, int]:
+    """Return how many points of a chart are drawn, and of how many."""
+    text = page.locator(".lk-points").nth(chart).inner_text()
+    drawn, of = re.findall(r"[\d,]+", text)
+    return int(drawn.replace(",", "")), int(of.replace(",", ""))
+
+
+def wait_for_all_points(page: Any) -> int:
+    page.wait_for_function(
+        "() => /^([\\d,]+) of \\1 points$/.test(document.querySelector('.lk-points').textContent)"
+    )
+    return points(page)[0]
+
+
+def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(server, visit):
+    page = visit.page
+    open_live(page, server[0])
+    assert points(page)[0] < points(page)[1] == STEPS + 1  # with the one of the validation
+    assert page.get_by_text("<b>x</b>", exact=True).first.is_visible(), "names are no HTML"
+    drag(page, 1, 0.5, 0.55)
+    shown = page.evaluate(SHOWN)
+    assert len({tuple(one) for one in shown}) == 1, "all charts show the same part"
+    low, high = shown[0]
+    assert STEPS * 0.4 < low < high < STEPS * 0.7
+    assert wait_for_all_points(page) == pytest.approx(high - low, abs=2)
+    assert "Zoom: step" in page.locator(".lk-bar").first.inner_text()
+    page.wait_for_url("**zoom=**")
+    link = page.url
+    page.get_by_role("link", name="Configuration").click()
+    page.get_by_role("heading", name="Configuration").or_(page.get_by_text("Environment")).first.wait_for()
+    page.get_by_role("link", name="Live").first.click()
+    page.locator(".lk-chart canvas").first.wait_for()
+    page.wait_for_function(f"() => {BOARD}?.data.window")
+    assert page.evaluate(SHOWN)[0] == pytest.approx([low, high])
+    page.goto(link)
+    page.locator(".lk-chart canvas").first.wait_for()
+    page.wait_for_function(f"() => {BOARD}?.data.window")
+    assert page.evaluate(SHOWN)[0] == pytest.approx([low, high])
+
+    page.locator(".lk-chart .u-over").first.dblclick()
+    page.wait_for_function(f"() => {BOARD}.data.window === null")
+    page.wait_for_function("() => !location.search.includes('zoom')")
+    assert page.evaluate(SHOWN)[0] == [1, STEPS]
+    drag(page, 0, 0.2, 0.25)
+    wait_for_all_points(page)
+    page.get_by_role("button", name="Show the whole run").first.click()
+    page.wait_for_function(f"() => {BOARD}.data.window === null")
+    assert page.locator(".lk-bar").first.is_hidden()
+    assert page.evaluate(SHOWN)[0] == [1, STEPS]
+
+
+def test_the_keyboard_alone_reads_values_and_zooms(server, visit):
+    page = visit.page
+    open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")
+    wait_for_all_points(page)
+    chart, said = page.locator(".lk-chart").first, page.locator(".lk-said").first
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if chart.evaluate("chart => chart === document.activeElement"):
+            break
+    assert chart.evaluate("chart => chart === document.activeElement"), "Tab leads to the charts"
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    assert f"step {SPIKE:,}" in said.inner_text()
+    assert "train, raw 50" in said.inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert f"step {SPIKE - 1:,}" in said.inner_text()
+    page.keyboard.press("+")
+    page.wait_for_function(f"() => {BOARD}.data.window[1] - {BOARD}.data.window[0] === 5")
+    page.keyboard.press("-")
+    page.wait_for_function(f"() => {BOARD}.data.window[1] - {BOARD}.data.window[0] === 10")
+    page.keyboard.press("0")
+    page.wait_for_function(f"() => {BOARD}.data.window === null")
+    assert chart.evaluate("chart => chart === document.activeElement"), "and stays where it was"
+
+
+def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
+    page = visit.page
+    open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")
+    wait_for_all_points(page)
+    over, tip = page.locator(".lk-chart .u-over").first, page.locator(".lk-tip").first
+    box = over.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert tip.locator("b").inner_text() == f"step {SPIKE:,}"
+    assert "train, raw 50" in tip.inner_text()
+    color = tip.locator(".lk-swatch").last.evaluate("swatch => getComputedStyle(swatch).backgroundColor")
+    assert color == "rgb(47, 127, 209)"
+    assert page.locator(".lk-tip:not([hidden])").count() >= 4, "the cursor is in all charts"
+
+    name = page.locator(".lk-legend button", has_text="train").first
+    name.click()
+    assert name.get_attribute("aria-pressed") == "false"
+    series = f"() => {BOARD}.charts.get('loss').plot.series.map((one) => one.show !== false)"
+    assert page.evaluate(series) == [True, False, False, True], "the raw line goes with it"
+    name.click()
+    assert page.evaluate(series) == [True] * 4
+
+    with page.expect_download() as download:
+        page.locator(".lk-tools button[title='save as picture']").first.click()
+    assert download.value.suggested_filename == "long-Loss.png"
+    download.value.save_as(tmp_path / "chart.png")
+    width, height = struct.unpack(">II", (tmp_path / "chart.png").read_bytes()[16:24])
+    drawn = page.evaluate(f"() => {BOARD}.charts.get('loss').plot.width")
+    assert width == 2 * drawn
+    assert height > 500
+
+    page.locator(".lk-tools button[title='full screen']").first.click()
+    page.wait_for_function(f"() => {BOARD}.charts.get('loss').plot.height > 700")
+    page.keyboard.press("f")
+    page.wait_for_function(f"() => {BOARD}.charts.get('loss').plot.height === 220")
+
+
+def test_new_points_leave_zoom_and_canvas_alone_in_two_windows_at_once(server, visit):
+    address, home = server
+    run = make(home, "growing", [train_row(step) for step in range(1, 400)], "running")
+    page, other = visit.page, visit.page.context.new_page()
+    visit(other)
+    for one in (page, other):
+        open_live(one, address, "growing")
+    canvas = page.query_selector(".lk-chart canvas")
+    drag(page, 0, 0.2, 0.4)
+    page.wait_for_function(f"() => {BOARD}.data.window")
+    shown = page.evaluate(SHOWN)[0]
+    append(run, *(train_row(step) for step in range(400, 500)))
+    page.wait_for_function(f"() => {BOARD}.data.extent[1] === 499")
+    assert page.evaluate(SHOWN)[0] == shown
+    assert canvas.evaluate("canvas => canvas.isConnected"), "nothing flickers"
+    other.wait_for_function(f"() => {BOARD}.data.extent[1] === 499")
+    assert other.evaluate(SHOWN)[0] == [1, 499], "a zoom is of one window"
+    append(run, train_row(500, added=1.0), train_row(501, added=2.0))
+    page.wait_for_function(f"() => {BOARD}.charts.size === 5")
+    titles = page.locator(".lk-title").all_inner_texts()
+    assert titles == ["Loss", "Accuracy", "Learning rate", "Examples per second", "added"]
+    assert canvas.evaluate("canvas => canvas.isConnected")
+
+
+def test_a_finger_scrolls_the_page_and_moves_the_cursor(server):
+    with browser_visit(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True) as visit:
+        page = visit.page
+        open_live(page, server[0])
+        page.locator(".lk-chart").first.scroll_into_view_if_needed()
+        width = page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
+        assert width[0] <= width[1], "nothing is cut off"
+        touch = page.context.new_cdp_session(page)
+
+        def swipe(x: float, y: float, dx: float, dy: float) -> None:
+            places = [{"x": x + dx * part / 8, "y": y + dy * part / 8} for part in range(9)]
+            touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": places[:1]})
+            for place in places[1:]:
+                touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [place]})
+            touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+        over = page.locator(".lk-chart .u-over").first
+        top = over.bounding_box()["y"]
+        swipe(200, top + 100, 0, -150)
+        page.wait_for_timeout(500)
+        assert over.bounding_box()["y"] < top - 50, "the page is scrolled"
+        assert page.evaluate(WINDOW) is None
+        box = over.bounding_box()
+        swipe(box["x"] + 60, box["y"] + 60, 120, 0)
+        assert page.locator(".lk-tip:not([hidden])").count() >= 1
+        visit.went_well()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_colours_the_charts(server, scheme):
+    with browser_visit(color_scheme=scheme) as visit:
+        open_live(visit.page, server[0])
+        look = "chart => [getComputedStyle(chart).backgroundColor, getComputedStyle(chart).color]"
+        back, text = visit.page.locator(".lk-chart").first.evaluate(look)
+        assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(17, 21, 28)")
+        assert text == ("rgb(27, 36, 48)" if scheme == "light" else "rgb(230, 234, 240)")
+        visit.went_well()
