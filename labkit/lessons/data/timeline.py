@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.lessons.data.records import record_fields
+from labkit.lessons.short_training import one_device_step
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
 from labkit.plots.style import OKABE_ITO, new_figure, styled
-from labkit.training.step import make_train_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,17 +156,8 @@ def training_step(config: Config, manifest: Manifest) -> Callable[[Any, Any], fl
         image_shape=manifest.image_shape,
         seed=config.run.seed,
     )
-    compiled = tf.function(
-        make_train_step(
-            tf.distribute.get_strategy(),
-            model,
-            SGD(model, config.optimizer, 1.0),
-            tf.Variable(0, dtype=tf.int64, trainable=False),
-            global_batch_size=config.data.train_batch_size,
-        )
-    )
-    constants = tf.constant(config.optimizer.learning_rate, tf.float32), tf.constant(0.0)
-    return lambda images, labels: float(compiled(images, labels, *constants)[0])
+    step = one_device_step(model, SGD(model, config.optimizer), config.data.train_batch_size)
+    return lambda images, labels: float(step(images, labels, config.optimizer.learning_rate)[0])
 
 
 def train_through(

@@ -1,9 +1,8 @@
 """Networks with and without shortcuts, on small images, and their training by labkit's own step."""
 
+import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
@@ -16,9 +15,9 @@ from labkit.data.manifest import Manifest
 from labkit.data.step_batch.distortion import shrunk, standardized
 from labkit.inspection.observation import Observation, read_observation
 from labkit.inspection.observer import StepObserver
+from labkit.lessons.short_training import one_device_step, train_steps
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import resnet
-from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
 from labkit.training.step import make_train_step
 
@@ -109,39 +108,21 @@ def train_small(model: keras.Model, data: SmallImages, config: Config) -> Traini
         config: its steps, batch size, seed and everything about the optimizer count.
     """
     batch_size, steps = config.data.train_batch_size, config.run.train_steps
-    step = _train_step(model, config)
-    per_epoch = len(data.labels) // batch_size
-    losses, started = np.empty(steps), time.perf_counter()
-    for index in range(steps):
-        if index % per_epoch == 0:
-            random = np.random.default_rng([config.run.seed, index // per_epoch])
-            order = random.permutation(len(data.labels))
-        chosen = order[index % per_epoch * batch_size :][:batch_size]
-        rate = learning_rate_at(
-            index, config.optimizer, total_steps=steps, steps_per_epoch=len(data.labels) / batch_size
-        )
-        losses[index] = step(data.images[chosen], data.labels[chosen], rate)
-    return Training(model, losses, time.perf_counter() - started)
-
-
-def _train_step(model: keras.Model, config: Config) -> Callable[..., float]:
-    """Return a function of (images, labels, learning rate) that updates ``model`` and returns the loss."""
-    strategy = tf.distribute.get_strategy()
-    compiled = tf.function(
-        make_train_step(
-            strategy,
-            model,
-            SGD(model, config.optimizer),
-            tf.Variable(0, dtype=tf.int64, trainable=False),
-            global_batch_size=config.data.train_batch_size,
-        )
+    step = one_device_step(model, SGD(model, config.optimizer), batch_size)
+    count, per_epoch = len(data.labels), len(data.labels) // batch_size
+    orders = (
+        np.random.default_rng([config.run.seed, epoch]).permutation(count) for epoch in itertools.count()
     )
-
-    def step(images: Any, labels: Any, rate: float) -> float:
-        metrics = compiled(tf.constant(images), tf.constant(labels), tf.constant(rate, tf.float32), 0.0)
-        return float(metrics[0])
-
-    return step
+    chosen = (order[i * batch_size :][:batch_size] for order in orders for i in range(per_epoch))
+    started = time.perf_counter()
+    losses = train_steps(
+        step,
+        ((data.images[rows], data.labels[rows]) for rows in chosen),
+        config.optimizer,
+        steps=steps,
+        steps_per_epoch=count / batch_size,
+    )
+    return Training(model, losses, time.perf_counter() - started)
 
 
 def observe(model: keras.Model, data: SmallImages, config: Config) -> Observation:
