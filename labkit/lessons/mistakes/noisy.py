@@ -1,15 +1,15 @@
 """A small data set with labels that are wrong on purpose, so that a hunt for them can be scored."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest, Split, write_manifest
-from labkit.data.records import write_shard
-from labkit.data.subset import channel_statistics, with_train_examples
+from labkit.data.manifest import Manifest
+from labkit.data.records import write_derived
+from labkit.data.subset import with_train_examples
 from labkit.errors import InputError
 
 __all__ = ["NoisyData", "flip_labels"]
@@ -61,22 +61,8 @@ def flip_labels(source: Manifest, folder: Path, examples: int, share: float, see
         *parts["train"], source.num_classes, min(examples, source.count("train")), seed
     )
     labels = _flipped(right, source.num_classes, share, np.random.default_rng(seed))
-    directory = folder / source.dataset
-    directory.mkdir(parents=True, exist_ok=True)
-    splits = {}
-    for name, (pixels, targets) in (parts | {"train": (images, labels)}).items():
-        shard = write_shard(directory / f"{name}-00000-of-00001.tfrecord", pixels, targets, 0)
-        splits[name] = Split(name, shard.count, (shard,))
-    mean, std = channel_statistics(images)
-    manifest = replace(
-        source,
-        directory=directory,
-        splits=splits,
-        channel_mean=mean,
-        channel_std=std,
-        train_examples=len(images),
-    )
-    write_manifest(manifest)
+    splits = parts | {"train": (images, labels)}
+    manifest = write_derived(source, folder, splits, train_examples=len(images))
     return NoisyData(manifest, images, labels, right)
 
 
