@@ -14,6 +14,7 @@ from course.counts import count_source
 from course.pages import write_page
 from course.paths import ROOT, Paths
 from labkit.errors import InputError
+from labkit.notebook.files import course_files
 
 __all__ = ["build_site"]
 
@@ -58,7 +59,7 @@ def _write_lessons(paths: Paths) -> list[str]:
     folder = paths.pages / "notebooks"
     folder.mkdir(parents=True)
     shown_as = {str(paths.home.resolve()): "~/.labkit", str(paths.root): "~/labkit"}
-    for source in paths.all_notebooks():
+    for source in course_files(paths.notebooks):
         notebook = nbformat.read(source, as_version=4)
         executed = paths.executed / source.name
         if not executed.exists():
@@ -94,7 +95,7 @@ def _write_documents(paths: Paths) -> None:
 def _follow_links(page: Path, source: Path, paths: Paths) -> None:
     """Point the links of a page to other pages, and copy the files that it links to."""
 
-    notebooks = [path.resolve() for path in paths.all_notebooks()]
+    notebooks = [path.resolve() for path in course_files(paths.notebooks)]
 
     def follow(match: re.Match[str]) -> str:
         target, mark, heading = match[1].partition("#")
@@ -129,7 +130,7 @@ def _write_front(paths: Paths) -> None:
     _follow_links(page, source, paths)
     documents = [path.stem for path in sorted(paths.root.glob("docs/*.md"))]
     others = [name for name in documents if name not in (*GUIDES, "course", "index")]
-    lessons = [_entry(path) for path in paths.all_notebooks()]
+    lessons = [_entry(path) for path in course_files(paths.notebooks)]
     parts = {
         "Course": ["docs/course", *lessons],
         "Guides": [f"docs/{name}" for name in GUIDES if name in documents],
