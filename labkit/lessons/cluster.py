@@ -176,7 +176,7 @@ def stalest_update(run: Run) -> int:
     return int(train["step"][inner][np.argmax(train["staleness"][inner])])
 
 
-def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
+def traffic_figure(run: Run, update: int) -> "Figure":
     """Draw what the workers and the parameter server did around one update, from the rows of the run.
 
     Each bar is a step of a worker: it reads the weights at its left end and writes its update at the right.
@@ -184,15 +184,15 @@ def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
     Args:
         run: an asynchronous run.
         update: the step to explain, from 1.
-        around: how many updates to show at least.
     """
     train = run.metrics()
     end, version = train["wall_time"], train["step"].astype(int)
     begin = end - train["worker_seconds"]
     now = update - 1
     worker, stale = int(train["worker"][now]), int(train["staleness"][now])
-    first = int(np.clip(now - max(around // 2, stale + 1), 0, max(0, len(end) - around)))
-    shown = np.arange(first, min(max(first + around, now + 3), len(end)))
+    least = 10  # updates to show
+    first = int(np.clip(now - max(least // 2, stale + 1), 0, max(0, len(end) - least)))
+    shown = np.arange(first, min(max(first + least, now + 3), len(end)))
     zero = begin[shown].min()
     alt = f"Update {update} by worker {worker}, with a staleness of {stale}"
     with styled():

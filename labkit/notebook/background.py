@@ -38,6 +38,7 @@ ERROR_PREFIX = "labkit: error: "  # of the line in which they give the reason
 STOPPED = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
 POLL_SECONDS = 0.2
 START_SECONDS = 600.0  # until a session has written its first status; TensorFlow's import alone takes 5 s
+STEP_SECONDS = 300.0  # until the step that is waited for
 KILL_SECONDS = 20.0  # until killed processes are gone; the subreaper gives up after 10 s
 LAST_LINES = 3  # of the output, in the message about a training that doesn't begin
 
@@ -213,12 +214,12 @@ class BackgroundTraining:
             print(result.message)
         return self.run
 
-    def wait_for_step(self, step: int, timeout: float | None = 300.0) -> None:
+    def wait_for_step(self, step: int) -> None:
         """Show the output until ``step`` steps are done or the training has ended.
 
         Raises what ``wait`` raises; a training that fails before is an error here, too.
         """
-        self.follow(lambda: self._progress.step >= step, timeout)
+        self.follow(lambda: self._progress.step >= step, STEP_SECONDS)
         if not self.running and self._progress.step < step:
             self.wait()
 

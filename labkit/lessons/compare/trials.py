@@ -66,11 +66,11 @@ class Bench:
     Args:
         config: network, optimizer, steps and batch size. A recipe changes the schedule and the height of
             the learning rate alone.
-        manifest: the data set; ``labkit.notebook.prepared.prepare`` returns it.
-        train_images: how many training images are used.
+        manifest: the data set; ``labkit.notebook.prepared.prepare`` returns it. 4,000 training images are
+            used.
     """
 
-    def __init__(self, config: "Config", manifest: "Manifest", *, train_images: int = 4000) -> None:
+    def __init__(self, config: "Config", manifest: "Manifest") -> None:
         import tensorflow as tf
 
         from labkit.data.augment import standardize
@@ -80,7 +80,7 @@ class Bench:
 
         self.config, self._classes = config, manifest.num_classes
         self._data = {}
-        for split, count in (("train", train_images), ("validation", None), ("test", None)):
+        for split, count in (("train", 4000), ("validation", None), ("test", None)):
             images, labels = (values[:count] for values in load_split(manifest, split))
             self._data[split] = standardize(halved(images), manifest).numpy(), labels
         self._model = self._network(seed=0)

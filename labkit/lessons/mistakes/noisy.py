@@ -42,7 +42,7 @@ class NoisyData:
         return {"dataset": self.manifest.dataset, "data_dir": str(self.manifest.directory.parent)}
 
 
-def flip_labels(source: Manifest, folder: Path, examples: int, share: float, seed: int = 0) -> NoisyData:
+def flip_labels(source: Manifest, folder: Path, examples: int, share: float) -> NoisyData:
     """Write a part of a data set, in which a share of the training labels is another class.
 
     Args:
@@ -50,7 +50,6 @@ def flip_labels(source: Manifest, folder: Path, examples: int, share: float, see
         folder: of the new data set; what it holds is replaced.
         examples: training examples to keep, each class in proportion; at most as many as there are.
         share: of the training labels to change, 0 to 1. The new class is any other with equal probability.
-        seed: decides which.
 
     Raises InputError for a data set with several labels for each image, and for a damaged one.
     """
@@ -58,9 +57,9 @@ def flip_labels(source: Manifest, folder: Path, examples: int, share: float, see
         raise InputError(f"{source.dataset} has several labels for each image; choose cifar10 or shapes")
     parts = {name: load_split(source, name) for name in source.splits}
     images, right = with_train_examples(
-        *parts["train"], source.num_classes, min(examples, source.count("train")), seed
+        *parts["train"], source.num_classes, min(examples, source.count("train")), seed=0
     )
-    labels = _flipped(right, source.num_classes, share, np.random.default_rng(seed))
+    labels = _flipped(right, source.num_classes, share, np.random.default_rng(0))
     splits = parts | {"train": (images, labels)}
     manifest = write_derived(source, folder, splits, train_examples=len(images))
     return NoisyData(manifest, images, labels, right)

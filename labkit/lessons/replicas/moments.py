@@ -138,14 +138,12 @@ def _canonical(device: str) -> str:
 # ---- the gradient noise scale ----------------------------------------------------------------------------
 
 
-def squared_norms(
-    sweep: "Sweep", weights: list[Any], sizes: Sequence[int], draws: int = 48
-) -> NDArray[np.float64]:
-    """Return the mean squared length of the gradient of random batches of each size, float64 [sizes]."""
+def squared_norms(sweep: "Sweep", weights: list[Any], sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Return the mean squared length of the gradient of 48 random batches of each size, float64 [sizes]."""
     random = np.random.default_rng(0)
     found = []
     for size in sizes:
-        index = random.integers(0, len(sweep.images), (draws, size))
+        index = random.integers(0, len(sweep.images), (48, size))
         found.append(float((sweep.gradients(weights, index) ** 2).sum(1).mean()))
     return np.array(found)
 

@@ -51,19 +51,17 @@ class Field:
         return 2 * radius + 1
 
 
-def gradient_fields(model: keras.Model, layers: list[str], *, images: int = 2, seed: int = 0) -> list[Field]:
+def gradient_fields(model: keras.Model, layers: list[str]) -> list[Field]:
     """Return the receptive field of each layer's middle position, from gradients with respect to the pixels.
 
-    The gradients are taken in inference mode, where each image is on its own, on random images.
+    The gradients are taken in inference mode, where each image is on its own, on two random images.
 
     Args:
         model: functional, channels last; its images must be larger than the fields.
         layers: names; each has outputs [batch, height, width, channels].
-        images: how many the absolute gradients are averaged over.
-        seed: of the random images.
     """
     height, width, channels = model.input_shape[1:]
-    pixels = tf.random.stateless_normal([images, height, width, channels], [seed, 0])
+    pixels = tf.random.stateless_normal([2, height, width, channels], [0, 0])
     inner = with_layer_outputs(model)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(pixels)

@@ -179,16 +179,14 @@ def first_kernels(before: NDArray[np.float32], after: NDArray[np.float32]) -> "F
     return figure
 
 
-def feature_maps(
-    pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float32]], columns: int = 8
-) -> "Figure":
-    """Draw an image and the strongest channels of some layers, a row for each layer.
+def feature_maps(pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float32]]) -> "Figure":
+    """Draw an image and the channels of some layers with the largest standard deviation, a row each.
 
     Args:
         pixels: uint8 [height, width, 3].
         maps: outputs of one image, float [height, width, channels], by the layer's name.
-        columns: channels in a row; those with the largest standard deviation are shown.
     """
+    columns = 8
     with styled():
         figure = new_figure(9.5, 1.05 * len(maps) + 0.3, f"An image and feature maps of {', '.join(maps)}")
         rows: Any = figure.subplots(len(maps), columns + 1, squeeze=False)

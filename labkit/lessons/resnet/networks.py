@@ -60,28 +60,25 @@ class SmallImages:
     classes: tuple[str, ...]
 
 
-def small_images(manifest: Manifest, count: int, size: int = SIZE) -> SmallImages:
-    """Return the first ``count`` training examples (or all, if there are fewer), ``size`` pixels a side."""
+def small_images(manifest: Manifest, count: int) -> SmallImages:
+    """Return the first ``count`` training examples (or all, if there are fewer), 16 pixels a side."""
     images, labels = (values[:count] for values in load_split(manifest, "train"))
-    pixels = np.round(shrunk(images.astype(np.float32), size)).clip(0, 255).astype(np.uint8)
-    return SmallImages(pixels, shrunk(standardized(images, manifest), size), labels, manifest.classes)
+    pixels = np.round(shrunk(images.astype(np.float32), SIZE)).clip(0, 255).astype(np.uint8)
+    return SmallImages(pixels, shrunk(standardized(images, manifest), SIZE), labels, manifest.classes)
 
 
-def small_network(
-    num_layers: int, *, shortcuts: bool = True, num_classes: int = 10, size: int = SIZE, seed: int = 0
-) -> keras.Model:
-    """Return labkit's ResNet with basic blocks for images of ``size`` pixels, or its plain twin.
+def small_network(num_layers: int, *, shortcuts: bool = True, size: int = SIZE, seed: int = 0) -> keras.Model:
+    """Return labkit's ResNet with basic blocks for 10 classes, or its plain twin.
 
     Args:
         num_layers: 6n+2.
         shortcuts: False leaves the additions out; see ``WithoutShortcuts``.
-        num_classes: number of logits.
         size: side of the images in pixels.
         seed: decides the initial weights.
     """
     layers = (LayerFactory if shortcuts else WithoutShortcuts)(seed=seed, batch_norm_decay=0.9)
     images = keras.Input((size, size, 3), name="images", dtype="float32")
-    logits = resnet(layers, images, num_layers=num_layers, version=1, block="basic", num_classes=num_classes)
+    logits = resnet(layers, images, num_layers=num_layers, version=1, block="basic", num_classes=10)
     return keras.Model(images, logits, name=f"{'ResNet' if shortcuts else 'plain'}-{num_layers}")
 
 
