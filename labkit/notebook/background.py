@@ -234,7 +234,7 @@ class BackgroundTraining:
         self._send(b"T")
         return "asked the training to end; it has not begun"
 
-    def lose(self, name: str) -> None:
+    def kill_task(self, name: str) -> None:
         """Kill a task with SIGKILL, to see what its loss does. Only tasks of this training can be killed.
 
         Args:

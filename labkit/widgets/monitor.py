@@ -49,7 +49,7 @@ class Training(Protocol):
 
     def stop(self) -> str: ...
 
-    def lose(self, name: str) -> None: ...
+    def kill_task(self, name: str) -> None: ...
 
 
 class RunMonitor:
@@ -178,7 +178,7 @@ class Panel:
 
     def _lose(self, name: str) -> str:
         assert self._training is not None
-        self._training.lose(name)
+        self._training.kill_task(name)
         return f"killed {name}"
 
 

@@ -156,7 +156,7 @@ def test_a_cluster_that_printed_nothing_is_reported_as_such(cluster):
         cluster(1)
 
 
-# ---- start, wait, stop, lose ---------------------------------------------------------------------------
+# ---- start, wait, stop, kill ---------------------------------------------------------------------------
 
 
 def test_wait_raises_one_line_and_returns_what_was_stopped(play, capsys):
@@ -189,7 +189,7 @@ def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
         assert training.running
         assert list(training.tasks) == ["worker:0"]
         with pytest.raises(InputError, match="no task 'worker:1' of this training runs; there are: worker:0"):
-            training.lose("worker:1")
+            training.kill_task("worker:1")
         assert "has not begun" in training.stop()
         training.follow(timeout=20)
     finally:
@@ -198,7 +198,7 @@ def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
     assert training.result().state == "interrupted"
     assert training.stop() == "the training has ended already"
     with pytest.raises(InputError, match="none runs at the moment"):
-        training.lose("worker:0")
+        training.kill_task("worker:0")
 
 
 BEGINS = """
@@ -261,7 +261,7 @@ def test_a_task_that_is_lost_is_reported(play, run):
     training = BackgroundTraining(plan, None, SLEEPS)
     while not training.output:
         time.sleep(0.01)
-    training.lose("worker:0")
+    training.kill_task("worker:0")
     with pytest.raises(ClusterFailed, match="killed by SIGKILL"):
         training.wait(20)
 

@@ -97,7 +97,7 @@ class Cluster:
     def stop(self):
         return "asked"
 
-    def lose(self, name):
+    def kill_task(self, name):
         if name == "worker:0":
             raise InputError("no task 'worker:0' of this training runs")
         self.lost.append(name)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
 
-__all__ = ["Sweep", "small_images", "sweep_rates"]
+__all__ = ["DenseNetwork", "small_images", "sweep_rates"]
 
 SIDE = 8  # pixels of an image
 HIDDEN = 32
@@ -36,8 +36,8 @@ def small_images(manifest: "Manifest") -> tuple[NDArray[np.float32], NDArray[np.
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """Trains the dense network on ``images`` float32 [n, features] with ``labels`` int32 [n].
+class DenseNetwork:
+    """A dense network that trains on ``images`` float32 [n, features] with ``labels`` int32 [n].
 
     Args:
         optimizer: ``sgd`` without momentum, or ``adam`` (Kingma and Ba, 2015).
@@ -156,11 +156,11 @@ def sweep_rates(
         ("SGD, normalized", "sgd", True, 8.0),
         ("Adam", "adam", False, 0.25),
     ):
-        sweep = Sweep(images, labels, optimizer, normalized)
+        network = DenseNetwork(images, labels, optimizer, normalized)
         rates[name] = np.array([highest / 2**halvings for halvings in range(12, -1, -1)])
         tried = rates[name].tolist()
-        right[name] = sweep.train(tried, steps, 64, every=steps)[:, -1]
-        wrong[name] = sweep.train(tried, steps, 64, scale=scale, every=steps)[:, -1]
+        right[name] = network.train(tried, steps, 64, every=steps)[:, -1]
+        wrong[name] = network.train(tried, steps, 64, scale=scale, every=steps)[:, -1]
     return rates, right, wrong
 
 

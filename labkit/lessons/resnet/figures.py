@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.curves import moving_average
-from labkit.lessons.resnet.fields import Field
-from labkit.lessons.resnet.networks import Training
+from labkit.lessons.resnet.fields import ReceptiveField
+from labkit.lessons.resnet.networks import TrainedNetwork
 from labkit.plots.style import GREY, MARK, TRAIN, VALIDATION, new_figure, styled
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _look(name: str) -> dict[str, Any]:
     }
 
 
-def loss_figure(trainings: Mapping[str, Training], *, guessing: float) -> "Figure":
+def loss_figure(trainings: Mapping[str, TrainedNetwork], *, guessing: float) -> "Figure":
     """Draw the smoothed training loss of each network over the steps, and that of guessing in nats."""
     with styled():
         figure = new_figure(7.5, 3.4, f"Training loss over steps of {', '.join(trainings)}")
@@ -123,7 +123,7 @@ def batch_norm_figure(moved: float) -> "Figure":
     return figure
 
 
-def field_figure(field: Field) -> "Figure":
+def field_figure(field: ReceptiveField) -> "Figure":
     """Draw which pixels change one output of a layer, with the square that the formula gives."""
     from matplotlib.patches import Rectangle
 

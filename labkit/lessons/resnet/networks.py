@@ -23,7 +23,7 @@ from labkit.training.step import make_train_step
 
 __all__ = [
     "SmallImages",
-    "Training",
+    "TrainedNetwork",
     "WithoutShortcuts",
     "observe",
     "small_images",
@@ -83,7 +83,7 @@ def small_network(num_layers: int, *, shortcuts: bool = True, size: int = SIZE, 
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainedNetwork:
     """A trained network. ``losses``: float64 [steps], in nats, before each update. ``seconds``: it took."""
 
     model: keras.Model
@@ -96,7 +96,7 @@ class Training:
         return float(self.losses[-max(1, len(self.losses) // 5) :].mean())
 
 
-def train_small(model: keras.Model, data: SmallImages, config: Config) -> Training:
+def train_small(model: keras.Model, data: SmallImages, config: Config) -> TrainedNetwork:
     """Train ``model`` on ``data``, one device, without augmentation, with labkit's own step and optimizer.
 
     Args:
@@ -119,7 +119,7 @@ def train_small(model: keras.Model, data: SmallImages, config: Config) -> Traini
         steps=steps,
         steps_per_epoch=count / batch_size,
     )
-    return Training(model, losses, time.perf_counter() - started)
+    return TrainedNetwork(model, losses, time.perf_counter() - started)
 
 
 def observe(model: keras.Model, data: SmallImages, config: Config) -> Observation:
