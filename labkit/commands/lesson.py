@@ -126,10 +126,11 @@ def _check(options: argparse.Namespace) -> int:
 def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
     """Run the code of an exercise's cell alone, and append each verdict. Returns what it raised, or None.
 
-    A cell that runs for over ``SECONDS`` is ended with ``labkit.lessons.verdict.TooLong``.
+    A cell that runs for over ``SECONDS`` is ended with ``labkit.lessons.time_limit.TooLong``.
     """
     from labkit import lessons
-    from labkit.lessons.verdict import TooLong, check, time_limit
+    from labkit.lessons.time_limit import TooLong, time_limit
+    from labkit.lessons.verdict import check
 
     def checked(number: str, answer: Any = None) -> Any:
         verdicts.append(check(number, answer))
@@ -154,7 +155,7 @@ def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
 
 def _what_was_raised(error: BaseException) -> str:
     """Return one line that says what a cell raised, and what to do where that is known."""
-    from labkit.lessons.verdict import TooLong
+    from labkit.lessons.time_limit import TooLong
 
     if isinstance(error, TooLong):
         return f"the cell ran for over {SECONDS} s; does a loop never end?"

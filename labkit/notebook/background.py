@@ -25,10 +25,8 @@ from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
 from labkit.notebook.cluster import ClusterFailed
-from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.notebook.progress import Progress
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
-from labkit.training.console import Console
 from labkit.training.plan import RunPlan, TrainResult, plan_run
 
 __all__ = ["BackgroundTraining", "launch", "start"]
@@ -94,16 +92,7 @@ def launch(config: Config, cluster: LocalCluster | None, *, overwrite: bool = Fa
         )
     words = ["train"]
     if cluster is not None:
-        words = [
-            "cluster",
-            "local",
-            "--workers",
-            str(cluster.workers),
-            "--ps",
-            str(cluster.ps),
-            "--",
-            "train",
-        ]
+        words = ["cluster", "local", f"--workers={cluster.workers}", f"--ps={cluster.ps}", "--", "train"]
     # The data set is named, so that nothing is downloaded again.
     values = {name: plan.config.flat()[name] for name in ("dataset", "job_dir", "callbacks")}
     words += [*train_arguments(config.replace(values))[1:], *(["--overwrite"] if overwrite else [])]
@@ -139,7 +128,7 @@ class BackgroundTraining:
         self._total = plan.config.run.train_steps
         self._status_before = plan.run.read_status()
         self._shown = 0
-        self._progress = _Progress(plan.run, self._total)
+        self._progress = Progress(plan.run, self._total)
         self._stop_number = 0  # of the signal that interrupted the cell
         self._asked = self._killed = False
         self._code: int | None = 0 if command is None else None
@@ -384,55 +373,3 @@ class BackgroundTraining:
         self._shown += len(lines)
         for line in lines:
             print(line, flush=True)
-
-
-class _Progress:
-    """Shows the progress of a run that other processes train. Rows of earlier sessions are skipped.
-
-    ``step``: completed steps, as far as they were read.
-    """
-
-    def __init__(self, run: RunDirectory, total_steps: int) -> None:
-        self.step = 0
-        self._reader = MetricsReader(run.metrics_path, keep_rows=False)
-        self._total = total_steps
-        self._console: Console | None = None
-        self._started, self._readable = False, True
-        with suppress(OSError):
-            self._reader.poll()
-        self._known = (self._reader.generation, len(self._reader.resume_points))
-
-    def __enter__(self) -> "_Progress":
-        self._console, self._started = Console(), False
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        assert self._console is not None
-        self._console.close()
-        self._console = None
-
-    def poll(self) -> None:
-        """Read new rows and show the last one. The training continues where they can't be read."""
-        assert self._console is not None
-        if not self._readable:
-            return
-        try:
-            rows = self._reader.poll()
-        except OSError as error:
-            print(f"progress can't be shown: {error}", file=sys.stderr, flush=True)
-            self._readable = False
-            return
-        state = (self._reader.generation, len(self._reader.resume_points))
-        if state != self._known:  # the training was restarted
-            self._known, self._started = state, False
-            self._console.stop_progress()
-        for row in rows:
-            if row.get("split") == "train":
-                self._show(self._console, row)
-
-    def _show(self, console: Console, row: dict[str, Any]) -> None:
-        self.step, loss = row["step"], row["loss"]
-        if not self._started:
-            self._started = True
-            console.start_progress(self.step - 1, self._total)
-        console.progress(self.step, f"loss {loss:.3f} accuracy {row['accuracy']:.3f}", loss)

@@ -14,6 +14,7 @@ __all__ = [
     "choose_notebooks",
     "conclusion_of",
     "course_files",
+    "failed_path",
     "find_notebook",
     "lesson_files",
     "read_notebook",
@@ -114,6 +115,11 @@ def write_notebook(notebook: Any, path: Path) -> None:
     import nbformat
 
     write_text_atomic(path, nbformat.writes(notebook).rstrip("\n") + "\n")
+
+
+def failed_path(target: Path) -> Path:
+    """Return where a notebook is kept that failed and should have become ``target``."""
+    return target.with_name(f"{target.stem}-failed.ipynb")
 
 
 def conclusion_of(notebook: Any) -> dict[str, Any] | None:

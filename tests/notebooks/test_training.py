@@ -21,6 +21,7 @@ from labkit.errors import InputError
 from labkit.notebook import background
 from labkit.notebook.background import BackgroundTraining
 from labkit.notebook.cluster import ClusterFailed
+from labkit.notebook.progress import Progress
 from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from labkit.training.plan import RunPlan, TrainResult
@@ -319,7 +320,7 @@ class Recorder:
 @pytest.fixture
 def console(monkeypatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(background, "Console", lambda: recorder)
+    monkeypatch.setattr("labkit.notebook.progress.Console", lambda: recorder)
     return recorder
 
 
@@ -333,7 +334,7 @@ def test_a_resumed_run_shows_only_new_steps_and_a_new_bar_after_each_restart(con
     run = RunDirectory(tmp_path)
     writer = MetricsWriter(run.metrics_path)
     writer.append([train_row(1), train_row(2)])
-    progress = background._Progress(run, 9)
+    progress = Progress(run, 9)
     with progress:
         writer.mark_resume_point(1)
         writer.append([train_row(2), train_row(3)])
