@@ -56,21 +56,24 @@ def build_site(paths: Paths) -> list[str]:
 
 def _write_lessons(paths: Paths) -> list[str]:
     notes = []
+    stale = "This page shows an execution of an older version of the lesson."
     folder = paths.pages / "notebooks"
     folder.mkdir(parents=True)
     shown_as = {str(paths.home.resolve()): "~/.labkit", str(paths.root): "~/labkit"}
     for source in course_files(paths.notebooks):
         notebook = nbformat.read(source, as_version=4)
-        executed = paths.executed / source.name
+        executed, is_older = paths.executed / source.name, False
         if not executed.exists():
             notes.append(f"{source.stem} was never executed: its page has no outputs")
         else:
             ran = nbformat.read(executed, as_version=4)
-            if _sources(notebook) != _sources(ran):
+            if is_older := _sources(notebook) != _sources(ran):
                 notes.append(f"{source.stem} has changed since it was executed: its page shows the older one")
             notebook = ran
         page = folder / f"{source.stem}.md"
         write_page(notebook, page, shown_as)
+        if is_older:
+            page.write_text(f"{page.read_text(encoding='utf-8')}\n*{stale}*\n", encoding="utf-8")
         _follow_links(page, source, paths)
     return notes
 
