@@ -124,9 +124,11 @@ def _newest(buffer: int, examples: int, batch: int) -> int:
 
 def _test_buffer(answer: Any) -> str:
     buffer_needed = a_function(answer)
-    for examples, batch in ((50_000, 128), (10, 3), (9, 1), (1281, 256), (64, 64)):
+    for examples, batch in ((50_000, 128), (10, 3), (9, 1), (1281, 256), (64, 64), (3, 5)):
         what = f"buffer_needed({examples}, {batch})"
         buffer = a_number(buffer_needed(examples, batch), what)
+        if buffer < 1 and examples < batch:
+            raise Wrong(f"{what} is {buffer:g}; a file may have fewer examples than a batch: at least 1")
         if buffer != int(buffer) or buffer < 1:
             raise Wrong(f"{what} is {buffer:g}; a buffer holds a whole number of examples, at least 1")
         newest = _newest(int(buffer), examples, batch)
