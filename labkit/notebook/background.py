@@ -118,12 +118,14 @@ class BackgroundTraining:
     Attributes:
         cluster: its processes; None for one that trains alone.
         output: the lines that the processes have printed so far. ``wait`` shows them.
+        killed: the names of the tasks that ``kill_task`` has killed, in order.
     """
 
     def __init__(self, plan: RunPlan, cluster: LocalCluster | None, command: list[str] | None) -> None:
         assert plan.run is not None
         self.cluster = cluster
         self.output: list[str] = []
+        self.killed: list[str] = []
         self._plan, self._directory = plan, plan.run
         self._total = plan.config.run.train_steps
         self._status_before = plan.run.read_status()
@@ -158,6 +160,11 @@ class BackgroundTraining:
     def running(self) -> bool:
         """Whether a process of it is still there."""
         return not self._ended.is_set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it still runs, but was asked to end."""
+        return self.running and (self._asked or self._killed)
 
     @property
     def workers(self) -> list[str]:
@@ -235,6 +242,7 @@ class BackgroundTraining:
         if name not in tasks:
             known = f"there are: {', '.join(tasks)}" if tasks else "none runs at the moment"
             raise InputError(f"no task {name!r} of this training runs; {known}")
+        self.killed.append(name)
         with suppress(ProcessLookupError):
             os.kill(tasks[name], signal.SIGKILL)
 

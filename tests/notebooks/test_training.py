@@ -191,6 +191,7 @@ def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
         assert list(training.tasks) == ["worker:0"]
         with pytest.raises(InputError, match="no task 'worker:1' of this training runs; there are: worker:0"):
             training.kill_task("worker:1")
+        assert not training.stopping
         assert "has not begun" in training.stop()
         training.follow(timeout=20)
     finally:
@@ -263,6 +264,7 @@ def test_a_task_that_is_lost_is_reported(play, run):
     while not training.output:
         time.sleep(0.01)
     training.kill_task("worker:0")
+    assert training.killed == ["worker:0"]
     with pytest.raises(ClusterFailed, match="killed by SIGKILL"):
         training.wait(20)
 
