@@ -176,10 +176,23 @@ def test_the_tour_goes_on_where_its_stop_button_was_pressed(tmp_path, lesson_run
     assert written(run, "step") == list(range(1, 401)), "no step was made twice"
 
 
+STEPS = 90
+
+
 def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_runs):
     notebook = copy_of("05_cluster", tmp_path)
+    # More steps than the lesson has, and a later kill by its cell: time for a slow browser to press the button.
+    patient = {
+        "train_steps: int = 60 ": f"train_steps: int = {STEPS} ",
+        "train_steps * 3 // 5": "train_steps * 9 // 10",
+    }
+    text = notebook.read_text()
+    for written_so, instead in patient.items():
+        assert text.count(written_so) == 1
+        text = text.replace(written_so, instead)
+    notebook.write_text(text)
     with opened(notebook) as page:
-        # After the first checkpoint, and before the cell kills the worker itself, at step 36.
+        # After the first checkpoint, and before the cell kills the worker itself.
         wait_for(lambda: steps_shown(page) > 10, page.locator(".jp-NotebookPanel").text_content)
         page.get_by_role("button", name="kill worker 1").click()
         page.wait_for_selector("text=killed worker:1", state="attached")
@@ -191,10 +204,10 @@ def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_r
         page.wait_for_selector("text=continued from a checkpoint", state="attached")
         wait_for_state(page, "finished")
         wait_for_the_last_cell(page, notebook)
-        assert steps_shown(page) == 60
-    assert list(run.metrics()["step"]) == list(range(1, 61)), "each step counts once"
+        assert steps_shown(page) == STEPS
+    assert list(run.metrics()["step"]) == list(range(1, STEPS + 1)), "each step counts once"
     made = written(run, "step")
-    lost_at = len(made) - 60 + resumed_at
-    assert made == [*range(1, lost_at + 1), *range(resumed_at + 1, 61)]
+    lost_at = len(made) - STEPS + resumed_at
+    assert made == [*range(1, lost_at + 1), *range(resumed_at + 1, STEPS + 1)]
     assert resumed_at % 10 == 0, "from a checkpoint"
     assert written(run, "resumed_at_step") == [resumed_at], "the cell killed none besides"
