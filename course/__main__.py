@@ -14,6 +14,7 @@ from course.site import build_site
 from course.strip import keep, strip
 from course.table import write_table
 from labkit.errors import InputError
+from labkit.notebook.files import choose_notebooks, course_files
 from labkit.quiet_import import import_tensorflow
 
 __all__ = ["build", "main"]
@@ -73,7 +74,7 @@ def build(paths: Paths, names: Sequence[str] | None, seconds: float = SECONDS) -
     """
     failures = []
     if names is not None:
-        chosen = paths.chosen(names)
+        chosen = choose_notebooks(names, course_files(paths.notebooks))
         shutil.rmtree(paths.home / "runs", ignore_errors=True)  # a finished run wouldn't be trained again
         for source in chosen:
             print(f"executing {source.stem}", flush=True)
@@ -96,7 +97,7 @@ def build(paths: Paths, names: Sequence[str] | None, seconds: float = SECONDS) -
 
 
 def _keep(paths: Paths, names: Sequence[str]) -> None:
-    for source in paths.chosen(names):
+    for source in choose_notebooks(names, course_files(paths.notebooks)):
         executed = paths.executed / source.name
         if not executed.exists():
             print(f"{source.stem} was never executed: make course ARGS={source.stem}")

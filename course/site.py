@@ -14,6 +14,7 @@ from course.counts import count_source
 from course.pages import write_page
 from course.paths import ROOT, Paths
 from labkit.errors import InputError
+from labkit.notebook.files import course_files
 
 __all__ = ["build_site"]
 
@@ -55,21 +56,24 @@ def build_site(paths: Paths) -> list[str]:
 
 def _write_lessons(paths: Paths) -> list[str]:
     notes = []
+    stale = "This page shows an execution of an older version of the lesson."
     folder = paths.pages / "notebooks"
     folder.mkdir(parents=True)
     shown_as = {str(paths.home.resolve()): "~/.labkit", str(paths.root): "~/labkit"}
-    for source in paths.all_notebooks():
+    for source in course_files(paths.notebooks):
         notebook = nbformat.read(source, as_version=4)
-        executed = paths.executed / source.name
+        executed, is_older = paths.executed / source.name, False
         if not executed.exists():
             notes.append(f"{source.stem} was never executed: its page has no outputs")
         else:
             ran = nbformat.read(executed, as_version=4)
-            if _sources(notebook) != _sources(ran):
+            if is_older := _sources(notebook) != _sources(ran):
                 notes.append(f"{source.stem} has changed since it was executed: its page shows the older one")
             notebook = ran
         page = folder / f"{source.stem}.md"
         write_page(notebook, page, shown_as)
+        if is_older:
+            page.write_text(f"{page.read_text(encoding='utf-8')}\n*{stale}*\n", encoding="utf-8")
         _follow_links(page, source, paths)
     return notes
 
@@ -94,7 +98,7 @@ def _write_documents(paths: Paths) -> None:
 def _follow_links(page: Path, source: Path, paths: Paths) -> None:
     """Point the links of a page to other pages, and copy the files that it links to."""
 
-    notebooks = [path.resolve() for path in paths.all_notebooks()]
+    notebooks = [path.resolve() for path in course_files(paths.notebooks)]
 
     def follow(match: re.Match[str]) -> str:
         target, mark, heading = match[1].partition("#")
@@ -129,7 +133,7 @@ def _write_front(paths: Paths) -> None:
     _follow_links(page, source, paths)
     documents = [path.stem for path in sorted(paths.root.glob("docs/*.md"))]
     others = [name for name in documents if name not in (*GUIDES, "course", "index")]
-    lessons = [_entry(path) for path in paths.all_notebooks()]
+    lessons = [_entry(path) for path in course_files(paths.notebooks)]
     parts = {
         "Course": ["docs/course", *lessons],
         "Guides": [f"docs/{name}" for name in GUIDES if name in documents],

@@ -9,6 +9,7 @@ from course.counts import count_outputs, count_source, failed_stubs
 from course.execute import FAILED
 from course.paths import Paths
 from labkit.errors import InputError
+from labkit.notebook.files import lesson_files
 from labkit.run_directory import write_text_atomic
 
 __all__ = ["COLUMNS", "read_rows", "write_table"]
@@ -39,7 +40,7 @@ def write_table(paths: Paths) -> list[str]:
     text = paths.overview.read_text(encoding="utf-8")
     before, rows = read_rows(text), []
     missing = []
-    for source in paths.lessons():
+    for source in lesson_files(paths.notebooks):
         row = {**before.get(source.stem, {}), **_from_source(source)}
         executed = paths.executed / source.name
         if executed.exists() and not _failed(executed):

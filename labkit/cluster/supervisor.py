@@ -104,6 +104,7 @@ class _Process:
     ):
         self.peer = PeerState(task.name, task.address, heartbeat_path(folder, task.name))
         self.was_alive = False
+        self.announced = False
         self.killed_because = ""
         self.ended_at: float | None = None
         self.popen, self._control = start_reaped(
@@ -231,6 +232,10 @@ class Supervisor:
             # As in labkit.distributed.peers: a pause of this process counts as two intervals at most.
             if process.frozen(min(elapsed, 2 * self._interval), self._stall_timeout):
                 self.kill([name], f"sent no heartbeat for {self._stall_timeout:g} s")
+            heartbeat = process.peer.heartbeat
+            if process.was_alive and heartbeat and not process.announced:
+                process.announced = True
+                self._output(f"[{name}] runs as process {heartbeat.pid}")
 
     def _over(self, name: str) -> bool:
         process = self._processes[name]

@@ -26,11 +26,11 @@ def declare_list(parser: Parser) -> Run:
 
 def _list(options: argparse.Namespace) -> int:
     """Print number, name and title of each lesson. Returns 0."""
-    from labkit.lessons.source import lesson_paths, read_notebook
+    from labkit.notebook.files import lesson_files, read_notebook
 
     require_extra("notebook", NEEDS, "labkit lesson list")
     rows = []
-    for path in lesson_paths():
+    for path in lesson_files():
         first = read_notebook(path).cells[0].source
         rows.append((path.stem, first.splitlines()[0].lstrip("# ")))
     print_table(("lesson", "title"), rows)
@@ -58,11 +58,10 @@ def declare_start(parser: Parser) -> Run:
 
 def _start(options: argparse.Namespace) -> int:
     """Write a copy without solutions of each lesson that isn't there yet. Returns 0."""
-    from labkit.lessons.source import lesson_path, lesson_paths, training_notebook
+    from labkit.notebook.files import choose_notebooks, course_files
 
     require_extra("notebook", NEEDS, "labkit lesson start")
-    named = dict.fromkeys(lesson_path(name) for name in options.lesson)  # each once
-    sources = [*named] or [*lesson_paths(), training_notebook()]
+    sources = choose_notebooks(options.lesson, course_files())
     folder = Path(options.folder).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,8 +77,8 @@ def _start(options: argparse.Namespace) -> int:
 
 def _copy(source: Path, target: Path) -> None:
     """Write the student's copy of ``source``, unless there is a ``target``: it may hold a student's work."""
-    from labkit.lessons.source import read_notebook, student_notebook
-    from labkit.notebook.files import write_notebook
+    from labkit.lessons.source import student_notebook
+    from labkit.notebook.files import read_notebook, write_notebook
 
     if os.path.lexists(target):
         print(f"{target} is there already and stays as it is; delete it to start anew")
@@ -102,8 +101,9 @@ def declare_check(parser: Parser) -> Run:
 
 def _check(options: argparse.Namespace) -> int:
     """Run the saved cell of an exercise and print the verdict. Returns 0 if the answer is right, else 1."""
-    from labkit.lessons.source import exercise_cells, read_notebook
+    from labkit.lessons.source import exercise_cells
     from labkit.lessons.verdict import Checked, exercise
+    from labkit.notebook.files import read_notebook
 
     require_extra("notebook", NEEDS, "labkit lesson check")
     found = exercise(options.exercise)
@@ -126,10 +126,11 @@ def _check(options: argparse.Namespace) -> int:
 def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
     """Run the code of an exercise's cell alone, and append each verdict. Returns what it raised, or None.
 
-    A cell that runs for over ``SECONDS`` is ended with ``labkit.lessons.verdict.TooLong``.
+    A cell that runs for over ``SECONDS`` is ended with ``labkit.lessons.time_limit.TooLong``.
     """
     from labkit import lessons
-    from labkit.lessons.verdict import TooLong, check, time_limit
+    from labkit.lessons.time_limit import TooLong, time_limit
+    from labkit.lessons.verdict import check
 
     def checked(number: str, answer: Any = None) -> Any:
         verdicts.append(check(number, answer))
@@ -154,7 +155,7 @@ def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
 
 def _what_was_raised(error: BaseException) -> str:
     """Return one line that says what a cell raised, and what to do where that is known."""
-    from labkit.lessons.verdict import TooLong
+    from labkit.lessons.time_limit import TooLong
 
     if isinstance(error, TooLong):
         return f"the cell ran for over {SECONDS} s; does a loop never end?"

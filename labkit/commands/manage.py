@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit import home
 from labkit.commands import Run
@@ -17,6 +18,9 @@ from labkit.run_directory.find import find_run
 from labkit.run_directory.notes import Notes, change_notes, notes_path, read_notes
 from labkit.run_directory.stop import LOCKS, ask_to_stop, forget_request, take_locks, training_process
 from labkit.run_directory.trash import list_trash, move_to_trash, restore
+
+if TYPE_CHECKING:
+    from labkit.config import Config
 
 __all__ = ["declare_delete", "declare_note", "declare_restore", "declare_resume", "declare_stop"]
 
@@ -59,9 +63,22 @@ def _stop(options: argparse.Namespace) -> int:
         time.sleep(0.1)
     forget_request(run)
     status = run.read_status()
-    hint = "" if status and status.state == "finished" else f"; labkit resume {options.run} continues it"
-    print(f"{run.name}: {_standing(status)}{hint}")
+    print(f"{run.name}: {_standing(status)}{_hint(run, status, options.run)}")
     return 0
+
+
+def _hint(run: RunDirectory, status: Status | None, name: str) -> str:
+    """Return how to continue a run that was stopped, or why that can't be told."""
+    if status and status.state == "finished":
+        return ""
+    from labkit.config.recorded import recorded_config
+
+    try:
+        config = recorded_config(run).replace({"job_dir": str(run.path)})
+    except InputError as error:
+        return f"; {error}"
+    words = _how_a_cluster_continues(run, config)
+    return f"; labkit resume {name} continues it" if words is None else f"; to continue, {words}"
 
 
 def _standing(status: Status | None) -> str:
@@ -90,11 +107,8 @@ def declare_resume(parser: Parser) -> Run:
 
 def _resume(options: argparse.Namespace) -> int:
     """Train a run to its end with the configuration that it was started with. Returns the exit code."""
-    from labkit.cluster.flags import CLUSTER_FLAGS, train_arguments
     from labkit.commands.train import train_as
-    from labkit.config import fields_by_name
     from labkit.config.recorded import recorded_config
-    from labkit.distributed.heartbeat import read_heartbeats
 
     run = RunDirectory(find_run(options.run))
     config = recorded_config(run).replace({"job_dir": str(run.path)})
@@ -106,22 +120,28 @@ def _resume(options: argparse.Namespace) -> int:
     if process is not None:
         raise InputError(f"{run.name} is running in process {process}; labkit stop {options.run} stops it")
     _refuse_elsewhere(run, status, "resume")
+    if (words := _how_a_cluster_continues(run, config)) is not None:
+        raise InputError(f"{run.name} was trained by a cluster; {words}")
+    return train_as(None, config, overwrite=False)
+
+
+def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:
+    """Return how to continue a run that a cluster has trained; None for a run of one process."""
+    from labkit.cluster.flags import CLUSTER_FLAGS, train_arguments
+    from labkit.config import fields_by_name
+    from labkit.distributed.heartbeat import read_heartbeats
+
     for name in CLUSTER_FLAGS:
         if config.flat()[name] is not None:
-            raise InputError(
-                f"{run.name} was trained by a cluster with {fields_by_name()[name].flag}; start each of its "
-                "tasks again with the command that started it"
-            )
+            flag = fields_by_name()[name].flag
+            return f"start each of its tasks again with the command that started it (it has {flag})"
     tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
-    if tasks:
-        servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
-        words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, "--"]
-        command = shlex.join([*words, *train_arguments(config)])
-        raise InputError(
-            f"{run.name} was trained by a cluster; submit its job again, or continue it on this machine "
-            f"with: {command}"
-        )
-    return train_as(None, config, overwrite=False)
+    if not tasks:
+        return None
+    servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
+    words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, "--"]
+    command = shlex.join([*words, *train_arguments(config)])
+    return f"submit its job again, or continue it on this machine with: {command}"
 
 
 # ---- delete --------------------------------------------------------------------------------------------

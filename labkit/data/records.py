@@ -5,17 +5,20 @@ Features of a record: ``image`` (height · width · channels bytes, uint8, row-m
 within its split).
 """
 
+import dataclasses
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.manifest import Shard
+from labkit.data.manifest import Manifest, Shard, Split, write_manifest
+from labkit.data.subset import channel_statistics
 
-__all__ = ["FEATURES", "parse_batch", "read_records", "write_shard"]
+__all__ = ["FEATURES", "parse_batch", "read_records", "write_derived", "write_shard"]
 
 FEATURES = {
     "image": tf.io.FixedLenFeature([], tf.string),
@@ -46,6 +49,35 @@ def write_shard(path: Path, images: np.ndarray, labels: np.ndarray, first_index:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     return Shard(file=path.name, count=len(images), sha256=digest, bytes=size)
+
+
+def write_derived(
+    source: Manifest,
+    data_dir: Path,
+    splits: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    **changes: Any,
+) -> Manifest:
+    """Write images and labels that were made from a prepared data set as a data set of its own.
+
+    Args:
+        source: the prepared data set.
+        data_dir: the folder of data sets that it is written to, under the name of ``source``; a data set
+            that is there is replaced.
+        splits: images and labels by split, as of ``load_split``. The statistics are those of ``train``.
+        **changes: other fields of the manifest that differ from those of ``source``.
+    """
+    directory = data_dir / source.dataset
+    directory.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name, (images, labels) in splits.items():
+        shard = write_shard(directory / f"{name}-00000-of-00001.tfrecord", images, labels, 0)
+        written[name] = Split(name, shard.count, (shard,))
+    mean, std = channel_statistics(splits["train"][0])
+    manifest = dataclasses.replace(
+        source, directory=directory, splits=written, channel_mean=mean, channel_std=std, **changes
+    )
+    write_manifest(manifest)
+    return manifest
 
 
 def _serialize(image: np.ndarray, label: np.ndarray, index: int) -> bytes:

@@ -37,8 +37,24 @@ Floats = NDArray[np.float64]
 
 def every_row(run: Run) -> list[dict[str, Any]]:
     """Return the training rows of a run as they were written, those of lost steps included."""
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row.get("split") == "train"]
+    return [row for row in _lines(run) if row.get("split") == "train"]
+
+
+def _lines(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def _before_restarts(run: Run) -> list[int]:
+    """Return which of ``every_row`` were the last before a restart.
+
+    The steps alone don't show one that lost no step, because a checkpoint had just been saved.
+    """
+    last, found = -1, []
+    for row in _lines(run):
+        last += row.get("split") == "train"
+        if "resumed_at_step" in row and last >= 0:
+            found.append(last)
+    return found
 
 
 def worker_rows(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -106,13 +122,13 @@ def price_of_a_loss(run: Run) -> "Figure":
     time = np.array([row["wall_time"] for row in rows])
     step = np.array([row["step"] for row in rows])
     time -= time[0]
-    back = np.flatnonzero(np.diff(step) < 1)
+    back = [last for last in _before_restarts(run) if last + 1 < len(rows)]
     with styled():
         figure = new_figure(
             7.5, 2.9, "Step over time: training pauses after the loss and goes on from a checkpoint"
         )
         axis = figure.subplots()
-        for number, part in enumerate(np.split(np.arange(len(step)), back + 1)):
+        for number, part in enumerate(np.split(np.arange(len(step)), np.add(back, 1))):
             axis.plot(
                 time[part],
                 step[part],
@@ -128,7 +144,8 @@ def price_of_a_loss(run: Run) -> "Figure":
                 middle, 2, "restart of\nall tasks", ha="center", va="bottom", color="#374151", fontsize=8
             )
             lost = (step > step[last + 1] - 1) & (np.arange(len(step)) <= last)
-            axis.plot(time[lost], step[lost], "x", color=MARK, markersize=6, label="lost, made again")
+            if lost.any():
+                axis.plot(time[lost], step[lost], "x", color=MARK, markersize=6, label="lost, made again")
         axis.set(
             title="The price of a lost worker",
             xlabel="seconds since the first step",
@@ -176,7 +193,7 @@ def stalest_update(run: Run) -> int:
     return int(train["step"][inner][np.argmax(train["staleness"][inner])])
 
 
-def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
+def traffic_figure(run: Run, update: int) -> "Figure":
     """Draw what the workers and the parameter server did around one update, from the rows of the run.
 
     Each bar is a step of a worker: it reads the weights at its left end and writes its update at the right.
@@ -184,15 +201,15 @@ def traffic_figure(run: Run, update: int, *, around: int = 10) -> "Figure":
     Args:
         run: an asynchronous run.
         update: the step to explain, from 1.
-        around: how many updates to show at least.
     """
     train = run.metrics()
     end, version = train["wall_time"], train["step"].astype(int)
     begin = end - train["worker_seconds"]
     now = update - 1
     worker, stale = int(train["worker"][now]), int(train["staleness"][now])
-    first = int(np.clip(now - max(around // 2, stale + 1), 0, max(0, len(end) - around)))
-    shown = np.arange(first, min(max(first + around, now + 3), len(end)))
+    least = 10  # updates to show
+    first = int(np.clip(now - max(least // 2, stale + 1), 0, max(0, len(end) - least)))
+    shown = np.arange(first, min(max(first + least, now + 3), len(end)))
     zero = begin[shown].min()
     alt = f"Update {update} by worker {worker}, with a staleness of {stale}"
     with styled():

@@ -55,16 +55,12 @@ def files_of(run: Run) -> Files:
     return Files(rows)
 
 
-def variants(image: NDArray[np.uint8], seed: int = 0) -> dict[str, NDArray[np.uint8]]:
+def variants(image: NDArray[np.uint8]) -> dict[str, NDArray[np.uint8]]:
     """Return an image, changed versions of it, and two pictures without any object, by name.
 
-    Args:
-        image: uint8 [height, width, channels].
-        seed: of the noise.
-
-    Returns uint8 arrays of the same shape.
+    All are uint8 [height, width, channels].
     """
-    noise = np.random.default_rng(seed).integers(0, 256, image.shape, np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
     return {
         "as it is": image,
         "mirrored": image[:, ::-1],

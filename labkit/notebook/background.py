@@ -25,10 +25,8 @@ from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
 from labkit.notebook.cluster import ClusterFailed
-from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.notebook.progress import Progress
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
-from labkit.training.console import Console
 from labkit.training.plan import RunPlan, TrainResult, plan_run
 
 __all__ = ["BackgroundTraining", "launch", "start"]
@@ -38,6 +36,7 @@ ERROR_PREFIX = "labkit: error: "  # of the line in which they give the reason
 STOPPED = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
 POLL_SECONDS = 0.2
 START_SECONDS = 600.0  # until a session has written its first status; TensorFlow's import alone takes 5 s
+STEP_SECONDS = 300.0  # until the step that is waited for
 KILL_SECONDS = 20.0  # until killed processes are gone; the subreaper gives up after 10 s
 LAST_LINES = 3  # of the output, in the message about a training that doesn't begin
 
@@ -93,16 +92,7 @@ def launch(config: Config, cluster: LocalCluster | None, *, overwrite: bool = Fa
         )
     words = ["train"]
     if cluster is not None:
-        words = [
-            "cluster",
-            "local",
-            "--workers",
-            str(cluster.workers),
-            "--ps",
-            str(cluster.ps),
-            "--",
-            "train",
-        ]
+        words = ["cluster", "local", f"--workers={cluster.workers}", f"--ps={cluster.ps}", "--", "train"]
     # The data set is named, so that nothing is downloaded again.
     values = {name: plan.config.flat()[name] for name in ("dataset", "job_dir", "callbacks")}
     words += [*train_arguments(config.replace(values))[1:], *(["--overwrite"] if overwrite else [])]
@@ -128,17 +118,19 @@ class BackgroundTraining:
     Attributes:
         cluster: its processes; None for one that trains alone.
         output: the lines that the processes have printed so far. ``wait`` shows them.
+        killed: the names of the tasks that ``kill_task`` has killed, in order.
     """
 
     def __init__(self, plan: RunPlan, cluster: LocalCluster | None, command: list[str] | None) -> None:
         assert plan.run is not None
         self.cluster = cluster
         self.output: list[str] = []
+        self.killed: list[str] = []
         self._plan, self._directory = plan, plan.run
         self._total = plan.config.run.train_steps
         self._status_before = plan.run.read_status()
         self._shown = 0
-        self._progress = _Progress(plan.run, self._total)
+        self._progress = Progress(plan.run, self._total)
         self._stop_number = 0  # of the signal that interrupted the cell
         self._asked = self._killed = False
         self._code: int | None = 0 if command is None else None
@@ -168,6 +160,11 @@ class BackgroundTraining:
     def running(self) -> bool:
         """Whether a process of it is still there."""
         return not self._ended.is_set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it still runs, but was asked to end."""
+        return self.running and (self._asked or self._killed)
 
     @property
     def workers(self) -> list[str]:
@@ -213,12 +210,12 @@ class BackgroundTraining:
             print(result.message)
         return self.run
 
-    def wait_for_step(self, step: int, timeout: float | None = 300.0) -> None:
+    def wait_for_step(self, step: int) -> None:
         """Show the output until ``step`` steps are done or the training has ended.
 
         Raises what ``wait`` raises; a training that fails before is an error here, too.
         """
-        self.follow(lambda: self._progress.step >= step, timeout)
+        self.follow(lambda: self._progress.step >= step, STEP_SECONDS)
         if not self.running and self._progress.step < step:
             self.wait()
 
@@ -233,7 +230,7 @@ class BackgroundTraining:
         self._send(b"T")
         return "asked the training to end; it has not begun"
 
-    def lose(self, name: str) -> None:
+    def kill_task(self, name: str) -> None:
         """Kill a task with SIGKILL, to see what its loss does. Only tasks of this training can be killed.
 
         Args:
@@ -245,6 +242,7 @@ class BackgroundTraining:
         if name not in tasks:
             known = f"there are: {', '.join(tasks)}" if tasks else "none runs at the moment"
             raise InputError(f"no task {name!r} of this training runs; {known}")
+        self.killed.append(name)
         with suppress(ProcessLookupError):
             os.kill(tasks[name], signal.SIGKILL)
 
@@ -383,55 +381,3 @@ class BackgroundTraining:
         self._shown += len(lines)
         for line in lines:
             print(line, flush=True)
-
-
-class _Progress:
-    """Shows the progress of a run that other processes train. Rows of earlier sessions are skipped.
-
-    ``step``: completed steps, as far as they were read.
-    """
-
-    def __init__(self, run: RunDirectory, total_steps: int) -> None:
-        self.step = 0
-        self._reader = MetricsReader(run.metrics_path, keep_rows=False)
-        self._total = total_steps
-        self._console: Console | None = None
-        self._started, self._readable = False, True
-        with suppress(OSError):
-            self._reader.poll()
-        self._known = (self._reader.generation, len(self._reader.resume_points))
-
-    def __enter__(self) -> "_Progress":
-        self._console, self._started = Console(), False
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        assert self._console is not None
-        self._console.close()
-        self._console = None
-
-    def poll(self) -> None:
-        """Read new rows and show the last one. The training continues where they can't be read."""
-        assert self._console is not None
-        if not self._readable:
-            return
-        try:
-            rows = self._reader.poll()
-        except OSError as error:
-            print(f"progress can't be shown: {error}", file=sys.stderr, flush=True)
-            self._readable = False
-            return
-        state = (self._reader.generation, len(self._reader.resume_points))
-        if state != self._known:  # the training was restarted
-            self._known, self._started = state, False
-            self._console.stop_progress()
-        for row in rows:
-            if row.get("split") == "train":
-                self._show(self._console, row)
-
-    def _show(self, console: Console, row: dict[str, Any]) -> None:
-        self.step, loss = row["step"], row["loss"]
-        if not self._started:
-            self._started = True
-            console.start_progress(self.step - 1, self._total)
-        console.progress(self.step, f"loss {loss:.3f} accuracy {row['accuracy']:.3f}", loss)

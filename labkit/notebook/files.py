@@ -1,25 +1,80 @@
-"""Notebooks as files: the checkout's by name, and any by path; what an executed one ended with."""
+"""Notebooks as files: by name or path, in order, read and written; what an executed one ended with."""
 
-import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from labkit.config.fields import unknown_name_error
 from labkit.errors import InputError
 from labkit.run_directory import write_text_atomic
 
-__all__ = ["NOTEBOOKS", "conclusion_of", "find_notebook", "read_notebook", "write_notebook"]
+__all__ = [
+    "NOTEBOOKS",
+    "choose_notebooks",
+    "conclusion_of",
+    "course_files",
+    "failed_path",
+    "find_notebook",
+    "lesson_files",
+    "read_notebook",
+    "write_notebook",
+]
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-FOLDERS = ("", "experiments")  # of NOTEBOOKS, whose notebooks have names
+
+
+def lesson_files(folder: Path | None = None) -> list[Path]:
+    """Return the lessons in a folder in order; None: those of the checkout. Raises InputError without any."""
+    return _notebooks("[0-9][0-9]_*.ipynb", folder or NOTEBOOKS)
+
+
+def course_files(folder: Path | None = None) -> list[Path]:
+    """Return the lessons as ``lesson_files``, and then the training notebook."""
+    folder = folder or NOTEBOOKS
+    return [*lesson_files(folder), *folder.glob("train.ipynb")]
+
+
+def _notebooks(pattern: str, *folders: Path) -> list[Path]:
+    found = [path for folder in folders for path in sorted(folder.glob(pattern))]
+    if not found:
+        raise InputError(
+            f"there is no {folders[0] / pattern}: this labkit was installed without its notebooks; clone the "
+            "repository and run labkit there"
+        )
+    return found
+
+
+def choose_notebooks(names: Sequence[str], known: Sequence[Path]) -> list[Path]:
+    """Return the notebooks with these names, each once; all that are known if no name is given.
+
+    Args:
+        names: a notebook's name, the number of a lesson, or a lesson's name without the number: ``train``,
+            ``04_replicas``, ``04``, ``4``, ``replicas``.
+        known: the notebooks to choose from.
+
+    Raises InputError for a name that none has.
+    """
+    by_name: dict[str, Path] = {}
+    for path in known:
+        number, _, title = path.stem.partition("_")
+        short = (number, str(int(number)), title) if number.isdecimal() else ()
+        by_name |= dict.fromkeys((path.stem, *short), path)
+    chosen = []
+    for name in names:
+        found = by_name.get(name.removesuffix(".ipynb"))
+        if found is None:
+            raise unknown_name_error("notebook", name, [path.stem for path in known])
+        chosen.append(found)
+    return list(dict.fromkeys(chosen or known))
 
 
 def find_notebook(name: str | os.PathLike[str]) -> Path:
     """Return the path of a notebook.
 
     Args:
-        name: a path; or, of a notebook of the checkout that labkit is imported from, its name, the number of
-            a lesson, or a lesson's name without the number: ``train``, ``04_replicas``, ``4``, ``replicas``.
+        name: a path, or a name as of ``choose_notebooks`` of a notebook of the checkout that labkit is
+            imported from.
 
     Raises InputError with the nearest name where there is no such notebook, and where labkit is installed
     without its notebooks.
@@ -35,20 +90,7 @@ def find_notebook(name: str | os.PathLike[str]) -> Path:
     if len(path.parts) != 1:
         what = "a folder" if path.is_dir() else "no file"
         raise InputError(f"{text!r} is {what}; name a notebook's file, or one of labkit's such as train")
-    named = {path.stem: path for folder in FOLDERS for path in sorted((NOTEBOOKS / folder).glob("*.ipynb"))}
-    wanted = text.removesuffix(".ipynb")
-    for stem, found in named.items():
-        number, _, title = stem.partition("_")
-        if wanted in ((stem, number, str(int(number)), title) if number.isdecimal() else (stem,)):
-            return found
-    if not named:
-        raise InputError(
-            f"there is no {NOTEBOOKS / wanted}.ipynb: this labkit was installed without its notebooks; "
-            "clone the repository and run labkit there"
-        )
-    near = difflib.get_close_matches(wanted, named, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(named)}, and paths of files"
-    raise InputError(f"no notebook {text!r}; {hint}")
+    return choose_notebooks([text], _notebooks("*.ipynb", NOTEBOOKS, NOTEBOOKS / "experiments"))[0]
 
 
 def read_notebook(path: Path) -> Any:
@@ -73,6 +115,11 @@ def write_notebook(notebook: Any, path: Path) -> None:
     import nbformat
 
     write_text_atomic(path, nbformat.writes(notebook).rstrip("\n") + "\n")
+
+
+def failed_path(target: Path) -> Path:
+    """Return where a notebook is kept that failed and should have become ``target``."""
+    return target.with_name(f"{target.stem}-failed.ipynb")
 
 
 def conclusion_of(notebook: Any) -> dict[str, Any] | None:

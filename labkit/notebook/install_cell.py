@@ -18,6 +18,7 @@ __all__ = ["CELL_ID", "install_cell", "put_install_cell"]
 CELL_ID = "install"
 SOURCE = """\
 # Installs labkit where it is missing, such as on Colab; elsewhere this does nothing.
+# LABKIT_SOURCE is an environment variable: the address that pip installs labkit from.
 import importlib.util
 import os
 

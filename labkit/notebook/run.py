@@ -5,7 +5,6 @@ hidden name, and is moved to its place when it is complete.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -17,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import home
 from labkit.errors import InputError, require_extra
-from labkit.notebook.files import conclusion_of, read_notebook
+from labkit.notebook.files import conclusion_of, failed_path, read_notebook, write_notebook
 from labkit.notebook.given import check_given
+from labkit.notebook.output import output_path, partial_file
 
 __all__ = ["Execution", "run_notebook"]
 
@@ -75,8 +74,8 @@ def run_notebook(
     source = read_notebook(notebook)
     check_given(source, parameters or {})
     kernel = _kernel(source, notebook)
-    target = _target(notebook, output)
-    with _partial(target, shared=output is None) as partial:
+    target = output_path(notebook, output)
+    with partial_file(target, shared=output is None) as partial:
         announce(f"running {notebook}")
         started = time.monotonic()
         try:
@@ -113,85 +112,6 @@ def _kernel(notebook: Any, path: Path) -> tuple[str, str]:
             "kernel and save it (jupyter kernelspec list shows those that are installed)"
         ) from None
     return name, language
-
-
-def _target(notebook: Path, output: str | os.PathLike[str] | None) -> Path:
-    """Return where the executed notebook goes. Raises InputError where it can't."""
-    way_out = _way_out(shared=output is None)
-    if output is None:
-        folder, name = home.runs_home() / "notebooks", notebook.name
-    else:
-        path = Path(output).expanduser().absolute()
-        folder, name = path.parent, path.name
-        if path.is_dir():
-            raise InputError(f"--output {path} is a folder; name a file in it: {path / notebook.name}")
-        if path.suffix != ".ipynb":
-            raise InputError(f"--output {path} is no notebook's name; allowed: a name that ends in .ipynb")
-        if path.exists() and path.samefile(notebook):
-            raise InputError(f"--output {path} is the notebook itself; name another file")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} can't be made: {error.strerror}; {way_out}") from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{folder} can't be written; {way_out}")
-    return folder / name
-
-
-def _way_out(*, shared: bool) -> str:
-    """What to do about a folder that can't be written. ``shared``: it is labkit's own."""
-    return "set LABKIT_HOME to another folder" if shared else "name a file of yours with --output"
-
-
-@contextlib.contextmanager
-def _partial(target: Path, *, shared: bool) -> Iterator[Path]:
-    """Hold a hidden file beside ``target`` that papermill writes to; it is removed at the end.
-
-    Its lock tells a file that is being written from one that a killed process left behind.
-
-    Args:
-        target: the executed notebook's place.
-        shared: several processes may hold a file for this place, because each chooses another in the end.
-
-    Raises InputError if another process holds it, and where no file can be made.
-    """
-    beginning = f".{target.stem}"
-    if shared:
-        for left in target.parent.glob(f"{beginning}-*.partial.ipynb"):
-            with contextlib.suppress(OSError, _Held), _locked(left):
-                left.unlink()
-        beginning += f"-{os.getpid()}"
-    path = target.with_name(f"{beginning}.partial.ipynb")
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(_locked(path))
-        except _Held:
-            raise InputError(f"{target} is being written by another process; name another --output") from None
-        except OSError as error:
-            way_out = _way_out(shared=shared)
-            raise InputError(f"{target.parent} can't be written: {error.strerror}; {way_out}") from None
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-
-class _Held(Exception):
-    """Another process has locked the file."""
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    while True:
-        with path.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _Held from None
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                yield
-                return
-        # Its owner removed it between opening and locking.
 
 
 # ---- execution -----------------------------------------------------------------------------------------
@@ -302,7 +222,7 @@ def _failed(error: Exception, partial: Path, target: Path, seconds: float) -> Ex
 
     kept, cell = None, ""
     if partial.stat().st_size:  # it is empty if no kernel was found
-        notebook, kept = read_notebook(partial), target.with_name(f"{target.stem}-failed.ipynb")
+        notebook, kept = read_notebook(partial), failed_path(target)
         cell = _mark_failed_cell(notebook)
         _write(notebook, kept)
     place, where = (f" in cell {cell}" if cell else ""), (f" (see {kept})" if kept else "")
@@ -347,13 +267,5 @@ def _mark_failed_cell(notebook: Any) -> str:
 
 
 def _write(notebook: Any, target: Path) -> None:
-    """Write a notebook whole."""
-    import nbformat
-
     notebook.metadata.setdefault("papermill", {})["output_path"] = str(target)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        nbformat.write(notebook, beside)
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_notebook(notebook, target)

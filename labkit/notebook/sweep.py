@@ -10,25 +10,21 @@ import itertools
 import math
 import os
 import re
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.analysis.show_table import html_table, text_table
-from labkit.cluster.reaped import start_reaped
 from labkit.errors import InputError
-from labkit.notebook.files import conclusion_of, read_notebook
+from labkit.notebook.files import conclusion_of, failed_path, read_notebook
 from labkit.notebook.given import check_given, takes_flags
-from labkit.notebook.run import SECONDS_TO_SAVE
+from labkit.notebook.sweep_processes import run_all
 from labkit.plurals import counted
 
 __all__ = ["Sweep", "SweepPoint", "gather", "grid_points", "run_sweep"]
 
-POLL_SECONDS = 0.1
 LOCK = ".sweep.lock"  # in the folder of a sweep, held while it runs
 
 
@@ -180,10 +176,10 @@ def run_sweep(
         targets.append(target)
     names = [_in_words(values) for values in points]
     with _only_sweep(folder):
-        reasons = _run_all(commands, names, targets, at_a_time, announce)
+        reasons = run_all(commands, names, targets, at_a_time, announce)
         for number, target in enumerate(targets):
             if not target.exists():
-                targets[number] = _kept(target)
+                targets[number] = failed_path(target)
                 if not targets[number].exists():
                     raise InputError(f"{names[number]}: {reasons[number]}")
     return targets
@@ -212,10 +208,6 @@ def _file_name(number: int, values: Mapping[str, Any]) -> str:
     return f"{number}_" + re.sub(r"[^\w.+-]", "-", words)[:100]
 
 
-def _kept(target: Path) -> Path:
-    return target.with_name(f"{target.stem}-failed.ipynb")
-
-
 def gather(notebooks: Iterable[Path], names: Iterable[str]) -> Sweep:
     """Return a sweep from executed notebooks, with the parameters that papermill recorded in them.
 
@@ -234,82 +226,3 @@ def gather(notebooks: Iterable[Path], names: Iterable[str]) -> Sweep:
         values = {name: parameters.get(name) for name in names}
         points.append(SweepPoint(values, dict(parameters), path, conclusion_of(executed)))
     return Sweep(tuple(points))
-
-
-# ---- processes -----------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Started:
-    """A process that runs a notebook, in a session of its own (``start_reaped``)."""
-
-    process: "subprocess.Popen[bytes]"
-    control: int  # writing end of the pipe to the subreaper
-    log: Path
-    began: float
-
-    def ask_to_save(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self.control, b"T")
-
-    def last_line(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("labkit: error: ") if lines else "it printed nothing"
-
-    def close(self) -> None:
-        os.close(self.control)  # kills what is left
-        self.process.wait()
-
-
-def _start(command: Sequence[str], log: Path) -> _Started:
-    with log.open("wb") as output:
-        process, control = start_reaped(command, stdout=output)
-    return _Started(process, control, log, time.monotonic())
-
-
-@contextlib.contextmanager
-def _closing(running: dict[int, _Started]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        for started in running.values():
-            started.ask_to_save()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            for started in running.values():
-                started.process.wait(SECONDS_TO_SAVE)
-        raise
-    finally:
-        for started in running.values():
-            started.close()
-
-
-def _run_all(
-    commands: Sequence[Sequence[str]],
-    names: Sequence[str],
-    targets: Sequence[Path],
-    at_a_time: int,
-    announce: Callable[[str], None],
-) -> list[str]:
-    """Run the commands, ``at_a_time`` at once. Returns the last line that each printed into its log.
-
-    What an earlier sweep left at a command's target is removed when the command starts.
-    """
-    reasons, waiting = [""] * len(commands), list(range(len(commands)))
-    running: dict[int, _Started] = {}
-    with _closing(running):
-        while waiting or running:
-            while waiting and len(running) < at_a_time:
-                number = waiting.pop(0)
-                announce(f"{number + 1} of {len(commands)}: {names[number]}: starts")
-                target = targets[number]
-                for earlier in (target, _kept(target)):
-                    earlier.unlink(missing_ok=True)
-                running[number] = _start(commands[number], target.with_name(f"{target.stem}.log"))
-            time.sleep(POLL_SECONDS)
-            for number in [number for number in running if running[number].process.poll() is not None]:
-                ended = running.pop(number)
-                reasons[number], seconds = ended.last_line(), time.monotonic() - ended.began
-                said = f"done in {seconds:.0f} s" if ended.process.returncode == 0 else reasons[number]
-                ended.close()
-                announce(f"{number + 1} of {len(commands)}: {names[number]}: {said}")
-    return reasons

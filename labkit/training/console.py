@@ -191,9 +191,8 @@ class _NotebookBar:
             f"<svg viewBox='0 0 {self.WIDTH} {self.HEIGHT + 14}' style='display:block;max-width:480px' "
             f"role='img' aria-label='training loss'><polyline points='{points}' fill='none' stroke='#0072b2' "
             f"stroke-width='1.5'/><line x1='0' x2='{self.WIDTH}' y1='{self.HEIGHT}' y2='{self.HEIGHT}' "
-            f"stroke='#8888'/><text x='2' y='10' font-size='10' fill='#888'>{highest:.2f}</text>"
-            f"<text x='{self.WIDTH}' y='{self.HEIGHT + 12}' font-size='10' fill='#888' text-anchor='end'>"
-            f"training loss, steps 0 to {self._total}</text></svg>"
+            f"stroke='#8888'/><text x='{self.WIDTH}' y='{self.HEIGHT + 12}' font-size='10' fill='#888' "
+            f"text-anchor='end'>training loss, 0 to {highest:.2f}, steps 0 to {self._total}</text></svg>"
         )
 
     def update(self, completed: int, text: str, loss: float | None = None) -> None:

@@ -14,10 +14,12 @@ __all__ = [
     "explore_workers",
 ]
 
+SMOOTHING = 0.9  # at first
 
-def explore_curves(curves: "Curves", smoothing: float = 0.9) -> None:
+
+def explore_curves(curves: "Curves") -> None:
     """Show the curves of a run and, if interactive, a slider for their smoothing."""
-    show(plots.training_curves(curves, smoothing=smoothing), lambda: curve_explorer(curves, smoothing))
+    show(plots.training_curves(curves, smoothing=SMOOTHING), lambda: curve_explorer(curves))
 
 
 def explore_workers(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -25,12 +27,12 @@ def explore_workers(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     show(plots.worker_throughput(workers), lambda: worker_explorer(workers))
 
 
-def curve_explorer(curves: "Curves", smoothing: float) -> Any:
+def curve_explorer(curves: "Curves") -> Any:
     """Return a slider for the smoothing of ``plots.training_curves``, with the figure."""
     import ipywidgets
 
     weight = ipywidgets.FloatSlider(
-        smoothing, min=0, max=0.99, step=0.01, description="smoothing", continuous_update=False
+        SMOOTHING, min=0, max=0.99, step=0.01, description="smoothing", continuous_update=False
     )
     return live(lambda: plots.training_curves(curves, smoothing=weight.value), weight)
 

@@ -45,11 +45,14 @@ class Training(Protocol):
     def running(self) -> bool: ...
 
     @property
+    def stopping(self) -> bool: ...
+
+    @property
     def workers(self) -> list[str]: ...
 
     def stop(self) -> str: ...
 
-    def lose(self, name: str) -> None: ...
+    def kill_task(self, name: str) -> None: ...
 
 
 class RunMonitor:
@@ -84,7 +87,7 @@ class RunMonitor:
         curves = read_curves(RunDirectory(self.run.path))
         if any(row.get("split") == "train" for row in curves.rows):
             display(plots.training_curves(curves))
-        else:
+        elif not is_interactive():  # the panel says it, too, and goes on
             print(f"{self.run.name}: {self.run.state}, no steps yet")
         if is_interactive():
             panel = Panel(self.run, self._training)
@@ -126,7 +129,9 @@ class Panel:
         """Show the run as it is now. Returns whether it is active."""
         self._reader.poll()
         state, running = self._run.state, self._training is not None and self._training.running
-        if running and state not in ACTIVE_STATES:
+        if self._training is not None and self._training.stopping:
+            state = "stopping"
+        elif running and state not in (*ACTIVE_STATES, "finished"):
             state = "restarting" if self._reader.rows else "starting"
         active = running or state in (*ACTIVE_STATES, "stalled")
         total = self._run.status.total_steps if self._run.status else 0
@@ -134,9 +139,9 @@ class Panel:
         html = panel_html(self._run.name, state, self._reader.rows, total, resumed)
         if html != self.view.value:
             self.view.value = html
-        for button in (self.stop, *self.kill.values()):
-            if button.disabled == active:
-                button.disabled = not active
+        _enable(self.stop, active and state != "finished")  # its process needs a moment to end
+        for button in self.kill.values():  # a training that goes on may be another one of the same run
+            _enable(button, running and state != "finished")
         self._trouble = ""
         self._show_note()
         return active
@@ -168,7 +173,7 @@ class Panel:
         self._show_note()
 
     def _ask(self) -> str:
-        if self._training is not None:
+        if self._training is not None and self._training.running:
             return self._training.stop()
         directory = RunDirectory(self._run.path)
         process = training_process(directory)
@@ -178,8 +183,13 @@ class Panel:
 
     def _lose(self, name: str) -> str:
         assert self._training is not None
-        self._training.lose(name)
+        self._training.kill_task(name)
         return f"killed {name}"
+
+
+def _enable(button: Any, enabled: bool) -> None:
+    if button.disabled == enabled:
+        button.disabled = not enabled
 
 
 def _click_on_subshell(button: Any) -> None:

@@ -32,7 +32,6 @@ class PredictionExplorer:
     Args:
         run: a ``labkit.Run``, a run directory, a path or a name; or predictions alone.
         split: ``test`` or ``validation``; None: the split that the run was tested on.
-        count: mistakes in the static figure.
 
     Raises InputError where the run has no predictions of the split.
 
@@ -45,9 +44,7 @@ class PredictionExplorer:
         self,
         run: Run | RunDirectory | Predictions | str | os.PathLike[str],
         split: str | None = None,
-        count: int = PAGE_SIZE,
     ) -> None:
-        self.count = count
         self.run: Run | None = None
         if isinstance(run, Predictions):
             self.predictions = run
@@ -59,7 +56,7 @@ class PredictionExplorer:
         self.predictions = self.run.predictions(split)
 
     def _ipython_display_(self) -> None:
-        show(plots.wrong_predictions(self.predictions, self.count), self.widget)
+        show(plots.wrong_predictions(self.predictions, PAGE_SIZE), self.widget)
 
     def detail(self, index: int, patch: int = 0) -> Any:
         """Return the figure of one prediction.

@@ -18,19 +18,12 @@ __all__ = ["design_schedule", "schedule_designer", "schedule_figure"]
 SCHEDULES = ("constant", "steps", "cosine", "one_cycle")
 
 
-def design_schedule(learning_rate: float = 0.1, *, epochs: int = 350, steps_per_epoch: int = 100) -> None:
-    """Show labkit's four schedules over a run and, if interactive, controls to design one.
-
-    Args:
-        learning_rate: the peak.
-        epochs: length of the run.
-        steps_per_epoch: steps of an epoch.
-    """
-    four = {
-        name: OptimizerConfig(learning_rate=learning_rate, learning_rate_schedule=name) for name in SCHEDULES
-    }
+def design_schedule() -> None:
+    """Show labkit's four schedules over a run and, if interactive, controls to design one."""
+    peak, epochs, steps_per_epoch = 0.1, 350, 100
+    four = {name: OptimizerConfig(learning_rate=peak, learning_rate_schedule=name) for name in SCHEDULES}
     figure = schedule_figure(four, epochs * steps_per_epoch, steps_per_epoch)
-    show(figure, lambda: schedule_designer(learning_rate, epochs, steps_per_epoch))
+    show(figure, lambda: schedule_designer(peak, epochs, steps_per_epoch))
 
 
 def schedule_figure(

@@ -236,14 +236,18 @@ def test_what_cannot_be_a_cluster_is_refused(tmp_path, options, words):
 def test_a_killed_worker_restarts_all_from_the_last_checkpoint(start):
     cluster = start(workers=2)
     cluster.wait_for("worker:0", "worker:1")
-    until(lambda: cluster.step() > 3)
+    runs = "[worker:1] runs as process"
+    until(lambda: cluster.step() > 3 and runs in cluster.text())
     before = cluster.step()
     cluster.kill("worker:1")
     cluster.wait_for("worker:0", "worker:1", life=2)
+    until(lambda: cluster.text().count(runs) == 2)
     until(lambda: cluster.text().count("worker:0 goes on from step") == 2)
     (cluster.state / "finish").touch()
     assert cluster.end() == 0
     assert "[cluster] worker:1 was killed by SIGKILL; restart 1 of 3" in cluster.lines()
+    announced = [line for line in cluster.lines() if line.startswith(runs)]
+    assert announced == [f"{runs} {life['pid']}" for life in cluster.lives("worker:1")]
     assert any(
         line.startswith("[worker:0] labkit: lost peer: worker:1 (127.0.0.1:") and "process is gone" in line
         for line in cluster.lines()

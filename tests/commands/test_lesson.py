@@ -9,8 +9,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from labkit.commands import lesson as command
 from labkit.commands import main as cli
-from labkit.lessons import source, verdict
+from labkit.lessons import verdict
 from labkit.lessons.verdict import LESSONS, Exercise, Wrong, a_number
+from labkit.notebook import files
 
 RIGHT = "answer = None\n### BEGIN SOLUTION\nanswer = 4\n### END SOLUTION\n\n"
 CHECK = 'check("04.2", answer)'
@@ -37,7 +38,7 @@ def here(tmp_path, monkeypatch):
     for number, name in enumerate(LESSONS):
         nbformat.write(lesson(), sources / f"{number:02}_{name}.ipynb")
     nbformat.write(new_notebook(cells=[new_markdown_cell("# Train", id="title")]), sources / "train.ipynb")
-    monkeypatch.setattr(source, "NOTEBOOKS", sources)
+    monkeypatch.setattr(files, "NOTEBOOKS", sources)
     monkeypatch.setattr(verdict, "exercises", lambda number: (Exercise("04.2", "Count the arrays", verify),))
     monkeypatch.chdir(current)
     return current
@@ -51,7 +52,7 @@ def test_the_list_has_every_lesson_with_its_title(here, capsys):
 
 
 def test_without_notebooks_one_line_says_how_to_get_them(here, monkeypatch, capsys):
-    monkeypatch.setattr(source, "NOTEBOOKS", here)
+    monkeypatch.setattr(files, "NOTEBOOKS", here)
     for words in (["list"], ["start"], ["start", "4"]):
         assert cli.main(["lesson", *words]) == 2
         assert "clone the repository" in capsys.readouterr().err
@@ -93,10 +94,17 @@ def test_starting_again_keeps_what_the_student_wrote(here, capsys):
     assert mine.read_bytes() == written
 
 
-@pytest.mark.parametrize("name", ["14", "replica", "../04_replicas"])
-def test_an_unknown_lesson_ends_with_those_that_exist_and_writes_nothing(name, here, capsys):
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("14", "known: 00_tour, 01_data"),
+        ("replica", "did you mean '04_replicas'?"),
+        ("../04_replicas", "did you mean '04_replicas'?"),
+    ],
+)
+def test_an_unknown_lesson_ends_with_those_that_exist_and_writes_nothing(name, hint, here, capsys):
     assert cli.main(["lesson", "start", "0", name]) == 2
-    assert f"no lesson {name!r}; there are 00_tour, 01_data" in capsys.readouterr().err
+    assert f"unknown notebook {name!r}; {hint}" in capsys.readouterr().err
     assert not list(here.iterdir())
 
 

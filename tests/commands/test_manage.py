@@ -207,12 +207,25 @@ def test_a_running_one_is_not_resumed(folder, resumed, training, capsys):
     assert not resumed
 
 
-def test_a_cluster_is_answered_with_its_command(folder, resumed, capsys):
+def make_cluster_run(folder):
     run = make_run(folder, "mine", state="interrupted", step=7)
     for name in ("chief:0", "worker:0", "worker:1", "ps:0"):
         path = heartbeat_path(run.cluster_path, name)
         path.parent.mkdir(exist_ok=True)
         write_heartbeat(path, Heartbeat(name, "a:1", "host", 1, "x", 1, "training", 7, {}, "", None))
+    return run
+
+
+def test_a_stopped_cluster_is_said_to_go_on_with_its_own_command(folder, training, capsys):
+    run = make_cluster_run(folder)
+    training(run)
+    said = labkit(capsys, "stop", "mine").out
+    assert "labkit cluster local --workers 2 --ps 1 -- train" in said
+    assert "labkit resume" not in said
+
+
+def test_a_cluster_is_answered_with_its_command(folder, resumed, capsys):
+    run = make_cluster_run(folder)
     done = labkit(capsys, "resume", "mine")
     assert done.code == 2
     command = done.err.partition("with: ")[2].split()

@@ -176,7 +176,7 @@ def test_notebooks_have_names_and_numbers(tmp_path, monkeypatch):
         assert find_notebook(name) == lesson
     assert find_notebook("sweep") == sweep
     for name, said in (
-        ("swep", "did you mean sweep?"),
+        ("swep", "did you mean 'sweep'"),
         ("no/such.ipynb", "no file"),
         (f"{tmp_path}", "is a folder"),
         ("", "the notebook's name is empty; name a"),

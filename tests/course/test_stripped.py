@@ -8,7 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course.__main__ import main
-from course.paths import Paths
+from labkit.notebook.files import course_files
 from tests.course.small import make_paths, second
 
 
@@ -83,7 +83,7 @@ def test_nbval_compares_what_is_kept(shown, passed, path):
     assert (ended.returncode == 0) is passed, ended.stdout
 
 
-@pytest.mark.parametrize("path", Paths().all_notebooks(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", course_files(), ids=lambda path: path.stem)
 def test_outputs_that_are_compared_are_kept(path):
     for cell in nbformat.read(path, as_version=4).cells:
         tags = cell.metadata.get("tags", ())

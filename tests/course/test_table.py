@@ -10,8 +10,8 @@ from course.paths import Paths
 from course.table import BEGIN, COLUMNS, END, read_rows, write_table
 from labkit.errors import InputError
 from labkit.lessons import verdict
-from labkit.lessons.source import read_notebook
 from labkit.lessons.verdict import Exercise
+from labkit.notebook.files import lesson_files, read_notebook
 from tests.course.small import EXERCISE, first, make_paths, second
 
 HERE = Paths()
@@ -86,8 +86,8 @@ def test_a_document_without_the_table_is_named(paths):
 def test_the_table_of_this_checkout_agrees_with_its_lessons():
     rows = read_rows(HERE.overview.read_text())
     how = "run make course, or python -m course table for what is counted in sources"
-    assert [*rows] == [path.stem for path in HERE.lessons()], how
-    for path in HERE.lessons():
+    assert [*rows] == [path.stem for path in lesson_files()], how
+    for path in lesson_files():
         row, counted = rows[path.stem], count_source(read_notebook(path))
         assert f"[{counted.title}](../notebooks/{path.name})" in row["lesson"], how
         assert row["minutes"] == str(counted.minutes), how

@@ -112,7 +112,7 @@ def test_shrunk_images_are_those_of_the_network(before, after):
     images = np.random.default_rng(0).normal(size=(2, before, before, 3)).astype(np.float32)
     size = min(before, after)
     np.testing.assert_allclose(
-        shrunk(images, size), shrunk_by_tensorflow(tf.constant(images), size), atol=1e-5
+        shrunk(images, size), shrunk_by_tensorflow(tf.constant(images), size), atol=5e-5
     )
 
 

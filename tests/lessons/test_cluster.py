@@ -42,6 +42,17 @@ def test_the_rows_of_lost_steps_are_there_and_count_once(killed):
     assert list(lost.get_ydata()) == [6, 7]
 
 
+def test_a_restart_that_lost_no_step_is_shown_too(tmp_path):
+    directory = make_run(tmp_path, "lucky", rows=[row(step) for step in range(1, 6)])
+    writer = MetricsWriter(directory.metrics_path)
+    writer.mark_resume_point(5)
+    writer.append([row(step, wall_time=float(step + 20)) for step in range(6, 11)])
+    writer.close()
+    axis = cluster.price_of_a_loss(Run(directory.path)).axes[0]
+    assert [line.get_label() for line in axis.lines] == ["before the loss", "after the restart"]
+    assert len(axis.patches) == 1
+
+
 def test_the_speeds_follow_from_the_steps_of_each_worker(slow):
     seconds = cluster.step_seconds(slow)
     assert list(seconds) == [1.0, 4.0]

@@ -2,15 +2,17 @@
 
 import ast
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labkit.lessons.debug import probes
+from labkit.lessons.debug import broken, probes
 from labkit.lessons.debug.digits import digits
 from labkit.lessons.debug.events import Histogram, percentiles
 from labkit.lessons.debug.patients import CLASSES, Patient, leaky_split, train_on
-from labkit.lessons.source import exercise_cells, lesson_path, read_notebook, student_code
+from labkit.lessons.source import exercise_cells, student_code
+from labkit.notebook.files import find_notebook, read_notebook
 
 
 def test_digits_are_standardized_and_the_same_for_a_seed():
@@ -123,8 +125,8 @@ def test_numerics_report_names_the_operation_and_is_off_afterwards():
 
 
 def test_the_cells_show_the_code_of_patients_3_and_4():
-    cells = exercise_cells(read_notebook(lesson_path("06")))
-    module = ast.parse((lesson_path("06").parents[1] / "labkit/lessons/debug/broken.py").read_text())
+    cells = exercise_cells(read_notebook(find_notebook("06")))
+    module = ast.parse(Path(broken.__file__).read_text())
     for number, name in (("06.3", "broken_update"), ("06.4", "broken_network")):
         shown, used = (_function(tree, name) for tree in (ast.parse(student_code(cells[number])), module))
         assert ast.unparse(shown) == ast.unparse(used)

@@ -1,4 +1,4 @@
-"""Notebooks in JupyterLab, in a real browser: the live panel moves and its buttons work while a cell runs."""
+"""Lessons in JupyterLab, in a real browser: all cells run, the panel moves, its buttons work meanwhile."""
 
 import json
 import os
@@ -24,7 +24,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 TOKEN = "of this test"
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser, pytest.mark.timeout(600)]
 
 
 @contextmanager
@@ -39,6 +39,9 @@ def jupyterlab(folder: Path) -> Iterator[str]:
                 "jupyterlab.handlers.announcements.NeverCheckForUpdate"]  # fmt: skip
     own = {name: str(folder / ".jupyter") for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")}
     own |= {"JUPYTERLAB_SETTINGS_DIR": str(folder / ".lab"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".w")}
+    asks_about_news = folder / ".lab/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+    asks_about_news.parent.mkdir(parents=True)
+    asks_about_news.write_text('{"fetchNews": "false"}')  # its question lies over the notebook
     log = folder / "jupyter.log"
     with open(log, "wb") as output:
         server = subprocess.Popen(
@@ -63,10 +66,12 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_for(ready: Callable[[], object], explain: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + PATIENCE
+def wait_for(
+    ready: Callable[[], object], explain: Callable[[], object] = lambda: "", patience: float = PATIENCE
+) -> None:
+    end = time.monotonic() + patience
     while not ready():
-        assert time.monotonic() < end, f"not ready after {PATIENCE} s: {explain()}"
+        assert time.monotonic() < end, f"not ready after {patience} s: {explain()}"
         time.sleep(0.1)
 
 
@@ -91,51 +96,118 @@ def opened(notebook: Path) -> Iterator[Page]:
             browser.close()
 
 
-def write_notebook(path: Path, *cells: str) -> Path:
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    sources = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    nbformat.write(nbformat.v4.new_notebook(cells=sources, metadata=kernel), path)
-    return path
+def copy_of(lesson: str, folder: Path) -> Path:
+    """Return a copy of a lesson, with its solutions, so that its exercises pass."""
+    return Path(shutil.copy(CHECKOUT / "notebooks" / f"{lesson}.ipynb", folder))
+
+
+@pytest.fixture(autouse=True)
+def lesson_runs(shapes, session_home, monkeypatch) -> Path:
+    """The folder with the runs of the lessons. CIFAR-10 can't be downloaded, so they train with shapes."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    return session_home / "runs" / "lessons"
 
 
 def steps_shown(page: Page) -> int:
+    """Return the step of the first panel. Out of sight it has no inner text, only content."""
     found = page.locator(".labkit-step")
-    return int(found.first.inner_text()) if found.count() else 0
+    return int(found.first.text_content() or 0) if found.count() else 0
 
 
-SETTINGS = {
-    "dataset": "shapes", "num_layers": 8, "train_batch_size": 8, "eval_batch_size": 500, "num_gpus": 0,
-    "train_steps": 100_000, "validate_every_steps": 0, "checkpoint_every_steps": 20, "learning_rate": 0.05,
-}  # fmt: skip
+def wait_for_state(page: Page, state: str) -> None:
+    page.wait_for_function(f"document.querySelector('.labkit-state').textContent == '{state}'")
 
 
-def test_the_monitor_moves_a_button_kills_a_worker_and_stop_works_while_a_cell_waits(tmp_path, shapes):
-    run_path = tmp_path / "run"
-    notebook = write_notebook(
-        tmp_path / "live.ipynb",
-        "from labkit.notebook.background import start\nfrom labkit.widgets import RunMonitor\n"
-        f"training = start(workers=2, job_dir={str(run_path)!r}, **{SETTINGS!r})",
-        "RunMonitor(training)",
-        "run = training.wait()\nprint('the cell has ended:', run.state, run.step)",
-    )
+def wait_for_the_last_cell(page: Page, notebook: Path) -> None:
+    """Wait until no cell runs; fail if one has an error or didn't run.
+
+    Not until the kernel is idle: JupyterLab says so also when it has handled a click while a cell runs.
+    """
+    running = page.locator(".jp-InputPrompt", has_text="[*]")
+    wait_for(lambda: not running.count(), lambda: running.count(), patience=5 * PATIENCE)
+    page.keyboard.press("Control+s")
+    wait_for(lambda: errors(notebook) or is_complete(notebook))
+    assert not errors(notebook)
+
+
+def errors(notebook: Path) -> list[nbformat.NotebookNode]:
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    return [output for output in outputs if output.output_type == "error"]
+
+
+def is_complete(notebook: Path) -> bool:
+    cells = code_cells(notebook)
+    return bool(cells) and all(cell.execution_count for cell in cells)
+
+
+def code_cells(notebook: Path) -> list[nbformat.NotebookNode]:
+    """Return the cells as they were saved; none while the file is being written."""
+    try:
+        cells = nbformat.read(notebook, 4).cells
+    except nbformat.reader.NotJSONError:
+        return []
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def written(run: labkit.Run, name: str) -> list[int]:
+    """Return the values of a field in the lines of ``metrics.jsonl``, evaluations left out."""
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    return [row[name] for row in rows if name in row and row.get("split", "train") == "train"]
+
+
+def test_the_tour_goes_on_where_its_stop_button_was_pressed(tmp_path, lesson_runs):
+    notebook = copy_of("00_tour", tmp_path)
     with opened(notebook) as page:
-        wait_for(lambda: steps_shown(page) > 25, page.locator(".jp-NotebookPanel").inner_text)
+        wait_for(lambda: steps_shown(page) > 20, page.locator(".jp-NotebookPanel").text_content)
         first = steps_shown(page)
         wait_for(lambda: steps_shown(page) > first)
+        page.get_by_role("button", name="Stop").first.click()
+        wait_for_state(page, "interrupted")
+        run = labkit.load_run(lesson_runs / "00_tour" / "run")
+        stopped_at = len(run.metrics()["step"])
+        assert first < stopped_at < 400
+        wait_for_state(page, "running")
+        wait_for(lambda: steps_shown(page) > stopped_at)
+        wait_for_state(page, "finished")
+        wait_for_the_last_cell(page, notebook)
+        assert steps_shown(page) == 400
+    assert run.state == "finished"
+    assert written(run, "resumed_at_step") == [stopped_at], "it was stopped once, and saved"
+    assert written(run, "step") == list(range(1, 401)), "no step was made twice"
+
+
+STEPS = 90
+
+
+def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_runs):
+    notebook = copy_of("05_cluster", tmp_path)
+    # More steps than the lesson has, and a later kill by its cell: time for a slow browser to press the button.
+    patient = {
+        "train_steps: int = 60 ": f"train_steps: int = {STEPS} ",
+        "train_steps * 3 // 5": "train_steps * 9 // 10",
+    }
+    text = notebook.read_text()
+    for written_so, instead in patient.items():
+        assert text.count(written_so) == 1
+        text = text.replace(written_so, instead)
+    notebook.write_text(text)
+    with opened(notebook) as page:
+        # After the first checkpoint, and before the cell kills the worker itself.
+        wait_for(lambda: steps_shown(page) > 10, page.locator(".jp-NotebookPanel").text_content)
         page.get_by_role("button", name="kill worker 1").click()
-        page.wait_for_selector("text=worker:1 was killed by SIGKILL; restart 1 of 3")
-        run = labkit.load_run(run_path)
-        wait_for(lambda: len(resume_points(run_path)) == 1)
-        again = resume_points(run_path)[0]
-        wait_for(lambda: steps_shown(page) > again + 5)
-        page.get_by_role("button", name="Stop").click()
-        page.wait_for_selector("text=the cell has ended: interrupted")
-        page.wait_for_function("document.querySelector('.labkit-state').innerText == 'interrupted'")
-        assert page.get_by_role("button", name="Stop").is_disabled()
-    step = list(run.metrics()["step"])
-    assert step == list(range(1, run.step + 1)), "each step is there once"
-
-
-def resume_points(run_path: Path) -> list[int]:
-    rows = [json.loads(line) for line in (run_path / "metrics.jsonl").read_text().splitlines()]
-    return [row["resumed_at_step"] for row in rows if "resumed_at_step" in row]
+        page.wait_for_selector("text=killed worker:1", state="attached")
+        wait_for_state(page, "restarting")
+        run = labkit.load_run(lesson_runs / "05_cluster" / "killed")
+        wait_for(lambda: len(written(run, "resumed_at_step")) == 1)
+        resumed_at = written(run, "resumed_at_step")[0]
+        wait_for(lambda: steps_shown(page) > resumed_at)
+        page.wait_for_selector("text=continued from a checkpoint", state="attached")
+        wait_for_state(page, "finished")
+        wait_for_the_last_cell(page, notebook)
+        assert steps_shown(page) == STEPS
+    assert list(run.metrics()["step"]) == list(range(1, STEPS + 1)), "each step counts once"
+    made = written(run, "step")
+    lost_at = len(made) - STEPS + resumed_at
+    assert made == [*range(1, lost_at + 1), *range(resumed_at + 1, STEPS + 1)]
+    assert resumed_at % 10 == 0, "from a checkpoint"
+    assert written(run, "resumed_at_step") == [resumed_at], "the cell killed none besides"

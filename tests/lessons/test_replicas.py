@@ -15,7 +15,7 @@ from labkit.lessons.replicas import (
 )
 from labkit.lessons.replicas.moments import Placement
 from labkit.lessons.replicas.ring import EXCHANGES
-from labkit.lessons.replicas.sweep import Sweep
+from labkit.lessons.replicas.sweep import DenseNetwork
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
@@ -81,7 +81,7 @@ def sweep():
     random = np.random.default_rng(3)
     labels = random.integers(0, 4, 400)
     images = (random.normal(size=(4, 12))[labels] + random.normal(size=(400, 12))).astype(np.float32)
-    return Sweep(images, labels.astype(np.int32))
+    return DenseNetwork(images, labels.astype(np.int32))
 
 
 def test_a_scaled_loss_is_a_scaled_learning_rate(sweep):

@@ -10,10 +10,11 @@ import pytest
 
 from course.counts import count_source
 from labkit.commands.lesson import run_exercise_cell
-from labkit.lessons.source import NOTEBOOKS, exercise_cells, read_notebook, student_code, student_notebook
+from labkit.lessons.source import exercise_cells, student_code, student_notebook
 from labkit.lessons.verdict import LESSONS, check, exercises
+from labkit.notebook.files import lesson_files, read_notebook
 
-WRITTEN = sorted(path for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+WRITTEN = lesson_files()
 EXERCISES = [
     pytest.param(path, exercise, id=exercise.number)
     for path in WRITTEN

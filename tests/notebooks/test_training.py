@@ -21,6 +21,7 @@ from labkit.errors import InputError
 from labkit.notebook import background
 from labkit.notebook.background import BackgroundTraining
 from labkit.notebook.cluster import ClusterFailed
+from labkit.notebook.progress import Progress
 from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from labkit.training.plan import RunPlan, TrainResult
@@ -156,7 +157,7 @@ def test_a_cluster_that_printed_nothing_is_reported_as_such(cluster):
         cluster(1)
 
 
-# ---- start, wait, stop, lose ---------------------------------------------------------------------------
+# ---- start, wait, stop, kill ---------------------------------------------------------------------------
 
 
 def test_wait_raises_one_line_and_returns_what_was_stopped(play, capsys):
@@ -187,9 +188,14 @@ def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
         with pytest.raises(TimeoutError, match="still at step 0 of"):
             training.wait(0.3)
         assert training.running
+        give_up = time.monotonic() + 20
+        while not training.tasks:  # a busy machine starts a process late
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
         assert list(training.tasks) == ["worker:0"]
         with pytest.raises(InputError, match="no task 'worker:1' of this training runs; there are: worker:0"):
-            training.lose("worker:1")
+            training.kill_task("worker:1")
+        assert not training.stopping
         assert "has not begun" in training.stop()
         training.follow(timeout=20)
     finally:
@@ -198,7 +204,7 @@ def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
     assert training.result().state == "interrupted"
     assert training.stop() == "the training has ended already"
     with pytest.raises(InputError, match="none runs at the moment"):
-        training.lose("worker:0")
+        training.kill_task("worker:0")
 
 
 BEGINS = """
@@ -261,7 +267,8 @@ def test_a_task_that_is_lost_is_reported(play, run):
     training = BackgroundTraining(plan, None, SLEEPS)
     while not training.output:
         time.sleep(0.01)
-    training.lose("worker:0")
+    training.kill_task("worker:0")
+    assert training.killed == ["worker:0"]
     with pytest.raises(ClusterFailed, match="killed by SIGKILL"):
         training.wait(20)
 
@@ -319,7 +326,7 @@ class Recorder:
 @pytest.fixture
 def console(monkeypatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(background, "Console", lambda: recorder)
+    monkeypatch.setattr("labkit.notebook.progress.Console", lambda: recorder)
     return recorder
 
 
@@ -333,7 +340,7 @@ def test_a_resumed_run_shows_only_new_steps_and_a_new_bar_after_each_restart(con
     run = RunDirectory(tmp_path)
     writer = MetricsWriter(run.metrics_path)
     writer.append([train_row(1), train_row(2)])
-    progress = background._Progress(run, 9)
+    progress = Progress(run, 9)
     with progress:
         writer.mark_resume_point(1)
         writer.append([train_row(2), train_row(3)])

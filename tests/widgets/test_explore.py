@@ -21,7 +21,7 @@ def controls_of(box: ipywidgets.VBox) -> dict[str, ipywidgets.Widget]:
 def test_curve_explorer_draws_with_the_selected_smoothing(monkeypatch):
     asked = []
     monkeypatch.setattr(plots, "training_curves", lambda curves, smoothing: asked.append(smoothing) or FIGURE)
-    box = widgets.curve_explorer(Curves(rows(2.0, 1.0)), 0.9)
+    box = widgets.curve_explorer(Curves(rows(2.0, 1.0)))
     controls_of(box)["smoothing"].value = 0.5
     assert asked == [0.9, 0.5]
 

@@ -89,18 +89,18 @@ def test_stop_asks_the_process_that_trains(run):
 class Cluster:
     """Stands for a training in the background."""
 
-    cluster, running, workers = "two", True, ["worker:0", "worker:1"]
+    cluster, running, stopping, workers = "two", True, False, ["worker:0", "worker:1"]
 
     def __init__(self, run):
-        self.run, self.output, self.lost = run, ["[worker:0] step 1", "[cluster] worker:1 was killed"], []
+        self.run, self.output, self.killed = run, ["[worker:0] step 1", "[cluster] worker:1 was killed"], []
 
     def stop(self):
         return "asked"
 
-    def lose(self, name):
+    def kill_task(self, name):
         if name == "worker:0":
             raise InputError("no task 'worker:0' of this training runs")
-        self.lost.append(name)
+        self.killed.append(name)
 
 
 def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run):
@@ -110,18 +110,46 @@ def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run):
     assert "restarting" in panel.view.value
     assert panel.note.value == "worker:1 was killed"
     panel.kill["worker:1"].click()
-    assert training.lost == ["worker:1"]
+    assert training.killed == ["worker:1"]
     panel.kill["worker:0"].click()
     assert "no task &#x27;worker:0&#x27;" in panel.note.value
     panel.stop.click()
     assert panel.note.value.endswith("asked")
-    training.running = False
+    training.stopping = True
+    panel.update()
+    assert "stopping" in panel.view.value
+    training.running = training.stopping = False
     panel.update()
     assert all(button.disabled for button in (panel.stop, *panel.kill.values()))
 
 
+def test_a_finished_run_does_not_restart_while_its_processes_end(tmp_path):
+    done = make_run(tmp_path, "done", rows=[row(step) for step in range(1, 21)], step=20, state="finished")
+    training = Cluster(labkit.load_run(done.path))
+    panel = monitor.Panel(training.run, training)
+    assert ">finished<" in panel.view.value
+    assert panel.update(), "its processes are still there"
+    assert all(button.disabled for button in (panel.stop, *panel.kill.values()))
+
+
+def test_stop_asks_whoever_continues_the_run(run):
+    training = Cluster(labkit.load_run(run.path))
+    panel = monitor.Panel(training.run, training)
+    training.running = False
+    before = signal.signal(signal.SIGTERM, lambda *given: None)
+    lock = RunLock(run)
+    try:
+        assert lock.acquire()
+        panel.stop.click()
+        assert f"asked process {os.getpid()} to save and stop" in panel.note.value
+    finally:
+        lock.release()
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_training_of_one_process_has_no_such_button(run):
-    training = SimpleNamespace(**{name: getattr(Cluster, name) for name in ("running", "workers")})
+    names = ("running", "stopping", "workers")
+    training = SimpleNamespace(**{name: getattr(Cluster, name) for name in names})
     training.cluster, training.output, training.run = None, [], labkit.load_run(run.path)
     assert not monitor.Panel(training.run, training).kill
 

@@ -28,8 +28,9 @@ __all__ = [
 MARKERS = "osD^"
 
 
-def seed_curves(trials: Sequence["Trial"], width: int = 10) -> "Figure":
-    """Draw the loss of each trial over the steps, smoothed over ``width`` steps, and its test accuracy."""
+def seed_curves(trials: Sequence["Trial"]) -> "Figure":
+    """Draw the loss of each trial over the steps, smoothed, and its test accuracy."""
+    width = 10  # steps of which each point is the mean
     with styled():
         scores = ", ".join(f"{100 * trial.test:.1f}" for trial in trials)
         figure = new_figure(9.0, 3.3, f"Loss curves of {len(trials)} seeds; test accuracies {scores} percent")

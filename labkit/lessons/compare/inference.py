@@ -56,18 +56,18 @@ class Interval:
         return f"<{self}, {self.count} values>"
 
 
-def half_width(deviation: float, count: int, level: float = 0.95) -> float:
-    """Return half the width of the t interval of ``count`` values with this standard deviation."""
-    return t_quantile((1 + level) / 2, count - 1) * deviation / math.sqrt(count)
+def half_width(deviation: float, count: int) -> float:
+    """Return half the width of the 95 % t interval of ``count`` values with this standard deviation."""
+    return t_quantile(0.975, count - 1) * deviation / math.sqrt(count)
 
 
-def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
-    """Return the mean of the values, two at least, with its t interval.
+def mean_interval(values: ArrayLike) -> Interval:
+    """Return the mean of the values, two at least, with its 95 % t interval.
 
     For a paired comparison, give the differences, one for each seed.
     """
     found = np.asarray(values, np.float64)
-    mean, half = float(found.mean()), half_width(float(found.std(ddof=1)), len(found), level)
+    mean, half = float(found.mean()), half_width(float(found.std(ddof=1)), len(found))
     return Interval(mean, mean - half, mean + half, len(found))
 
 
@@ -134,21 +134,18 @@ def detection(
     return found
 
 
-def selection_bias(
-    right: NDArray[np.bool_], images: int, *, draws: int = 300
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def selection_bias(right: NDArray[np.bool_], images: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Choose the best of 1, 2, … classifiers on some images, and score it there and on the other images.
 
     Args:
         right: whether each classifier classifies each image correctly, [classifiers, all images].
         images: how many images, drawn at random, the choice is made on.
-        draws: random orders of classifiers and images that are averaged.
 
     Returns the accuracy of the chosen one on the images of the choice, and on the others, each
-    float64 [classifiers], entry k − 1 for the best of k.
+    float64 [classifiers], entry k − 1 for the best of k: means over 300 random orders.
     """
     random = np.random.default_rng(0)
-    count = len(right)
+    count, draws = len(right), 300
     reported, fresh = np.zeros((2, count))
     for _ in range(draws):
         order = random.permutation(right.shape[1])

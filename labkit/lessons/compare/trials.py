@@ -66,35 +66,26 @@ class Bench:
     Args:
         config: network, optimizer, steps and batch size. A recipe changes the schedule and the height of
             the learning rate alone.
-        manifest: the data set; ``labkit.notebook.prepared.prepare`` returns it.
-        train_images: how many training images are used.
+        manifest: the data set; ``labkit.notebook.prepared.prepare`` returns it. 4,000 training images are
+            used.
     """
 
-    def __init__(self, config: "Config", manifest: "Manifest", *, train_images: int = 4000) -> None:
+    def __init__(self, config: "Config", manifest: "Manifest") -> None:
         import tensorflow as tf
 
         from labkit.data.augment import standardize
         from labkit.data.loading import load_split
+        from labkit.lessons.short_training import one_device_step
         from labkit.optim.sgd import SGD
-        from labkit.training.step import make_train_step
 
         self.config, self._classes = config, manifest.num_classes
         self._data = {}
-        for split, count in (("train", train_images), ("validation", None), ("test", None)):
+        for split, count in (("train", 4000), ("validation", None), ("test", None)):
             images, labels = (values[:count] for values in load_split(manifest, split))
             self._data[split] = standardize(halved(images), manifest).numpy(), labels
         self._model = self._network(seed=0)
         self._optimizer = SGD(self._model, config.optimizer)
-        step = tf.Variable(0, dtype=tf.int64)
-        self._step = tf.function(
-            make_train_step(
-                tf.distribute.get_strategy(),
-                self._model,
-                self._optimizer,
-                step,
-                global_batch_size=config.data.train_batch_size,
-            )
-        )
+        self._step = one_device_step(self._model, self._optimizer, config.data.train_batch_size)
         self._predict = tf.function(lambda images: self._model(images, training=False), reduce_retracing=True)
 
     def _network(self, seed: int) -> Any:
@@ -116,14 +107,9 @@ class Bench:
             learning_rate: its highest value.
             seed: at least 0.
         """
-        import tensorflow as tf
+        from labkit.lessons.short_training import restart, train_steps
 
-        from labkit.optim.schedules import learning_rate_at
-
-        for weight, initial in zip(self._model.weights, self._network(seed).weights, strict=True):
-            weight.assign(initial)
-        for velocity in self._optimizer.velocities:
-            velocity.assign(tf.zeros_like(velocity))
+        restart(self._model, self._optimizer, self._network(seed).weights)
         images, labels = self._data["train"]
         steps, batch = self.config.run.train_steps, self.config.data.train_batch_size
         schedule = replace(self.config.optimizer, learning_rate_schedule=recipe, learning_rate=learning_rate)
@@ -131,18 +117,14 @@ class Bench:
         order = np.concatenate(
             [random.permutation(len(images)) for _ in range(-(-steps * batch // len(images)))]
         )
-        losses = []
-        for number in range(steps):
-            taken = order[number * batch : (number + 1) * batch]
-            rate = learning_rate_at(number, schedule, total_steps=steps, steps_per_epoch=len(images) / batch)
-            metrics = self._step(
-                tf.constant(images[taken]), tf.constant(labels[taken]), tf.constant(rate), tf.constant(0.0)
-            )
-            losses.append(metrics[0])
-        right = {split: self._right(split) for split in ("validation", "test")}
-        return Trial(
-            recipe, learning_rate, seed, np.array(losses, np.float64), right["validation"], right["test"]
+        losses = train_steps(
+            self._step,
+            ((images[rows], labels[rows]) for rows in order[: steps * batch].reshape(steps, batch)),
+            schedule,
+            steps=steps,
+            steps_per_epoch=len(images) / batch,
         )
+        return Trial(recipe, learning_rate, seed, losses, self._right("validation"), self._right("test"))
 
     def train_all(self, recipe: str, learning_rate: float, seeds: Sequence[int]) -> list[Trial]:
         """Train once with each seed."""

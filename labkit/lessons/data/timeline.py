@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.lessons.data.records import record_fields
+from labkit.lessons.short_training import one_device_step
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
 from labkit.plots.style import OKABE_ITO, new_figure, styled
-from labkit.training.step import make_train_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,17 +156,8 @@ def training_step(config: Config, manifest: Manifest) -> Callable[[Any, Any], fl
         image_shape=manifest.image_shape,
         seed=config.run.seed,
     )
-    compiled = tf.function(
-        make_train_step(
-            tf.distribute.get_strategy(),
-            model,
-            SGD(model, config.optimizer, 1.0),
-            tf.Variable(0, dtype=tf.int64, trainable=False),
-            global_batch_size=config.data.train_batch_size,
-        )
-    )
-    constants = tf.constant(config.optimizer.learning_rate, tf.float32), tf.constant(0.0)
-    return lambda images, labels: float(compiled(images, labels, *constants)[0])
+    step = one_device_step(model, SGD(model, config.optimizer), config.data.train_batch_size)
+    return lambda images, labels: float(step(images, labels, config.optimizer.learning_rate)[0])
 
 
 def train_through(
@@ -213,13 +204,12 @@ def waits_for_input(events: Sequence[Event]) -> float:
     return sum(gaps) / len(gaps)
 
 
-def draw_timelines(timelines: Mapping[str, Sequence[Event]], batches: int = 7) -> "Figure":
+def draw_timelines(timelines: Mapping[str, Sequence[Event]]) -> "Figure":
     """Draw when each stage worked on which of the first batches, one panel for each pipeline.
 
-    Args:
-        timelines: the events of each pipeline by its name.
-        batches: how many batches to draw.
+    ``timelines``: the events of each pipeline by its name.
     """
+    batches = 7
     drawn = {name: [event for event in events if event.batch < batches] for name, events in timelines.items()}
     last = max(event.end for events in drawn.values() for event in events)
     with styled():
@@ -261,26 +251,25 @@ def _draw_events(axis: "Axes", events: Sequence[Event], narrow: float) -> None:
     axis.tick_params(axis="y", length=0)
 
 
-def draw_seconds(measured: Mapping[str, float], synthetic: float, title: str = "Time of a step") -> "Figure":
+def draw_seconds(measured: Mapping[str, float], synthetic: float) -> "Figure":
     """Draw the seconds of a step with the input of each pipeline, beside those with synthetic input.
 
     Args:
         measured: seconds by the name of the pipeline.
         synthetic: seconds of a step on a batch that is already there.
-        title: of the figure.
     """
     names = [*measured, "synthetic input"]
     milliseconds = [1000 * value for value in (*measured.values(), synthetic)]
     with styled():
         shown = ", ".join(f"{name} {value:.0f} ms" for name, value in zip(names, milliseconds, strict=True))
-        figure = new_figure(7.5, 0.45 * len(names) + 1.0, f"{title}: {shown}")
+        figure = new_figure(7.5, 0.45 * len(names) + 1.0, f"Time of a step: {shown}")
         axis = figure.subplots()
         colors = [OKABE_ITO[0]] * len(measured) + [OKABE_ITO[2]]
         bars = axis.barh(names, milliseconds, color=colors, height=0.6)
         axis.bar_label(bars, [f"{value:.0f} ms" for value in milliseconds], padding=3, fontsize=8)
         axis.axvline(1000 * synthetic, color=OKABE_ITO[2], linestyle=":", linewidth=1)
         axis.invert_yaxis()
-        axis.set(title=title, xlabel="milliseconds per batch", xlim=(0, 1.15 * max(milliseconds)))
+        axis.set(title="Time of a step", xlabel="milliseconds per batch", xlim=(0, 1.15 * max(milliseconds)))
         axis.tick_params(axis="y", length=0)
     return figure
 

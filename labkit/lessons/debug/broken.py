@@ -50,9 +50,9 @@ def broken_network(images, weights):
     return joined @ weights["logits"]
 
 
-def fresh_weights(seed: int = 0, dtype: Any = tf.float32) -> list[tf.Variable]:
+def fresh_weights() -> list[tf.Variable]:
     """Return the weights of ``classifier``, as Patient's: kernel and bias of two layers."""
-    return [tf.Variable(value, dtype=dtype) for value in Patient(seed=seed).weights().values()]
+    return [tf.Variable(value, dtype=tf.float32) for value in Patient().weights().values()]
 
 
 def classifier(weights: Sequence[Any], images: Any) -> tf.Tensor:
@@ -67,12 +67,12 @@ def falling_rate(step: int) -> float:
     return 3.0 * 0.5 ** (step / 8)
 
 
-def train_scheduled(make_update: MakeUpdate, steps: int, *, seed: int = 0) -> NDArray[np.float64]:
+def train_scheduled(make_update: MakeUpdate, steps: int) -> NDArray[np.float64]:
     """Train ``classifier`` with the update that ``make_update`` returns, and ``falling_rate``.
 
     Returns the loss of each step before its update, in nats, float64 [steps].
     """
-    weights = fresh_weights(seed)
+    weights = fresh_weights()
 
     def gradients_of(images, labels):
         with tf.GradientTape() as tape:
@@ -81,7 +81,7 @@ def train_scheduled(make_update: MakeUpdate, steps: int, *, seed: int = 0) -> ND
 
     update, losses = make_update(weights, gradients_of, falling_rate), []
     for step in range(1, steps + 1):
-        images, labels = map(tf.constant, Patient(seed=seed).batch(step))
+        images, labels = map(tf.constant, Patient().batch(step))
         losses.append(float(mean_loss(labels, classifier(weights, images))))
         update(images, labels)
     return np.array(losses)
@@ -100,17 +100,16 @@ def mixing_weights(seed: int = 0) -> dict[str, tf.Variable]:
     return {"half": tf.Variable(half, dtype=tf.float32), "logits": tf.Variable(logits, dtype=tf.float32)}
 
 
-def train_network(network: Callable[..., Any], steps: int, *, seed: int = 0) -> NDArray[np.float64]:
+def train_network(network: Callable[..., Any], steps: int) -> NDArray[np.float64]:
     """Train ``network(images, weights)`` with the weights of patient 4, eagerly.
 
     Returns the loss of each step before its update, in nats, float64 [steps].
 
     Raises ValueError if the logits don't depend on the weights by operations of TensorFlow.
     """
-    weights = mixing_weights(seed)
-    losses = []
+    weights, losses = mixing_weights(), []
     for step in range(1, steps + 1):
-        images, labels = map(tf.constant, Patient(seed=seed).batch(step))
+        images, labels = map(tf.constant, Patient().batch(step))
         with tf.GradientTape() as tape:
             loss = mean_loss(labels, network(images, weights))
         gradients = tape.gradient(loss, list(weights.values()))

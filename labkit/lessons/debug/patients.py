@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from labkit.lessons.debug.digits import SIZE, digits
 from labkit.training.scores import softmax
 
-__all__ = ["BATCH", "CLASSES", "FAULTS", "Patient", "Split", "leaky_split", "train_on"]
+__all__ = ["BATCH", "CLASSES", "FAULTS", "Patient", "SplitDigits", "leaky_split", "train_on"]
 
 BATCH, CLASSES, UNITS = 64, 10, 64
 LEARNING_RATE = 0.3
@@ -110,7 +110,7 @@ def _cross_entropy(outputs: Array, labels: NDArray[np.int64]) -> tuple[float, Ar
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitDigits:
     """Images float32 [n, 12, 12] and labels int64 [n] of a training and a validation split.
 
     ``is_copy``: bool [n], the validation images that are noisy copies of a training image.
@@ -121,7 +121,7 @@ class Split:
     is_copy: NDArray[np.bool_]
 
 
-def leaky_split(count: int, copied: float, *, seed: int, noise: float = 0.02) -> Split:
+def leaky_split(count: int, copied: float, *, seed: int, noise: float = 0.02) -> SplitDigits:
     """Draw two splits of ``count`` digits each, with strong noise.
 
     Args:
@@ -134,10 +134,10 @@ def leaky_split(count: int, copied: float, *, seed: int, noise: float = 0.02) ->
     chosen = random.integers(count, size=int(is_copy.sum()))
     images[count:][is_copy] = images[chosen] + random.normal(0, noise, (len(chosen), SIZE, SIZE))
     labels[count:][is_copy] = labels[chosen]
-    return Split((images[:count], labels[:count]), (images[count:], labels[count:]), is_copy)
+    return SplitDigits((images[:count], labels[:count]), (images[count:], labels[count:]), is_copy)
 
 
-def train_on(split: Split, steps: int, every: int = 10) -> tuple[NDArray[np.int64], dict[str, Array]]:
+def train_on(split: SplitDigits, steps: int, every: int = 10) -> tuple[NDArray[np.int64], dict[str, Array]]:
     """Train the sound network on a split, and measure its accuracy.
 
     Returns the steps of the measurements, and the accuracy at each by ``train``, ``validation`` and ``new``:

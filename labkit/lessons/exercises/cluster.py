@@ -1,5 +1,6 @@
 """The exercises of lesson 05: clusters."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,23 @@ from labkit.lessons.verdict import Exercise, Wrong, a_function, a_number, an_arr
 
 __all__ = ["EXERCISES"]
 
-WORKERS = (("a:2222", "b:2222", "c:2222"), ("10.0.0.1:5", "10.0.0.2:5", "10.0.0.3:7", "10.0.0.4:7"))
-SERVERS = (("p:2222",), ("q:1", "r:1"))
+WORKERS = (
+    ("a:2222", "b:2222", "c:2222"),
+    ("10.0.0.1:5", "10.0.0.2:5", "10.0.0.3:7", "10.0.0.4:7"),
+    ("d:1", "e:1"),
+)
+SERVERS: tuple[tuple[str, ...], ...] = (("p:2222",), ("q:1", "r:1"), ())
 
 
 def _tf_config(answer: Any) -> str:
     function = a_function(answer)
     for workers, servers in zip(WORKERS, SERVERS, strict=True):
         for job, index in (("worker", 1), ("ps", 0), ("worker", len(workers) - 1)):
+            if job == "ps" and not servers:
+                continue
             text = function(list(workers), list(servers), job, index)
             _check_tf_config(text, workers, servers, job, index)
-    return "labkit and TensorFlow read it: every task finds itself and all the others, in both clusters"
+    return "labkit and TensorFlow read it: every task finds itself and all the others, in three clusters"
 
 
 def _check_tf_config(text: Any, workers: Any, servers: Any, job: str, index: int) -> None:
@@ -34,7 +41,12 @@ def _check_tf_config(text: Any, workers: Any, servers: Any, job: str, index: int
         raise Wrong(f"labkit refuses it: {error}") from None
     if task is None:
         raise Wrong('it doesn\'t say which task this is; add "task" with "type" and "index" beside "cluster"')
-    if dict(task.jobs) != {"worker": workers, "ps": servers}:
+    if not servers and "ps" in json.loads(text)["cluster"]:
+        raise Wrong(
+            'a cluster without parameter servers has no job "ps"; leave it out: with an empty list '
+            "TensorFlow crashes when it starts"
+        )
+    if dict(task.jobs) != ({"worker": workers, "ps": servers} if servers else {"worker": workers}):
         raise Wrong(
             'the addresses differ; "cluster" needs the lists "worker" and "ps", the same in every process'
         )
@@ -42,6 +54,11 @@ def _check_tf_config(text: Any, workers: Any, servers: Any, job: str, index: int
         raise Wrong(f'asked for task {index} of {job!r}, it describes {task.name}; "type" is the job\'s name')
     if task.task_index != index:
         raise Wrong(f"asked for {job}:{index}, it describes {task.name}; indices begin with 0 in each job")
+    if isinstance(json.loads(text)["task"].get("index"), str):
+        raise Wrong(
+            f'"index" is the text "{index}"; write the number {index}: TensorFlow converts a text, other '
+            "programs may not"
+        )
     assert parse_tf_config(make_tf_config(task)) == task
 
 

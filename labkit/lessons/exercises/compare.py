@@ -1,4 +1,4 @@
-"""The tests of lesson 08's exercises: paired intervals, McNemar's test, a report's flaws, the best of k."""
+"""The tests of lesson 08's exercises: paired intervals, McNemar's test, the best of k, a report's flaws."""
 
 import math
 import statistics
@@ -130,45 +130,6 @@ def _judge_p(found: float, one: int, two: int, images: int, right: tuple[int, in
 
 # ---- 08.3 ----------------------------------------------------------------------------------------------
 
-# Why each sentence of the report is a flaw, or isn't.
-_FLAWS = {
-    "B": "one of the recipes was tuned harder than the other",
-    "D": "think about what the test set was used for",
-    "F": "count the trainings behind each number",
-}
-_SOUND = {
-    "A": "A is fine: one thing is changed and the rest is the same",
-    "C": "C is fine: both recipes see the same images for as long",
-    "E": "E is fine: the same test images make a paired comparison possible",
-    "G": "G is fine: a published negative detail helps the reader",
-}
-
-
-def _flaws(answer: object) -> str:
-    letters = _letters(answer)
-    for letter in sorted(letters & _SOUND.keys()):
-        raise Wrong(_SOUND[letter])
-    missing = sorted(_FLAWS.keys() - letters)
-    if len(missing) == 3:
-        raise Wrong("name the letters of three sentences, such as 'AEG'")
-    if missing:
-        raise Wrong(f"{len(letters)} of 3 found; {_FLAWS[missing[0]]}")
-    return "tuned against untuned, a checkpoint chosen on the test set, one seed"
-
-
-def _letters(answer: object) -> set[str]:
-    parts = list(answer) if isinstance(answer, str | list | tuple | set | frozenset) else None
-    if parts is None or not all(isinstance(part, str) for part in parts):
-        raise Wrong(f"your answer is {shown(answer)}; expected the letters of three sentences, such as 'AEG'")
-    letters = {letter.upper() for part in parts for letter in part if letter.isalpha()}
-    unknown = sorted(letters - _FLAWS.keys() - _SOUND.keys())
-    if unknown:
-        raise Wrong(f"there is no sentence {unknown[0]}; the sentences are A to G")
-    return letters
-
-
-# ---- 08.4 ----------------------------------------------------------------------------------------------
-
 
 def _expected_best(answer: object) -> str:
     function = a_function(answer)
@@ -207,9 +168,48 @@ def best_of(accuracy: float, images: int, k: int) -> float:
     return float((1 - below[:-1] ** k).sum() / images)
 
 
+# ---- 08.4 ----------------------------------------------------------------------------------------------
+
+# Why each sentence of the report is a flaw, or isn't.
+_FLAWS = {
+    "B": "one of the recipes was tuned harder than the other",
+    "D": "think about what the test set was used for",
+    "F": "count the trainings behind each number",
+}
+_SOUND = {
+    "A": "A is fine: one thing is changed and the rest is the same",
+    "C": "C is fine: both recipes see the same images for as long",
+    "E": "E is fine: the same test images make a paired comparison possible",
+    "G": "G is fine: a published negative detail helps the reader",
+}
+
+
+def _flaws(answer: object) -> str:
+    letters = _letters(answer)
+    for letter in sorted(letters & _SOUND.keys()):
+        raise Wrong(_SOUND[letter])
+    missing = sorted(_FLAWS.keys() - letters)
+    if len(missing) == 3:
+        raise Wrong("name the letters of three sentences, such as 'AEG'")
+    if missing:
+        raise Wrong(f"{len(letters)} of 3 found; {_FLAWS[missing[0]]}")
+    return "tuned against untuned, a checkpoint chosen on the test set, one seed"
+
+
+def _letters(answer: object) -> set[str]:
+    parts = list(answer) if isinstance(answer, str | list | tuple | set | frozenset) else None
+    if parts is None or not all(isinstance(part, str) for part in parts):
+        raise Wrong(f"your answer is {shown(answer)}; expected the letters of three sentences, such as 'AEG'")
+    letters = {letter.upper() for part in parts for letter in part if letter.isalpha()}
+    unknown = sorted(letters - _FLAWS.keys() - _SOUND.keys())
+    if unknown:
+        raise Wrong(f"there is no sentence {unknown[0]}; the sentences are A to G")
+    return letters
+
+
 EXERCISES = (
     Exercise("08.1", "the paired interval of two recipes", _paired_interval),
     Exercise("08.2", "McNemar's test, exactly", _mcnemar),
-    Exercise("08.3", "three flaws of a comparison", _flaws),
-    Exercise("08.4", "what the best of k reports", _expected_best),
+    Exercise("08.3", "what the best of k reports", _expected_best),
+    Exercise("08.4", "three flaws of a comparison", _flaws),
 )

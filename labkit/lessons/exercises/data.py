@@ -124,9 +124,11 @@ def _newest(buffer: int, examples: int, batch: int) -> int:
 
 def _test_buffer(answer: Any) -> str:
     buffer_needed = a_function(answer)
-    for examples, batch in ((50_000, 128), (10, 3), (9, 1), (1281, 256), (64, 64)):
+    for examples, batch in ((50_000, 128), (10, 3), (9, 1), (1281, 256), (64, 64), (3, 5)):
         what = f"buffer_needed({examples}, {batch})"
         buffer = a_number(buffer_needed(examples, batch), what)
+        if buffer < 1 and examples < batch:
+            raise Wrong(f"{what} is {buffer:g}; a file may have fewer examples than a batch: at least 1")
         if buffer != int(buffer) or buffer < 1:
             raise Wrong(f"{what} is {buffer:g}; a buffer holds a whole number of examples, at least 1")
         newest = _newest(int(buffer), examples, batch)
@@ -150,20 +152,19 @@ def _test_buffer(answer: Any) -> str:
 Stages = Sequence[tuple[float, int]]
 
 
-def _simulated(stages: Stages, overlapped: bool, batches: int = 600) -> float:
+def _simulated(stages: Stages, overlapped: bool) -> float:
     """Return the seconds per batch of a chain of stages, found by letting batches go through it."""
     if not overlapped:
         return sum(seconds for seconds, _ in stages)
     workers = [[0.0] * copies for _, copies in stages]
-    ends = []
-    for _ in range(batches):
+    ends, half = [], 300
+    for _ in range(2 * half):
         ready = 0.0
         for (seconds, _), free in zip(stages, workers, strict=True):
             first = min(range(len(free)), key=free.__getitem__)
             ready = free[first] = max(ready, free[first]) + seconds
         ends.append(ready)
-    half = batches // 2
-    return (ends[-1] - ends[half - 1]) / (batches - half)
+    return (ends[-1] - ends[half - 1]) / half
 
 
 def _test_seconds(answer: Any) -> str:

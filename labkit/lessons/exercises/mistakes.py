@@ -79,7 +79,7 @@ def _drawn(probabilities: NDArray[Any], generator: np.random.Generator) -> NDArr
 def _test_temperature(answer: Any) -> str:
     find = a_function(answer)
     generator = np.random.default_rng(2)
-    for true, count in ((2.0, 4000), (0.6, 3000), (1.3, 4000)):
+    for true, count in ((2.0, 4000), (0.6, 3000), (1.3, 4000), (0.3, 3000)):
         logits = generator.normal(0, 3, (count, 5)) * true
         labels = _drawn(tempered(logits, true), generator)
         found = a_number(find(logits.copy(), labels), "your temperature")

@@ -95,7 +95,10 @@ def _initial_std(answer: Any) -> str:
         raise Wrong(f"your standard deviation is {min(values):.3g}; it must be above 0")
     kept = [_kept(value, width, layers=16) for value, width in zip(values, widths, strict=True)]
     if all(0.3 < share < 3 for share in kept):
-        return f"after 16 layers the mean square is {kept[0]:.2f} and {kept[1]:.2f} of the input's"
+        return (
+            f"after 16 layers the mean square is {kept[0]:.2f} and {kept[1]:.2f} of the input's: by chance, "
+            "with these random weights; on average it is exactly 1"
+        )
     variances = [width * value**2 for value, width in zip(values, widths, strict=True)]
     if np.allclose(variances, 1, rtol=0.1):
         raise Wrong(

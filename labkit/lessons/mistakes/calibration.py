@@ -38,14 +38,16 @@ class Reliability(NamedTuple):
         return float((gaps * self.counts).sum() / self.counts.sum())
 
 
-def reliability(probabilities: NDArray[Any], labels: NDArray[Any], bins: int = 10) -> Reliability:
-    """Sort predictions into bins by their confidence, the probability of the predicted class.
+def reliability(probabilities: NDArray[Any], labels: NDArray[Any]) -> Reliability:
+    """Sort predictions into ten bins by their confidence, the probability of the predicted class.
+
+    The bins have equal width, from 0 to 1. An edge belongs to the bin below it.
 
     Args:
         probabilities: float [n, classes].
         labels: int [n].
-        bins: of equal width from 0 to 1. An edge belongs to the bin below it.
     """
+    bins = 10
     confidence = probabilities.max(axis=1).astype(np.float64)
     right = probabilities.argmax(axis=1) == labels
     number = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
@@ -55,9 +57,9 @@ def reliability(probabilities: NDArray[Any], labels: NDArray[Any], bins: int = 1
     return Reliability(np.linspace(0, 1, bins + 1), means[0], means[1], counts)
 
 
-def calibration_error(probabilities: NDArray[Any], labels: NDArray[Any], bins: int = 10) -> float:
+def calibration_error(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
     """Return the expected calibration error, 0 to 1; arguments as for ``reliability``."""
-    return reliability(probabilities, labels, bins).error
+    return reliability(probabilities, labels).error
 
 
 def tempered(logits: NDArray[Any], temperature: float) -> Floats:

@@ -1,15 +1,15 @@
 """A small data set with labels that are wrong on purpose, so that a hunt for them can be scored."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest, Split, write_manifest
-from labkit.data.records import write_shard
-from labkit.data.subset import channel_statistics, with_train_examples
+from labkit.data.manifest import Manifest
+from labkit.data.records import write_derived
+from labkit.data.subset import with_train_examples
 from labkit.errors import InputError
 
 __all__ = ["NoisyData", "flip_labels"]
@@ -42,7 +42,7 @@ class NoisyData:
         return {"dataset": self.manifest.dataset, "data_dir": str(self.manifest.directory.parent)}
 
 
-def flip_labels(source: Manifest, folder: Path, examples: int, share: float, seed: int = 0) -> NoisyData:
+def flip_labels(source: Manifest, folder: Path, examples: int, share: float) -> NoisyData:
     """Write a part of a data set, in which a share of the training labels is another class.
 
     Args:
@@ -50,7 +50,6 @@ def flip_labels(source: Manifest, folder: Path, examples: int, share: float, see
         folder: of the new data set; what it holds is replaced.
         examples: training examples to keep, each class in proportion; at most as many as there are.
         share: of the training labels to change, 0 to 1. The new class is any other with equal probability.
-        seed: decides which.
 
     Raises InputError for a data set with several labels for each image, and for a damaged one.
     """
@@ -58,25 +57,11 @@ def flip_labels(source: Manifest, folder: Path, examples: int, share: float, see
         raise InputError(f"{source.dataset} has several labels for each image; choose cifar10 or shapes")
     parts = {name: load_split(source, name) for name in source.splits}
     images, right = with_train_examples(
-        *parts["train"], source.num_classes, min(examples, source.count("train")), seed
+        *parts["train"], source.num_classes, min(examples, source.count("train")), seed=0
     )
-    labels = _flipped(right, source.num_classes, share, np.random.default_rng(seed))
-    directory = folder / source.dataset
-    directory.mkdir(parents=True, exist_ok=True)
-    splits = {}
-    for name, (pixels, targets) in (parts | {"train": (images, labels)}).items():
-        shard = write_shard(directory / f"{name}-00000-of-00001.tfrecord", pixels, targets, 0)
-        splits[name] = Split(name, shard.count, (shard,))
-    mean, std = channel_statistics(images)
-    manifest = replace(
-        source,
-        directory=directory,
-        splits=splits,
-        channel_mean=mean,
-        channel_std=std,
-        train_examples=len(images),
-    )
-    write_manifest(manifest)
+    labels = _flipped(right, source.num_classes, share, np.random.default_rng(0))
+    splits = parts | {"train": (images, labels)}
+    manifest = write_derived(source, folder, splits, train_examples=len(images))
     return NoisyData(manifest, images, labels, right)
 
 

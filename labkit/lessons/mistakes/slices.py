@@ -101,9 +101,9 @@ def by_quarters(predictions: "Predictions", values: NDArray[Any]) -> list[Slice]
     ]
 
 
-def chance_slices(predictions: "Predictions", size: int, count: int, seed: int = 0) -> Sequence[Slice]:
+def chance_slices(predictions: "Predictions", size: int, count: int) -> Sequence[Slice]:
     """Return ``count`` slices of ``size`` examples each, drawn by chance: they have no meaning at all."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     right = ~predictions.wrong
     return [
         Slice(f"{number}", int(right[generator.choice(len(right), size, replace=False)].sum()), size)

@@ -12,10 +12,10 @@ from labkit.lessons.replicas.moments import (
     step_seconds,
 )
 from labkit.lessons.replicas.ring import count_exchanges, ring, ring_moments
-from labkit.lessons.replicas.sweep import Sweep, small_images, sweep_rates
+from labkit.lessons.replicas.sweep import DenseNetwork, small_images, sweep_rates
 
 __all__ = [
-    "Sweep",
+    "DenseNetwork",
     "comparison_flags",
     "count_exchanges",
     "gradient_bytes",

@@ -201,7 +201,7 @@ def rate_sweep(
 
     Args:
         rates: learning rates by panel.
-        right, wrong: final losses by panel; infinite ones are drawn at the upper edge.
+        right, wrong: final losses by panel; those above 2.8 are drawn at the upper edge.
         factor: of the scaled loss.
     """
     with styled():
@@ -220,7 +220,7 @@ def rate_sweep(
                 axis.plot(values[hollow], shown[hollow], "x", color=color, markersize=6)
             axis.set(title=name, xscale="log", xlabel="learning rate (log)", ylim=(None, 2.85))
             axis.grid(axis="y")
-        axes[0].set_ylabel("final loss (nats); × diverged")
+        axes[0].set_ylabel("final loss (nats); × above 2.8")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from labkit.config import Config
     from labkit.data.manifest import Manifest
     from labkit.distributed.devices import Devices
-    from labkit.lessons.replicas.sweep import Sweep
+    from labkit.lessons.replicas.sweep import DenseNetwork
 
 __all__ = [
     "Placement",
@@ -138,15 +138,13 @@ def _canonical(device: str) -> str:
 # ---- the gradient noise scale ----------------------------------------------------------------------------
 
 
-def squared_norms(
-    sweep: "Sweep", weights: list[Any], sizes: Sequence[int], draws: int = 48
-) -> NDArray[np.float64]:
-    """Return the mean squared length of the gradient of random batches of each size, float64 [sizes]."""
+def squared_norms(network: "DenseNetwork", weights: list[Any], sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Return the mean squared length of the gradient of 48 random batches of each size, float64 [sizes]."""
     random = np.random.default_rng(0)
     found = []
     for size in sizes:
-        index = random.integers(0, len(sweep.images), (draws, size))
-        found.append(float((sweep.gradients(weights, index) ** 2).sum(1).mean()))
+        index = random.integers(0, len(network.images), (48, size))
+        found.append(float((network.gradients(weights, index) ** 2).sum(1).mean()))
     return np.array(found)
 
 

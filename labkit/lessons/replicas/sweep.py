@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
 
-__all__ = ["Sweep", "small_images", "sweep_rates"]
+__all__ = ["DenseNetwork", "small_images", "sweep_rates"]
 
+SIDE = 8  # pixels of an image
 HIDDEN = 32
 Weights = list[Any]  # kernels and biases of both layers, float32 tensors [variants, …]
 
 
-def small_images(manifest: "Manifest", side: int = 8) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return the training images averaged to ``side``², float32 [n, features], and labels int32 [n].
+def small_images(manifest: "Manifest") -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Return the training images averaged to 8×8 pixels, float32 [n, features], and labels int32 [n].
 
     Each feature has mean 0 and standard deviation 1.
     """
@@ -29,14 +30,14 @@ def small_images(manifest: "Manifest", side: int = 8) -> tuple[NDArray[np.float3
 
     images, labels = load_split(manifest, "train")
     count, height, width, channels = images.shape
-    blocks = images.reshape(count, side, height // side, side, width // side, channels)
+    blocks = images.reshape(count, SIDE, height // SIDE, SIDE, width // SIDE, channels)
     features = blocks.mean((2, 4), dtype=np.float32).reshape(count, -1)
     return (features - features.mean(0)) / features.std(0), labels
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """Trains the dense network on ``images`` float32 [n, features] with ``labels`` int32 [n].
+class DenseNetwork:
+    """A dense network that trains on ``images`` float32 [n, features] with ``labels`` int32 [n].
 
     Args:
         optimizer: ``sgd`` without momentum, or ``adam`` (Kingma and Ba, 2015).
@@ -55,7 +56,6 @@ class Sweep:
         batch: int,
         *,
         scale: float = 1.0,
-        seed: int = 0,
         every: int = 1,
     ) -> NDArray[np.float64]:
         """Train once for each rate, from the same weights and on the same batches.
@@ -65,7 +65,6 @@ class Sweep:
             steps: of each training.
             batch: images of a step, drawn at random.
             scale: factor of the loss, and so of the gradients; the losses returned don't have it.
-            seed: of weights and batches.
             every: steps between two measurements.
 
         Returns the losses of 2,000 fixed images every ``every`` steps, float64 [rates, 1 + steps / every], in
@@ -76,10 +75,10 @@ class Sweep:
         run = _compiled(self.optimizer, self.normalized)
         data = tf.constant(self.images), tf.constant(self.labels)
         rate = tf.constant(rates, tf.float32)
-        state = self._begin(len(rates), seed)
+        state = self._begin(len(rates))
         losses = [self._evaluate(state)]
         for start in range(0, steps, every):
-            state = run(state, data, rate, batch, scale, start, every, seed)
+            state = run(state, data, rate, batch, scale, start, every)
             losses.append(self._evaluate(state))
         found = np.array(losses, np.float64).T
         return np.where(np.isfinite(found), found, np.inf)
@@ -114,19 +113,19 @@ class Sweep:
         parts = tape.gradient(losses, copies)
         return np.concatenate([part.numpy().reshape(len(index), -1) for part in parts], 1).astype(np.float64)
 
-    def weights_after(self, rate: float, steps: int, batch: int, *, seed: int = 0) -> Weights:
+    def weights_after(self, rate: float, steps: int, batch: int) -> Weights:
         """Return the weights after ``steps`` steps at one learning rate."""
         import tensorflow as tf
 
-        state = self._begin(1, seed)
+        state = self._begin(1)
         data = tf.constant(self.images), tf.constant(self.labels)
         run = _compiled(self.optimizer, self.normalized)
-        return run(state, data, tf.constant([rate], tf.float32), batch, 1.0, 0, steps, seed)[0]
+        return run(state, data, tf.constant([rate], tf.float32), batch, 1.0, 0, steps)[0]
 
-    def _begin(self, variants: int, seed: int) -> tuple[Weights, Weights, Weights]:
+    def _begin(self, variants: int) -> tuple[Weights, Weights, Weights]:
         import tensorflow as tf
 
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(0)
         features, classes = self.images.shape[1], int(self.labels.max()) + 1
         shapes = ((features, HIDDEN), (1, HIDDEN), (HIDDEN, classes), (1, classes))
         weights = []
@@ -143,25 +142,25 @@ class Sweep:
 
 
 def sweep_rates(
-    images: NDArray[np.float32], labels: NDArray[np.int32], *, scale: float, steps: int = 150
+    images: NDArray[np.float32], labels: NDArray[np.int32], *, scale: float
 ) -> tuple[dict[str, NDArray[np.float64]], ...]:
     """Train with 13 learning rates, with the loss and with ``scale`` times the loss.
 
     Returns three mappings, each by ``SGD``, ``SGD, normalized`` and ``Adam``: the rates, the final losses of
     the right loss, and those of the scaled one; float64 [13].
     """
-    rates: dict[str, NDArray[np.float64]] = {}
+    steps, rates = 150, {}
     right, wrong = {}, {}
     for name, optimizer, normalized, highest in (
         ("SGD", "sgd", False, 8.0),
         ("SGD, normalized", "sgd", True, 8.0),
         ("Adam", "adam", False, 0.25),
     ):
-        sweep = Sweep(images, labels, optimizer, normalized)
+        network = DenseNetwork(images, labels, optimizer, normalized)
         rates[name] = np.array([highest / 2**halvings for halvings in range(12, -1, -1)])
         tried = rates[name].tolist()
-        right[name] = sweep.train(tried, steps, 64, every=steps)[:, -1]
-        wrong[name] = sweep.train(tried, steps, 64, scale=scale, every=steps)[:, -1]
+        right[name] = network.train(tried, steps, 64, every=steps)[:, -1]
+        wrong[name] = network.train(tried, steps, 64, scale=scale, every=steps)[:, -1]
     return rates, right, wrong
 
 
@@ -193,10 +192,10 @@ def _compiled(optimizer: str, normalized: bool) -> Any:
     if (optimizer, normalized) in _STEPS:
         return _STEPS[optimizer, normalized]
 
-    def step(state, data, rates, batch, scale, number, seed):
+    def step(state, data, rates, batch, scale, number):
         weights, means, squares = state
         images, labels = data
-        index = tf.random.stateless_uniform([batch], [seed, number], 0, tf.shape(images)[0], tf.int32)
+        index = tf.random.stateless_uniform([batch], [0, number], 0, tf.shape(images)[0], tf.int32)
         with tf.GradientTape() as tape:
             tape.watch(weights)
             losses = _losses(weights, tf.gather(images, index), tf.gather(labels, index), normalized)
@@ -213,15 +212,14 @@ def _compiled(optimizer: str, normalized: bool) -> Any:
         return [w - rate * bias * m / (tf.sqrt(s) + 1e-8) for w, m, s in moved], means, squares
 
     @tf.function(reduce_retracing=True)
-    def some_steps(state, data, rates, batch, scale, start, count, seed):
+    def some_steps(state, data, rates, batch, scale, start, count):
         for number in tf.range(start, start + count):
-            state = step(state, data, rates, batch, scale, number, seed)
+            state = step(state, data, rates, batch, scale, number)
         return state
 
-    def run(state, data, rates, batch, scale, start, count, seed):
-        whole = (tf.constant(value, tf.int32) for value in (batch, start, count, seed))
-        batch, start, count, seed = whole
-        return some_steps(state, data, rates, batch, tf.constant(scale, tf.float32), start, count, seed)
+    def run(state, data, rates, batch, scale, start, count):
+        batch, start, count = (tf.constant(value, tf.int32) for value in (batch, start, count))
+        return some_steps(state, data, rates, batch, tf.constant(scale, tf.float32), start, count)
 
     _STEPS[optimizer, normalized] = run
     return run

@@ -1,6 +1,6 @@
 """Lesson 02: networks with and without shortcuts, and what they do to a signal."""
 
-from labkit.lessons.resnet.fields import Field, gradient_fields
+from labkit.lessons.resnet.fields import ReceptiveField, gradient_fields
 from labkit.lessons.resnet.figures import (
     batch_norm_figure,
     depth_figure,
@@ -11,7 +11,7 @@ from labkit.lessons.resnet.figures import (
 )
 from labkit.lessons.resnet.networks import (
     SmallImages,
-    Training,
+    TrainedNetwork,
     WithoutShortcuts,
     observe,
     small_images,
@@ -20,9 +20,9 @@ from labkit.lessons.resnet.networks import (
 )
 
 __all__ = [
-    "Field",
+    "ReceptiveField",
     "SmallImages",
-    "Training",
+    "TrainedNetwork",
     "WithoutShortcuts",
     "batch_norm_figure",
     "depth_figure",

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from labkit.analysis.architecture import receptive_field
 from labkit.models.layer_outputs import with_layer_outputs
 
-__all__ = ["Field", "gradient_fields"]
+__all__ = ["ReceptiveField", "gradient_fields"]
 
 
 @dataclass(frozen=True)
-class Field:
+class ReceptiveField:
     """What one output position of a layer sees.
 
     ``layer``: its name. ``counted``: side of the field in pixels by the formula. ``strength``: float64
@@ -51,19 +51,17 @@ class Field:
         return 2 * radius + 1
 
 
-def gradient_fields(model: keras.Model, layers: list[str], *, images: int = 2, seed: int = 0) -> list[Field]:
+def gradient_fields(model: keras.Model, layers: list[str]) -> list[ReceptiveField]:
     """Return the receptive field of each layer's middle position, from gradients with respect to the pixels.
 
-    The gradients are taken in inference mode, where each image is on its own, on random images.
+    The gradients are taken in inference mode, where each image is on its own, on two random images.
 
     Args:
         model: functional, channels last; its images must be larger than the fields.
         layers: names; each has outputs [batch, height, width, channels].
-        images: how many the absolute gradients are averaged over.
-        seed: of the random images.
     """
     height, width, channels = model.input_shape[1:]
-    pixels = tf.random.stateless_normal([images, height, width, channels], [seed, 0])
+    pixels = tf.random.stateless_normal([2, height, width, channels], [0, 0])
     inner = with_layer_outputs(model)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(pixels)
@@ -76,5 +74,5 @@ def gradient_fields(model: keras.Model, layers: list[str], *, images: int = 2, s
     for name in layers:
         gradient = np.abs(tape.gradient(middles[name], pixels).numpy()).astype(np.float64).sum(axis=(0, 3))
         part = keras.Model(model.inputs, model.get_layer(name).output)
-        found.append(Field(name, receptive_field(part)[0], gradient / gradient.sum()))
+        found.append(ReceptiveField(name, receptive_field(part)[0], gradient / gradient.sum()))
     return found

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.curves import moving_average
-from labkit.lessons.resnet.fields import Field
-from labkit.lessons.resnet.networks import Training
+from labkit.lessons.resnet.fields import ReceptiveField
+from labkit.lessons.resnet.networks import TrainedNetwork
 from labkit.plots.style import GREY, MARK, TRAIN, VALIDATION, new_figure, styled
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _look(name: str) -> dict[str, Any]:
     }
 
 
-def loss_figure(trainings: Mapping[str, Training], *, guessing: float) -> "Figure":
+def loss_figure(trainings: Mapping[str, TrainedNetwork], *, guessing: float) -> "Figure":
     """Draw the smoothed training loss of each network over the steps, and that of guessing in nats."""
     with styled():
         figure = new_figure(7.5, 3.4, f"Training loss over steps of {', '.join(trainings)}")
@@ -123,7 +123,7 @@ def batch_norm_figure(moved: float) -> "Figure":
     return figure
 
 
-def field_figure(field: Field) -> "Figure":
+def field_figure(field: ReceptiveField) -> "Figure":
     """Draw which pixels change one output of a layer, with the square that the formula gives."""
     from matplotlib.patches import Rectangle
 
@@ -179,16 +179,14 @@ def first_kernels(before: NDArray[np.float32], after: NDArray[np.float32]) -> "F
     return figure
 
 
-def feature_maps(
-    pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float32]], columns: int = 8
-) -> "Figure":
-    """Draw an image and the strongest channels of some layers, a row for each layer.
+def feature_maps(pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float32]]) -> "Figure":
+    """Draw an image and the channels of some layers with the largest standard deviation, a row each.
 
     Args:
         pixels: uint8 [height, width, 3].
         maps: outputs of one image, float [height, width, channels], by the layer's name.
-        columns: channels in a row; those with the largest standard deviation are shown.
     """
+    columns = 8
     with styled():
         figure = new_figure(9.5, 1.05 * len(maps) + 0.3, f"An image and feature maps of {', '.join(maps)}")
         rows: Any = figure.subplots(len(maps), columns + 1, squeeze=False)

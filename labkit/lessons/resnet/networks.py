@@ -1,9 +1,8 @@
 """Networks with and without shortcuts, on small images, and their training by labkit's own step."""
 
+import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
@@ -16,15 +15,15 @@ from labkit.data.manifest import Manifest
 from labkit.data.step_batch.distortion import shrunk, standardized
 from labkit.inspection.observation import Observation, read_observation
 from labkit.inspection.observer import StepObserver
+from labkit.lessons.short_training import one_device_step, train_steps
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import resnet
-from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
 from labkit.training.step import make_train_step
 
 __all__ = [
     "SmallImages",
-    "Training",
+    "TrainedNetwork",
     "WithoutShortcuts",
     "observe",
     "small_images",
@@ -61,33 +60,30 @@ class SmallImages:
     classes: tuple[str, ...]
 
 
-def small_images(manifest: Manifest, count: int, size: int = SIZE) -> SmallImages:
-    """Return the first ``count`` training examples (or all, if there are fewer), ``size`` pixels a side."""
+def small_images(manifest: Manifest, count: int) -> SmallImages:
+    """Return the first ``count`` training examples (or all, if there are fewer), 16 pixels a side."""
     images, labels = (values[:count] for values in load_split(manifest, "train"))
-    pixels = np.round(shrunk(images.astype(np.float32), size)).clip(0, 255).astype(np.uint8)
-    return SmallImages(pixels, shrunk(standardized(images, manifest), size), labels, manifest.classes)
+    pixels = np.round(shrunk(images.astype(np.float32), SIZE)).clip(0, 255).astype(np.uint8)
+    return SmallImages(pixels, shrunk(standardized(images, manifest), SIZE), labels, manifest.classes)
 
 
-def small_network(
-    num_layers: int, *, shortcuts: bool = True, num_classes: int = 10, size: int = SIZE, seed: int = 0
-) -> keras.Model:
-    """Return labkit's ResNet with basic blocks for images of ``size`` pixels, or its plain twin.
+def small_network(num_layers: int, *, shortcuts: bool = True, size: int = SIZE, seed: int = 0) -> keras.Model:
+    """Return labkit's ResNet with basic blocks for 10 classes, or its plain twin.
 
     Args:
         num_layers: 6n+2.
         shortcuts: False leaves the additions out; see ``WithoutShortcuts``.
-        num_classes: number of logits.
         size: side of the images in pixels.
         seed: decides the initial weights.
     """
     layers = (LayerFactory if shortcuts else WithoutShortcuts)(seed=seed, batch_norm_decay=0.9)
     images = keras.Input((size, size, 3), name="images", dtype="float32")
-    logits = resnet(layers, images, num_layers=num_layers, version=1, block="basic", num_classes=num_classes)
+    logits = resnet(layers, images, num_layers=num_layers, version=1, block="basic", num_classes=10)
     return keras.Model(images, logits, name=f"{'ResNet' if shortcuts else 'plain'}-{num_layers}")
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainedNetwork:
     """A trained network. ``losses``: float64 [steps], in nats, before each update. ``seconds``: it took."""
 
     model: keras.Model
@@ -100,7 +96,7 @@ class Training:
         return float(self.losses[-max(1, len(self.losses) // 5) :].mean())
 
 
-def train_small(model: keras.Model, data: SmallImages, config: Config) -> Training:
+def train_small(model: keras.Model, data: SmallImages, config: Config) -> TrainedNetwork:
     """Train ``model`` on ``data``, one device, without augmentation, with labkit's own step and optimizer.
 
     Args:
@@ -109,39 +105,21 @@ def train_small(model: keras.Model, data: SmallImages, config: Config) -> Traini
         config: its steps, batch size, seed and everything about the optimizer count.
     """
     batch_size, steps = config.data.train_batch_size, config.run.train_steps
-    step = _train_step(model, config)
-    per_epoch = len(data.labels) // batch_size
-    losses, started = np.empty(steps), time.perf_counter()
-    for index in range(steps):
-        if index % per_epoch == 0:
-            random = np.random.default_rng([config.run.seed, index // per_epoch])
-            order = random.permutation(len(data.labels))
-        chosen = order[index % per_epoch * batch_size :][:batch_size]
-        rate = learning_rate_at(
-            index, config.optimizer, total_steps=steps, steps_per_epoch=len(data.labels) / batch_size
-        )
-        losses[index] = step(data.images[chosen], data.labels[chosen], rate)
-    return Training(model, losses, time.perf_counter() - started)
-
-
-def _train_step(model: keras.Model, config: Config) -> Callable[..., float]:
-    """Return a function of (images, labels, learning rate) that updates ``model`` and returns the loss."""
-    strategy = tf.distribute.get_strategy()
-    compiled = tf.function(
-        make_train_step(
-            strategy,
-            model,
-            SGD(model, config.optimizer),
-            tf.Variable(0, dtype=tf.int64, trainable=False),
-            global_batch_size=config.data.train_batch_size,
-        )
+    step = one_device_step(model, SGD(model, config.optimizer), batch_size)
+    count, per_epoch = len(data.labels), len(data.labels) // batch_size
+    orders = (
+        np.random.default_rng([config.run.seed, epoch]).permutation(count) for epoch in itertools.count()
     )
-
-    def step(images: Any, labels: Any, rate: float) -> float:
-        metrics = compiled(tf.constant(images), tf.constant(labels), tf.constant(rate, tf.float32), 0.0)
-        return float(metrics[0])
-
-    return step
+    chosen = (order[i * batch_size :][:batch_size] for order in orders for i in range(per_epoch))
+    started = time.perf_counter()
+    losses = train_steps(
+        step,
+        ((data.images[rows], data.labels[rows]) for rows in chosen),
+        config.optimizer,
+        steps=steps,
+        steps_per_epoch=count / batch_size,
+    )
+    return TrainedNetwork(model, losses, time.perf_counter() - started)
 
 
 def observe(model: keras.Model, data: SmallImages, config: Config) -> Observation:

@@ -27,6 +27,8 @@ __all__ = [
     "update_ratios",
 ]
 
+RATE = 0.03  # learning rate on the quadratic
+
 
 def loss_comparison(curves: Mapping[str, ArrayLike], title: str = "Training loss") -> "Figure":
     """Draw the losses of some trainings over the steps; every second one dashed, so that equal ones show."""
@@ -58,9 +60,9 @@ def _contours(axis: "Axes") -> None:
     axis.set(xlabel="weight in the flat direction", ylabel="weight in the steep direction")
 
 
-def momentum_figure(momentum: float, rate: float = 0.03) -> "Figure":
+def momentum_figure(momentum: float) -> "Figure":
     """Draw the path of SGD with and without ``momentum`` on the quadratic, and its loss over the steps."""
-    paths = {"no momentum": descend(rate), f"momentum {momentum:g}": descend(rate, momentum)}
+    paths = {"no momentum": descend(RATE), f"momentum {momentum:g}": descend(RATE, momentum)}
     with styled():
         figure = new_figure(9.5, 3.2, f"Paths on a quadratic without momentum and with momentum {momentum:g}")
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -68,7 +70,7 @@ def momentum_figure(momentum: float, rate: float = 0.03) -> "Figure":
         for (name, path), color in zip(paths.items(), (GREY, TRAIN), strict=True):
             left.plot(*path.T, ".-", color=color, linewidth=1, markersize=4, label=name)
             right.plot(np.arange(len(path)), np.maximum(loss_at(path), 1e-6), color=color, label=name)
-        left.set(title=f"Momentum {momentum:g}, rate {rate:g}", xlim=(-4.5, 4.5), ylim=(-2.6, 2.6))
+        left.set(title=f"Momentum {momentum:g}, rate {RATE:g}", xlim=(-4.5, 4.5), ylim=(-2.6, 2.6))
         left.legend(loc="lower right", fontsize=7)
         right.set(title="Loss", xlabel="step", ylabel="loss", yscale="log", ylim=(1e-5, 100))
         right.grid(axis="y")
@@ -76,14 +78,15 @@ def momentum_figure(momentum: float, rate: float = 0.03) -> "Figure":
     return figure
 
 
-def decay_figure(decays: Sequence[float] = (0.0, 0.3, 3.0), rate: float = 0.03) -> "Figure":
+def decay_figure() -> "Figure":
     """Draw where SGD with momentum 0.5 ends on the quadratic with some coefficients of weight decay."""
+    decays = (0.0, 0.3, 3.0)
     with styled():
         figure = new_figure(6.0, 3.4, f"Paths on a quadratic with weight decay {', '.join(map(str, decays))}")
         axis = figure.subplots()
         _contours(axis)
         for decay, color in zip(decays, OKABE_ITO, strict=False):
-            path = descend(rate, 0.5, decay, steps=150)
+            path = descend(RATE, 0.5, decay, steps=150)
             axis.plot(*path.T, "-", color=color, linewidth=1)
             axis.plot(*path[-1], "o", color=color, label=f"end with decay {decay:g}")
         axis.plot(0, 0, "+", color="black", markersize=9, label="weights 0")

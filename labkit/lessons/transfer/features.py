@@ -68,9 +68,9 @@ def probe(
     return accuracies
 
 
-def probe_part(model: keras.Model, part: Manifest, train: int = 600, test: int = 400) -> dict[str, float]:
-    """Return ``probe`` for the first training and test images of a data set."""
-    counts = {"train": train, "test": test}
+def probe_part(model: keras.Model, part: Manifest) -> dict[str, float]:
+    """Return ``probe`` for the first 600 training and 400 test images of a data set."""
+    counts = {"train": 600, "test": 400}
     splits = {name: load_split(part, name) for name in counts}
     arrays = [
         (standardize(images[: counts[name]], part), labels[: counts[name]])

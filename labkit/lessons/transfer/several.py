@@ -21,14 +21,14 @@ __all__ = ["SHAPES", "draw_probabilities", "draw_sums", "drawn", "several_traine
 SHAPES = ("disc", "frame", "cross", "bars")
 
 
-def drawn(count: int, seed: int, most: int = 3) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Draw images with 0 to ``most`` different shapes in turn; ``most`` at most 3.
+def drawn(count: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Draw images with 0 to 3 different shapes in turn.
 
     Returns images uint8 [count, 32, 32, 3], and targets int32 [count, 4], a one for each of ``SHAPES``.
     """
     generator = np.random.default_rng((seed, 0x736576))
     ranks = np.argsort(np.argsort(generator.random((count, len(SHAPES))), axis=1), axis=1)
-    targets = (ranks < (np.arange(count) % (most + 1))[:, None]).astype(np.int32)
+    targets = (ranks < (np.arange(count) % 4)[:, None]).astype(np.int32)
     every = np.zeros((count, len(shapes.CLASSES)), np.int32)
     every[:, [shapes.CLASSES.index(name) for name in SHAPES]] = targets
     images, _ = shapes.draw(every, generator)

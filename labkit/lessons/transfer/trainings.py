@@ -17,13 +17,12 @@ from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.hashes import order_key, order_of_epoch
 from labkit.data.subset import with_train_examples
+from labkit.lessons.short_training import Step, one_device_step, restart, train_steps
 from labkit.models.registry import build_model
 from labkit.models.stages import HEAD, stages
-from labkit.optim.schedules import learning_rate_at
 from labkit.optim.sgd import SGD
 from labkit.training.initial_weights import prepare_transfer
 from labkit.training.losses import LOSSES
-from labkit.training.step import make_train_step
 from labkit.transfer.freezing import Frozen
 from labkit.transfer.weights import weights_by_name
 
@@ -85,7 +84,6 @@ class Trainer:
         self.freezings = ["nothing", *frozen]
         self.images, self.labels = load_split(manifest, "train")
         self.test_images, self.test_labels = (a[:TEST_IMAGES] for a in load_split(manifest, "test"))
-        self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._fresh = functools.cache(self._initial)
         self._compiled = functools.cache(self._train_step)
         self._logits = tf.function(lambda images: self.model(images, training=False))
@@ -110,10 +108,7 @@ class Trainer:
 
     def begin(self, seed: int, transfer: bool) -> None:
         """Set the weights: random ones of ``seed``, then those of the base where ``transfer`` asks for it."""
-        for weight, value in zip(self.model.weights, self._fresh(seed), strict=True):
-            weight.assign(value)
-        for velocity in self.optimizer.velocities:
-            velocity.assign(tf.zeros_like(velocity))
+        restart(self.model, self.optimizer, self._fresh(seed))
         if transfer:
             assert self.transfer is not None
             self.transfer.load(self.model)
@@ -163,12 +158,13 @@ class Trainer:
         size = min(self.config.data.train_batch_size, len(images))
         values = {} if learning_rate is None else {"learning_rate": learning_rate}
         recipe = self.config.replace({"train_steps": steps, **values}).optimizer
-        compiled = self._compiled(self.frozen(frozen), size)
-        per_epoch = max(len(images) / size, 1)
-        for step in range(steps):
-            batch = self._batch(images, targets, step, size, seed)
-            rate = learning_rate_at(step, recipe, total_steps=steps, steps_per_epoch=per_epoch)
-            compiled(*batch, tf.constant(rate, tf.float32), tf.constant(0.0))
+        train_steps(
+            self._compiled(self.frozen(frozen), size),
+            (self._batch(images, targets, step, size, seed) for step in range(steps)),
+            recipe,
+            steps=steps,
+            steps_per_epoch=max(len(images) / size, 1),
+        )
 
     def logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the logits of images uint8 [n, height, width, channels], float32 [n, classes]."""
@@ -192,18 +188,9 @@ class Trainer:
         )
         return [weight.numpy() for weight in fresh.weights]
 
-    def _train_step(self, frozen: Frozen, size: int) -> Any:
-        return tf.function(
-            make_train_step(
-                tf.distribute.get_strategy(),
-                self.model,
-                self.optimizer,
-                self._step,
-                global_batch_size=size,
-                loss=LOSSES[self.config.optimizer.loss],
-                frozen=frozen,
-            )
-        )
+    def _train_step(self, frozen: Frozen, size: int) -> Step:
+        loss = LOSSES[self.config.optimizer.loss]
+        return one_device_step(self.model, self.optimizer, size, loss=loss, frozen=frozen)
 
     def _batch(self, images: Any, labels: Any, step: int, size: int, seed: int) -> tuple[Any, Any]:
         """Return the batch of a step as a function of the seed and the step alone."""

@@ -13,6 +13,16 @@ def from_one(workers, servers, job, index):
     )
 
 
+def text_index(workers, servers, job, index):
+    return json.dumps(
+        {"cluster": {"worker": workers, "ps": servers}, "task": {"type": job, "index": str(index)}}
+    )
+
+
+def empty_ps(workers, servers, job, index):
+    return json.dumps(as_dict(workers, servers, job, index))
+
+
 def always_worker_1(workers, servers, job, index):
     return json.dumps({"cluster": {"worker": workers, "ps": servers}, "task": {"type": "worker", "index": 1}})
 
@@ -97,6 +107,8 @@ def powers_of_two(parameters, workers, megabits):
 WRONG = {
     "05.1": [
         (as_dict, "use json.dumps"),
+        (text_index, "write the number 1"),
+        (empty_ps, "an empty list"),
         (from_one, "indices begin with 0 in each job"),
         (always_worker_1, "is the job's name"),
         (without_servers, 'needs the lists "worker" and "ps"'),

@@ -57,13 +57,6 @@ WRONG = {
         (lambda first, second: (first != second).mean(), "the probability is"),
     ],
     "08.3": [
-        ("ABD", "A is fine"),
-        ("BD", "count the trainings"),
-        (["D", "F"], "tuned harder"),
-        ("BXF", "there is no sentence X"),
-        ("BF", "what the test set was used for"),
-    ],
-    "08.4": [
         (lambda accuracy, images, k: accuracy, "this is the true accuracy"),
         (lambda accuracy, images, k: _best(accuracy, images, k) - accuracy, "the bias alone"),
         (lambda accuracy, images, k: _best(accuracy, images, k, np.min), "the worst of"),
@@ -73,5 +66,12 @@ WRONG = {
             ),
             "too much here",
         ),
+    ],
+    "08.4": [
+        ("ABD", "A is fine"),
+        ("BD", "count the trainings"),
+        (["D", "F"], "tuned harder"),
+        ("BXF", "there is no sentence X"),
+        ("BF", "what the test set was used for"),
     ],
 }

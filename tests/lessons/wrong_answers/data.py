@@ -90,6 +90,7 @@ WRONG = {
         (lambda examples, batch: batch, "the newest example that can be in the first batch"),
         (lambda examples, batch: max(examples - batch + 2, 1), "count the draws again"),
         (lambda examples, batch: examples / 2 + 0.25, "a whole number of examples"),
+        (lambda examples, batch: examples - batch + 1, "fewer examples than a batch"),
     ],
     "01.2": [
         (total, "their times don't add up"),

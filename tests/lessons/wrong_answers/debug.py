@@ -75,6 +75,13 @@ def without_relu(images, weights):
     return tf.reshape(halves @ weights["half"], [len(images), 64]) @ weights["logits"]
 
 
+def lower_half_first(images, weights):
+    import tensorflow as tf
+
+    halves = tf.reshape(tf.stack([images[:, 6:], images[:, :6]], axis=1), [-1, 72])
+    return tf.reshape(tf.nn.relu(halves @ weights["half"]), [len(images), 64]) @ weights["logits"]
+
+
 def in_numpy(images, weights):
     half, logits = weights["half"].numpy(), weights["logits"].numpy()
     hidden = np.maximum(np.asarray(images).reshape(-1, 72) @ half, 0)
@@ -130,11 +137,12 @@ WRONG = {
     "06.4": [
         (mixing, "of the batch is changed"),
         (without_relu, "mend only the mixing"),
+        (lower_half_first, "the upper half comes first"),
         (in_numpy, "operations of TensorFlow only"),
     ],
     "06.5": [
         (bit_by_bit, "aren't equal bit by bit"),
-        (too_wide, "show the same digit at most"),
+        (too_wide, "images that aren't copies"),
         (too_narrow, "there is a gap"),
         (lambda train, validation: np.flatnonzero(distances(train, validation) < 0.5), "expected ["),
     ],

@@ -71,6 +71,7 @@ WRONG = {
         (lambda logits, labels: 1.0, "changes nothing"),
         (most_accurate, "look for its minimum"),
         (lambda logits, labels: min(best_temperature(logits, labels), 1.5), "finer or wider grid"),
+        (lambda logits, labels: max(best_temperature(logits, labels), 0.5), "0.30 lowers it more"),
         (lambda logits, labels: -2.0, "above zero"),
     ],
     "09.3": [
