@@ -1,6 +1,7 @@
 """The dashboard's server and a browser, for tests that drive pages as people do."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 60  # seconds; the longest that anything may take on a busy machine
 # The board of charts that stands first on the page (app/charts/assets/board.js).
 BOARD = "document.querySelector('.lk-board')?.parentElement.labkitBoard"
+# Streamlit looks for its server below an address such as /live first, and then at the root.
+SOUGHT_BELOW = re.compile(r"http://127\.0\.0\.1:\d+/[a-z]+/_stcore/(health|host-config)$")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = [
     "--no-sandbox",
@@ -98,10 +101,14 @@ class Visit:
     def __call__(self, page: Any) -> "Visit":
         """Watch ``page`` too, another window of the same browser. Returns the visit."""
         page.set_default_timeout(PATIENCE * 1000)
-        page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+        page.on("console", self._hear)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self._note(request.url))
         return self
+
+    def _hear(self, message: Any) -> None:
+        if message.type == "error" and not SOUGHT_BELOW.match(message.location.get("url", "")):
+            self.complaints.append(f"{message.text} {message.location.get('url', '')}")
 
     def _note(self, url: str) -> None:
         if "//127.0.0.1:" not in url and "//" in url[:9]:

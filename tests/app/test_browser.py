@@ -128,11 +128,10 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
             page.get_by_role("link", name=name).click()
             page.locator(".stMain").get_by_text(run.name).first.wait_for()
             page.wait_for_url("**run=first**")
-        visit.went_well()
-        # A typed address, since the link leads to the root. Streamlit looks for its server below it first.
-        page.goto(f"{address}/runs")
+        page.goto(f"{address}/runs")  # typed, since the link leads to the root
         page.get_by_test_id("stDataFrame").first.wait_for()
         assert page.get_by_text("Page not found").count() == 0
+        visit.went_well()
 
 
 @pytest.mark.browser
@@ -163,5 +162,5 @@ def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, tmp_pat
         click(18, 2.5 * 33)
         page.get_by_role("button", name="Compare").click()
         page.wait_for_url("**/compare?runs=*&runs=*")
-        page.locator(".js-plotly-plot").first.wait_for()
+        page.locator(".lk-chart canvas").first.wait_for()
         visit.went_well()

@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
-from tests.app.browser import BOARD, Visit, browser_visit, dashboard
+from tests.app.browser import BOARD, CHECKOUT, Visit, browser_visit, dashboard
 from tests.app.conftest import evaluation_row, train_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
@@ -69,7 +70,7 @@ def visit(server: tuple[str, Path]) -> Iterator[Visit]:
 
 def open_live(page: Any, address: str, run: str = "long", **url: str) -> None:
     more = "".join(f"&{name}={value}" for name, value in url.items())
-    page.goto(f"{address}/?run={run}{more}")
+    page.goto(f"{address}/live?run={run}{more}")
     page.locator(".lk-chart canvas").first.wait_for()
     page.wait_for_function(f"() => {BOARD}?.charts.size >= 4")
 
@@ -248,12 +249,19 @@ def test_a_finger_scrolls_the_page_and_moves_the_cursor(server):
         visit.went_well()
 
 
+def rgb(color: str) -> str:
+    """Return a colour such as ``#0f1722`` as browsers say it."""
+    red, green, blue = bytes.fromhex(color.removeprefix("#"))
+    return f"rgb({red}, {green}, {blue})"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_colours_the_charts(server, scheme):
+    theme = tomllib.loads((CHECKOUT / "app/.streamlit/config.toml").read_text())["theme"][scheme]
     with browser_visit(color_scheme=scheme) as visit:
         open_live(visit.page, server[0])
         look = "chart => [getComputedStyle(chart).backgroundColor, getComputedStyle(chart).color]"
         back, text = visit.page.locator(".lk-chart").first.evaluate(look)
-        assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(17, 21, 28)")
-        assert text == ("rgb(27, 36, 48)" if scheme == "light" else "rgb(230, 234, 240)")
+        assert back == rgb(theme["backgroundColor"])
+        assert text == rgb(theme["textColor"])
         visit.went_well()
