@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
-from labkit.training.console import Console
+from labkit.training.console import Console, losses_in_words
 
 __all__ = ["Progress"]
 
@@ -56,8 +56,8 @@ class Progress:
                 self._show(self._console, row)
 
     def _show(self, console: Console, row: dict[str, Any]) -> None:
-        self.step, loss = row["step"], row["loss"]
+        self.step = row["step"]
         if not self._started:
             self._started = True
             console.start_progress(self.step - 1, self._total)
-        console.progress(self.step, f"loss {loss:.3f} accuracy {row['accuracy']:.3f}", loss)
+        console.progress(self.step, losses_in_words(row), row["loss"])

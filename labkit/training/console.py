@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from labkit.training.session import Session
     from labkit.training.telemetry import Pace
 
-__all__ = ["Console", "Progress", "format_duration", "lines_at_start", "news_of_compiling", "step_line"]
+__all__ = [
+    "Console",
+    "Progress",
+    "format_duration",
+    "lines_at_start",
+    "losses_in_words",
+    "news_of_compiling",
+    "step_line",
+]
 
 
 def format_duration(seconds: float | None) -> str:
@@ -105,6 +113,12 @@ class Console:
             self._log = None
 
 
+def losses_in_words(row: Mapping[str, Any]) -> str:
+    """Return loss and accuracy of a training step. A loss that diverges has any number of digits."""
+    loss = row["loss"]
+    return f"loss {loss:{'.3f' if abs(loss) < 1e5 else '.3g'}} accuracy {row['accuracy']:.3f}"
+
+
 class Progress(Callback):
     """Prints a line every ``every_steps`` steps and moves the progress bar."""
 
@@ -116,7 +130,7 @@ class Progress(Callback):
 
     def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
         step, total_steps = row["step"], training.total_steps
-        self._console.progress(step, f"loss {row['loss']:.3f} accuracy {row['accuracy']:.3f}", row["loss"])
+        self._console.progress(step, losses_in_words(row), row["loss"])
         if step % self._every_steps and step != total_steps:
             return
         seconds = self._pace.seconds_per_step()
@@ -183,6 +197,7 @@ class _NotebookBar:
         if len(self._losses) < 2:
             return ""
         highest = max(loss for _, loss in self._losses) or 1.0
+        top = f"{highest:{'.2f' if highest < 1e5 else '.3g'}}"
         points = " ".join(
             f"{self.WIDTH * step / self._total:.1f},{self.HEIGHT * (1 - loss / highest):.1f}"
             for step, loss in self._losses
@@ -192,7 +207,7 @@ class _NotebookBar:
             f"role='img' aria-label='training loss'><polyline points='{points}' fill='none' stroke='#0072b2' "
             f"stroke-width='1.5'/><line x1='0' x2='{self.WIDTH}' y1='{self.HEIGHT}' y2='{self.HEIGHT}' "
             f"stroke='#8888'/><text x='{self.WIDTH}' y='{self.HEIGHT + 12}' font-size='10' fill='#888' "
-            f"text-anchor='end'>training loss, 0 to {highest:.2f}, steps 0 to {self._total}</text></svg>"
+            f"text-anchor='end'>training loss, 0 to {top}, steps 0 to {self._total}</text></svg>"
         )
 
     def update(self, completed: int, text: str, loss: float | None = None) -> None:

@@ -181,7 +181,7 @@ STEPS = 90
 
 def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_runs):
     notebook = copy_of("05_cluster", tmp_path)
-    # More steps than the lesson has, and a later kill by its cell: time for a slow browser to press the button.
+    # More steps than in the lesson, and a later kill by its cell: time for a slow browser to click.
     patient = {
         "train_steps: int = 60 ": f"train_steps: int = {STEPS} ",
         "train_steps * 3 // 5": "train_steps * 9 // 10",
