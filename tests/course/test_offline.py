@@ -8,7 +8,7 @@ from playwright.sync_api import sync_playwright
 from course.site import build_site
 from labkit import plots
 from labkit.widgets import slider
-from tests.app.test_browser import CHROMIUM, QUIET
+from tests.app.browser import CHROMIUM, QUIET
 from tests.course.small import first, make_paths
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
