@@ -25,7 +25,6 @@ from app.charts.metric_charts import (
     remember_window,
 )
 from app.charts.store import Snapshot
-from app.charts.timeline import timeline_of
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
@@ -124,11 +123,13 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message:
         st.caption(status.message)
-    st.html(facts_html(key_figures(status, liveness, metrics)))
+    st.html(facts_html(key_figures(status, liveness, metrics, state.seconds_of(run))))
 
 
-def key_figures(status: Status | None, liveness: str, metrics: Snapshot) -> list[tuple[str, str]]:
-    """Return what the head of the page shows, each with its label."""
+def key_figures(
+    status: Status | None, liveness: str, metrics: Snapshot, seconds: float | None
+) -> list[tuple[str, str]]:
+    """Return what the head of the page shows, each with its label. ``seconds``: the duration of the run."""
     best = metrics.curve("validation", "accuracy").y
     best = best[~_nan(best)]
     tests = metrics.curve("test", "accuracy")
@@ -143,20 +144,9 @@ def key_figures(status: Status | None, liveness: str, metrics: Snapshot) -> list
         ("Best validation", _number(float(best.max()) if len(best) else None, ".2%")),
         (test_label, _number(test, ".2%")),
         ("Examples per second", _number(status.examples_per_second if status else None, ",.0f")),
-        ("Training time", duration(_training_seconds(status, liveness, metrics))),
+        ("Duration", duration(seconds)),
         ("Time left", duration(status.eta_seconds if status and liveness == "running" else None)),
     ]
-
-
-def _training_seconds(status: Status | None, liveness: str, metrics: Snapshot) -> float | None:
-    """Return the seconds spent training in all sessions of the run, without the pauses between them."""
-    timeline = timeline_of(metrics)
-    if not len(timeline.seconds):
-        return None
-    recorded = float(timeline.seconds[-1])
-    if status and liveness == "running":
-        recorded += min(max(0.0, time.time() - float(timeline.clock[-1])), status.stalled_after_seconds)
-    return recorded
 
 
 def facts_html(facts: Sequence[tuple[str, str]]) -> str:

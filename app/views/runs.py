@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import state
-from app.runs import actions, columns
-from app.runs.bin import show_trash
-from app.runs.order import Rows, arranged
+from app.run_table import actions, columns
+from app.run_table.order import Rows, arranged
+from app.run_table.trash import show_trash
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory

@@ -10,8 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import state
-from app.runs import columns
-from app.runs.order import arranged
+from app.run_table import columns
+from app.run_table.order import arranged
 from labkit.config.recorded import describe
 from labkit.run_directory import RunLock, list_runs
 from labkit.run_directory.metrics import MetricsWriter
@@ -19,7 +19,7 @@ from labkit.run_directory.notes import change_notes, read_notes
 from labkit.run_directory.summary import Summaries
 from labkit.run_directory.trash import list_trash
 from tests.app.conftest import evaluation_row, train_row
-from tests.app.test_pages import checked, open_main
+from tests.app.test_pages import checked, open_main, open_page, words
 
 
 def table(at: AppTest):
@@ -282,3 +282,18 @@ def test_rows_of_a_training_move_the_table(three):
     status = json.loads(three[0].status_path.read_text())
     three[0].status_path.write_text(json.dumps({**status, "state": "running", "pid": 2**22 + 1}))
     assert table(checked(at.run())).set_index("name").loc["first"]["state"].startswith("lost: process")
+
+
+def test_the_live_page_and_the_table_show_one_duration(make_run):
+    """Both count all sessions of a resumed run, also the steps made twice, and leave out the pause."""
+    run = make_run()
+    run.metrics_path.unlink()
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([train_row(step, wall_time=1000.0 + step, seconds_per_step=1.0) for step in range(1, 101)])
+    writer.append([{"resumed_at_step": 50, "wall_time": 5000.0}])
+    writer.append([train_row(step, wall_time=4950.0 + step) for step in range(51, 101)])
+    writer.close()
+    (summary,) = state.summaries([run], 60)
+    assert summary.duration == 150
+    shown = words(open_page("live", run))
+    assert "Duration 2 min 30 s" in " ".join(shown.split())

@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from app import state
-from app.runs.actions import attempt
+from app.run_table.actions import attempt
 from app.state import clean
 from labkit.plurals import counted
 from labkit.run_directory.trash import Trashed, delete_for_good, list_trash, restore
