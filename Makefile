@@ -31,7 +31,7 @@ demo: env ## prepare data, run the training notebook, show where its results are
 test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to pytest
 	@# Two files at a time, in the order of tests/conftest.py. Tests with a local cluster or a browser run one at a time.
 	@set -e; if [ -z "$(ARGS)" ]; then \
-	    $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not (alone or faults or thorough)"; \
+	    $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "not (alone or faults or thorough)"; \
 	    $(BIN)/python -m pytest -m "(alone and not (faults or thorough)) or faults_core"; \
 	else \
 	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); \
@@ -40,7 +40,7 @@ test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to py
 	@# user's runs, and the proxy that isn't there keeps them from downloading CIFAR-10 for that home.
 	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \
 	    home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; trap 'exit 130' INT TERM; \
-	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax notebooks/; \
+	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --nbval-lax notebooks/; \
 	fi
 
 test-faults: env ## run all fault-injection tests and the longest other tests; LABKIT_FAULTS_TABLE=FILE writes a table

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from app.charts.columns import AXES, MAX_COLUMNS, SPLITS, Floats, Table, parse_block
 from app.charts.memo import Memo
@@ -23,7 +22,7 @@ from labkit.run_directory.metrics import (
 
 __all__ = ["SPLITS", "Curve", "CurveStore", "Floats", "Snapshot"]
 
-BLOCK_BYTES = 1 << 24  # parsed at a time: some 60,000 rows
+BLOCK_BYTES = 1 << 22  # parsed at a time: some 15,000 rows
 
 RESUME_MARK = b'"resumed_at_step"'
 
@@ -100,14 +99,9 @@ class CurveStore:
     def poll(self) -> Snapshot:
         """Read what was appended and return the current metrics. Raises OSError for an unreadable file."""
         with self._lock:
-            blocks = 0
-            while True:
+            self._take(self._lines.read(BLOCK_BYTES))
+            while not self._lines.caught_up:
                 self._take(self._lines.read(BLOCK_BYTES))
-                blocks += 1
-                if self._lines.caught_up:
-                    break
-            if blocks > 1:
-                pa.default_memory_pool().release_unused()
             generation = self._evaluations.generation
             if self._evaluations.poll() or self._evaluations.generation != generation:
                 self._version += 1

@@ -24,13 +24,10 @@ EVENTS = st.lists(
 )
 
 
-@pytest.fixture(params=["small", "by Arrow", "by Arrow in small blocks"])
+@pytest.fixture(params=["at once", "in small blocks"])
 def parsed(request, monkeypatch):
-    """How the rows are parsed, which their number decides otherwise."""
-    if request.param != "small":
-        monkeypatch.setattr("app.charts.columns.SMALL_BYTES", 0)
-    if request.param == "by Arrow in small blocks":
-        monkeypatch.setattr("app.charts.columns.CHUNK_BYTES", 1000)
+    """How the rows are read, which their number decides otherwise."""
+    if request.param == "in small blocks":
         monkeypatch.setattr("app.charts.store.BLOCK_BYTES", 3000)
 
 
