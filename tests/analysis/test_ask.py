@@ -186,6 +186,20 @@ def test_an_unchanged_image_gets_the_evaluations_answer(which, networks, request
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["run", "several"])
+def test_a_whole_split_gets_the_evaluations_answer(which, networks, request):
+    run = request.getfixturevalue(which)
+    recorded = load_predictions(run)
+    step = recorded.summary["checkpoint_step"]
+    reports = []
+    found = network_of(networks, run).evaluate("test", step, lambda *report: reports.append(report))
+    np.testing.assert_allclose(found.probabilities[recorded.index], recorded.probabilities, atol=1e-5)
+    assert found.losses.mean() == pytest.approx(recorded.summary["loss"], abs=1e-5)
+    assert reports[-1] == (len(found.losses),) * 2
+    earlier = network_of(networks, run).evaluate("validation", run.checkpoint_steps()[0])
+    assert len(earlier.losses) == data_set_of(run).count("validation")
+
+
+@pytest.mark.parametrize("which", ["run", "several"])
 def test_the_history_ends_with_the_last_prediction(which, networks, request):
     run = request.getfixturevalue(which)
     recorded = load_predictions(run)

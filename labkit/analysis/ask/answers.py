@@ -60,6 +60,7 @@ class Answers:
         self._manifest = self._network.manifest
         self._forward = _compiled(self._network.model)
         self._features = _compiled(features_model(self._network.model))
+        self._loaded: dict[str, tuple[NDArray[np.uint8], NDArray[np.int32]]] = {}
         self._splits: dict[str, SplitFeatures] = {}
         self._others: _OtherSteps | None = None
 
@@ -83,6 +84,7 @@ class Answers:
             "features": self._features_of,
             "nearest": self._nearest,
             "predict_at": self._predict_at,
+            "evaluate": self._evaluate,
         }
         kind = question.content.get("question")
         if not isinstance(kind, str) or kind not in asked:
@@ -90,11 +92,34 @@ class Answers:
         return asked[kind](question)
 
     def _predict(self, question: Message) -> Answer:
-        return self._predicted(question, self._forward, self._network.step)
+        return self._predicted(question, self._network.step)
 
-    def _predicted(self, question: Message, forward: Any, step: int) -> Answer:
+    def _predict_at(self, question: Message) -> Answer:
+        return self._predicted(question, _step_of(question))
+
+    def _predicted(self, question: Message, step: int) -> Answer:
         images = images_of(question, self._manifest)
         labels = labels_of(question, self._manifest, len(images))
+        return {"step": step}, self._scores(images, labels, self._forward_of(step))
+
+    def _evaluate(self, question: Message) -> Answer:
+        """Return the scores of a split's images from ``start`` on, as many as ``PART_SECONDS`` allow."""
+        step = _step_of(question)
+        images, labels = self._pictures(split_of(question.content, self._manifest))
+        stop = number_of(question.content, "start", 0, len(images) - 1)
+        forward = self._forward_of(step)
+        parts: list[dict[str, NDArray[Any]]] = []
+        end = time.monotonic() + PART_SECONDS
+        while stop < len(images) and (not parts or time.monotonic() < end):
+            part = slice(stop, stop + BATCH)
+            parts.append(self._scores(images[part], labels[part], forward))
+            stop = min(part.stop, len(images))
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {"step": step, "of": len(images)}, arrays
+
+    def _scores(
+        self, images: NDArray[np.uint8], labels: NDArray[Any] | None, forward: Any
+    ) -> dict[str, NDArray[Any]]:
         logits = np.concatenate(
             [
                 forward(self._network.standardize(images[at : at + BATCH])).numpy()
@@ -106,7 +131,19 @@ class Answers:
         if labels is not None:
             targets = tf.constant(labels)
             arrays["losses"] = loss.per_example(targets, tf.constant(logits), 0.0).numpy().astype(np.float64)
-        return {"step": step}, arrays
+        return arrays
+
+    def _forward_of(self, step: int) -> Any:
+        if step == self._network.step:
+            return self._forward
+        if self._others is None:
+            self._others = _OtherSteps(self._run, self._network)
+        return self._others.forward(step)
+
+    def _pictures(self, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        if split not in self._loaded:
+            self._loaded[split] = load_split(self._manifest, split)
+        return self._loaded[split]
 
     def _saliency(self, question: Message) -> Answer:
         image = image_of(question, self._manifest)
@@ -152,7 +189,7 @@ class Answers:
     def _progress(self, split: str) -> SplitFeatures:
         """Compute more features of a split for ``PART_SECONDS``, if it isn't complete."""
         if split not in self._splits:
-            images, labels = load_split(self._manifest, split)
+            images, labels = self._pictures(split)
             width = self._feature_rows(images[:1]).shape[1]
             rows = np.empty((len(images), width), np.float32)
             self._splits[split] = SplitFeatures(images, labels, rows)
@@ -171,15 +208,12 @@ class Answers:
         rows = [self._features(self._network.standardize(part)).numpy() for part in parts]
         return np.concatenate(rows).astype(np.float32)
 
-    def _predict_at(self, question: Message) -> Answer:
-        step = question.content.get("step")
-        if type(step) is not int:
-            raise InputError(f"step is {step!r}; allowed: a whole number")
-        if step == self._network.step:
-            return self._predict(question)
-        if self._others is None:
-            self._others = _OtherSteps(self._run, self._network)
-        return self._predicted(question, self._others.forward(step), step)
+
+def _step_of(question: Message) -> int:
+    step = question.content.get("step")
+    if type(step) is not int:
+        raise InputError(f"step is {step!r}; allowed: a whole number")
+    return step
 
 
 class _OtherSteps:

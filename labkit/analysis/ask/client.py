@@ -87,6 +87,27 @@ class AskedNetwork:
         """
         return self._predict({"question": "predict"}, images, labels)
 
+    def evaluate(self, split: str, step: int, progress: Progress = _silent) -> Prediction:
+        """Return the probabilities and losses of all images of a split at a kept checkpoint, in their order.
+
+        Args:
+            split: ``train``, ``validation`` or ``test``.
+            step: of the checkpoint.
+            progress: called with the number of images that are ready, and of all.
+        """
+        parts: list[dict[str, NDArray[Any]]] = []
+        done, total = 0, 1
+        while done < total:
+            content = {"question": "evaluate", "split": split, "step": step, "start": done}
+            answer = self.process.ask(content, patient=True)
+            parts.append(answer.arrays)
+            done, total = done + len(answer.arrays["probabilities"]), answer.content["of"]
+            progress(done, total)
+        probabilities, losses = (
+            np.concatenate([part[name] for part in parts]) for name in ("probabilities", "losses")
+        )
+        return Prediction(probabilities, losses)
+
     def saliency(self, image: Images, label: int, method: str) -> NDArray[np.float32]:
         """Return how much each pixel matters, float32 [height, width].
 
