@@ -13,16 +13,7 @@ if CHECKOUT not in sys.path:
 from app import state  # noqa: E402
 from app.views import compare, configuration, image, layers, live, predictions, runs  # noqa: E402
 
-# Less room above the page, so that charts are above the fold of a laptop; facts in a row that wraps.
-STYLE = """<style>
-.stMainBlockContainer { padding-top: 2.6rem; padding-bottom: 3rem; }
-.stMainBlockContainer .stVerticalBlock { gap: 0.7rem; }
-.lk-facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(104px, 1fr)); gap: 6px 12px;
-  margin: 0 !important; padding: 0 !important; }
-.lk-facts dt { font-size: 12.5px; opacity: .8; }
-.lk-facts dd { margin: 0; font-size: 1.25rem; white-space: nowrap; line-height: 1.3;
-  font-variant-numeric: tabular-nums; }
-</style>"""
+STYLE = Path(__file__).with_name("style.css")
 
 
 def main() -> None:

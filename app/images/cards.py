@@ -85,7 +85,7 @@ def _card(predictions: Predictions, index: int, top: int, link: Callable[[int], 
     return (
         f'<li class="lk-card {kind}">{shown}'
         f'<div class="lk-text"><div class="lk-head"><span>{mark} {predicted}</span>'
-        f'<span style="opacity:.55">#{number}</span></div>'
+        f'<span style="opacity:.75;font-weight:400">#{number}</span></div>'
         f'<div class="lk-true">true: {true}</div>{bars_}</div></li>'
     )
 

@@ -1,5 +1,6 @@
 """The configuration page: the configuration of a run, its environment, and the end of its log."""
 
+import html
 import json
 import shlex
 from collections.abc import Iterator
@@ -45,7 +46,8 @@ def page() -> None:
     def log() -> None:
         text = state.tail(run.log_path)
         if text:
-            st.code(text, language=None, height=420)
+            # Not st.code: its text can't be scrolled by the keyboard.
+            st.html(f'<pre class="lk-log" tabindex="0" aria-label="End of the log">{html.escape(text)}</pre>')
         else:
             st.caption("The log is empty.")
 
@@ -76,7 +78,10 @@ def _sections(values: dict[str, Any]) -> None:
     for name, section in ([("general", plain)] if plain else []) + list(nested.items()):
         with st.expander(name.replace("_", " ").capitalize(), expanded=True):
             if section:
-                rows = [{"Setting": key, "Value": text} for key, text in flatten(section)]
-                st.table(rows, hide_index=True, border="horizontal", hide_header=True)
+                rows = (
+                    f'<tr><th scope="row">{html.escape(key)}</th><td>{html.escape(text)}</td></tr>'
+                    for key, text in flatten(section)
+                )
+                st.html(f'<table class="lk-table">{"".join(rows)}</table>')
             else:
                 st.caption("empty")
