@@ -1,0 +1,100 @@
+"""Every page of the dashboard in a browser while a run trains: readable, within the window, by the keyboard."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+import labkit
+from labkit.run_directory import RunDirectory
+from tests.app.browser import browser_visit, dashboard
+from tests.app.test_browser import training
+from tests.tiny import prepare_tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+
+LAPTOP, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
+# While a page is computed, parts of the page before are shown faintly.
+IDLE = """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'
+    && !document.querySelector('[data-stale="true"], .stSkeleton, [data-testid="stSkeleton"]')"""
+# The width that the content takes beyond the window, in pixels.
+TOO_WIDE = """() => Math.max(...['.stMain', '.stMainBlockContainer'].map((name) => {
+    const part = document.querySelector(name);
+    return part.scrollWidth - part.clientWidth;
+}))"""
+FOCUS = """() => {
+    const at = document.activeElement, shown = [at, at.parentElement, at.closest('[data-rac], label')];
+    const marked = shown.filter(Boolean).some((part) => {
+        const style = getComputedStyle(part);
+        return style.boxShadow !== 'none' || (style.outlineStyle !== 'none' && style.outlineWidth !== '0px')
+            || at.matches('iframe, canvas, input') || part.matches('[data-focus-visible]');
+    });
+    return {marked, what: at.outerHTML.slice(0, 200)};
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A dashboard with a finished run, another seed of it, and one that trains."""
+    home = tmp_path_factory.mktemp("pages")
+    prepare_tiny(home / "data")
+    for seed in (1, 2):
+        labkit.train(
+            dataset="shapes",
+            data_dir=home / "data",
+            job_dir=home / "runs" / f"seed-{seed}",
+            model="tutorial_cnn",
+            train_batch_size=16,
+            train_steps=6,
+            checkpoint_every_steps=2,
+            inspect_every_steps=2,
+            seed=seed,
+            num_gpus=0,
+        )
+    with training(RunDirectory(home / "runs" / "training")), dashboard(home) as (address, _):
+        yield address
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, scheme):
+    with browser_visit(viewport=LAPTOP, color_scheme=scheme) as visit:
+        page = visit.page
+        page.goto(f"{address}/live?run=seed-1")
+        page.locator(".lk-chart canvas").first.wait_for()
+        assert page.locator(".lk-chart").first.bounding_box()["y"] < LAPTOP["height"] / 2, "above the fold"
+        links = page.get_by_test_id("stSidebarNavLink")
+        names = [urlsplit(link.get_attribute("href")).path for link in links.all()]
+        assert len(names) >= 7
+        for name in names:
+            page.set_viewport_size(LAPTOP)
+            page.goto(f"{address}{name}?run=seed-1&runs=seed-1&runs=seed-2")
+            page.get_by_test_id("stHeading").first.wait_for()
+            page.wait_for_function(IDLE)
+            found = Axe().run(page, options=RULES).response["violations"]
+            faults = [
+                f"{fault['id']}: {node['html'][:200]} {node['failureSummary']}"
+                for fault in found
+                for node in fault["nodes"]
+            ]
+            assert not faults, f"{name}: {faults}"
+            assert page.evaluate(TOO_WIDE) <= 1, name
+            page.set_viewport_size(PHONE)
+            page.wait_for_function(IDLE)
+            assert page.evaluate(TOO_WIDE) <= 1, f"{name} on a phone"
+        visit.went_well()
+
+
+def test_the_focus_is_seen_wherever_the_tab_key_goes(address):
+    with browser_visit(viewport=LAPTOP) as visit:
+        page = visit.page
+        for name in ("", "live", "predictions", "compare"):
+            page.goto(f"{address}/{name}?run=seed-1&runs=seed-1&runs=seed-2")
+            page.get_by_test_id("stHeading").first.wait_for()
+            page.wait_for_function(IDLE)
+            for _ in range(25):
+                page.keyboard.press("Tab")
+                found = page.evaluate(FOCUS)
+                assert found["marked"], f"/{name}: {found['what']}"
+        visit.went_well()
