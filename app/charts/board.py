@@ -62,10 +62,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Seam:
-    """A vertical line at ``x`` with a label, such as where a run was resumed."""
+    """A vertical line at ``x`` with a label, such as where a run was resumed. ``strong``: stands out."""
 
     x: float
     label: str
+    strong: bool = False
 
 
 @dataclass
@@ -102,6 +103,7 @@ def encode(
     height: int = 220,
     ticks: Sequence[str] = (),
     points: int = 1600,
+    pick: str = "",
 ) -> bytes:
     """Return the board as bytes: the length of a JSON header, the header, and the float64 arrays it names.
 
@@ -116,6 +118,7 @@ def encode(
         height: of each chart's drawing area, in pixels.
         ticks: the names along the horizontal axis, if ``axis`` is ``name``.
         points: of each line that are sent, about.
+        pick: what a click on a point shows, for the reader; empty: clicks on points are not reported.
     """
     arrays = _Arrays()
     header = {
@@ -126,7 +129,10 @@ def encode(
         "name": name,
         "height": height,
         "ticks": list(ticks),
-        "seams": [{"x": seam.x, "label": seam.label} for seam in seams if np.isfinite(seam.x)],
+        "pick": pick,
+        "seams": [
+            {"x": seam.x, "label": seam.label, "strong": seam.strong} for seam in seams if np.isfinite(seam.x)
+        ],
         "charts": [_chart(chart, window, points, arrays) for chart in charts],
     }
     text = json.dumps(header).encode()

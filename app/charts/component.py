@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["draw", "prepare", "shown_window"]
+__all__ = ["draw", "prepare", "scroll_anchor", "shown_window"]
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -91,3 +91,40 @@ def shown_window(key: str) -> tuple[float, float] | None:
     except (TypeError, ValueError):  # nothing is known, or the list is empty: the whole axis
         return None
     return low, high
+
+
+# Another token than the last one scrolls to the anchor, unless the reader scrolls first.
+SCROLL = """
+export default function ({ data, parentElement }) {
+  parentElement.style.scrollMarginTop = '4rem';
+  if (globalThis.labkitScrolledFor === data.token) return;
+  globalThis.labkitScrolledFor = data.token;
+  let left = false;
+  const leave = () => { left = true; };
+  for (const kind of ['wheel', 'touchstart', 'keydown', 'pointerdown'])
+    addEventListener(kind, leave, { once: true });
+  const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  const scroll = () => {
+    if (left || !parentElement.isConnected) return;
+    parentElement.scrollIntoView({ block: 'start', behavior: calm ? 'auto' : 'smooth' });
+  };
+  for (const wait of [120, 700, 1500]) setTimeout(scroll, wait); // what is below or above may still come
+  parentElement.tabIndex = -1;
+  parentElement.style.outline = 'none';
+  parentElement.setAttribute('aria-label', data.label);
+  parentElement.focus({ preventScroll: true });
+}
+"""
+
+
+def scroll_anchor(label: str, token: int, *, key: str) -> None:
+    """Draw a place that the page scrolls to, and that gets the focus, whenever ``token`` changes.
+
+    Args:
+        label: what stands there, for screen readers.
+        token: of the last wish to scroll.
+        key: of the component.
+    """
+    st.components.v2.component("labkit_anchor", js=SCROLL, isolate_styles=False)(
+        key=key, data={"token": token, "label": label}, height=1
+    )

@@ -4,6 +4,8 @@
   const WAIT_FOR_SERVER = 3000; // ms; how long a zoom that the person made outlives what the server sends
   const NEAR = 40; // pixels; points further from the cursor are not shown in the tooltip
   const NOT_FINITE = '#d92d43';
+  const PICKED = '#b65fb0'; // of the vertical line at a picked point
+  const NEAR_MARK = 6; // pixels; so near the cursor, a mark is meant
   const ICONS = {
     'zoom in': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5M7 4.5v5',
     'zoom out': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5',
@@ -132,7 +134,7 @@
         chart.lines.map((line) => [line.name, line.color, line.style, line.style === 'marked' && line.y.length < 60])]);
       this.data = chart;
       this.title.textContent = chart.title;
-      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.`);
+      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}.` : ''}`);
       const points = uPlot.join(chart.lines.length ? chart.lines.map((line) => [line.x, this.gapped(line)]) : [[[], []]],
         chart.lines.length ? chart.lines.map(() => [0, 2]) : [[0, 2]]);
       if (shape !== this.shape || !this.plot) {
@@ -265,11 +267,16 @@
       const seams = this.board.data.seams;
       for (const seam of seams) {
         const x = Math.round(u.valToPos(seam.x, 'x', true));
-        ctx.globalAlpha = 0.5;
-        ctx.setLineDash([2 * ratio, 3 * ratio]);
+        ctx.strokeStyle = seam.strong ? PICKED : text;
+        ctx.lineWidth = (seam.strong ? 2 : 1) * ratio;
+        ctx.globalAlpha = seam.strong ? 1 : 0.5;
+        ctx.setLineDash(seam.strong ? [] : [2 * ratio, 3 * ratio]);
         ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
         ctx.globalAlpha = 0.8;
-        if (seams.length <= 4) ctx.fillText(seam.label, x + 3 * ratio, bbox.top + 9 * ratio);
+        if (!seam.strong && seams.length > 4) continue;
+        const before = x + 6 * ratio + ctx.measureText(seam.label).width > bbox.left + bbox.width; // no room after it
+        ctx.textAlign = before ? 'right' : 'left';
+        ctx.fillText(seam.label, x + (before ? -4 : 4) * ratio, bbox.top + (seam.strong ? 21 : 9) * ratio);
       }
       ctx.setLineDash([]);
       ctx.globalAlpha = 1;
@@ -297,10 +304,13 @@
       const over = this.plot.over;
       over.addEventListener('dblclick', () => this.board.zoom(null));
       over.addEventListener('mouseleave', () => this.board.move(null, -10));
-      let from = null;
-      over.addEventListener('pointerdown', (event) => { from = [event.clientX, event.clientY]; });
+      let from = null, touch = false, tapped = null;
+      over.addEventListener('pointerdown', (event) => { from = [event.clientX, event.clientY]; touch = event.pointerType === 'touch'; });
       over.addEventListener('click', (event) => {
-        if (from && Math.hypot(event.clientX - from[0], event.clientY - from[1]) < 5) this.pick();
+        if (!from || Math.hypot(event.clientX - from[0], event.clientY - from[1]) >= 5) return;
+        const again = tapped !== null && Math.abs(event.clientX - tapped) < 16;
+        tapped = touch ? event.clientX : null;
+        if (!touch || again) this.pick(); // a finger's first tap shows the values
       });
       over.addEventListener('pointermove', (event) => { // a finger that moves sideways moves the cursor
         if (event.pointerType !== 'touch') return;
@@ -361,6 +371,10 @@
         if (near === undefined) continue;
         element('div', '', this.tip).textContent = `${line.name}: ${mark.kind} at ${this.board.place(near, true)}`;
       }
+      if (this.board.data.pick && this.data.lines.some((line) => line.pick)) {
+        const how = matchMedia('(hover: none)').matches ? 'Tap again' : 'Click or Enter';
+        element('div', 'lk-hint', this.tip).textContent = `${how}: ${this.board.data.pick}`;
+      }
       const left = this.plot.over.offsetLeft + this.plot.cursor.left, room = this.draw.clientWidth;
       const onLeft = left > room / 2;
       this.tip.style.left = onLeft ? '' : `${left + 12}px`;
@@ -369,11 +383,18 @@
       this.words = words.join(', ');
     }
 
-    pick() {
-      const found = this.nearest().filter(({ line }) => line.pick);
-      if (!found.length) return;
-      const { line, index } = found.reduce((best, one) => (one.distance < best.distance ? one : best));
-      this.board.trigger('picked', { chart: this.key, line: line.name, x: line.x[index], y: line.y[index] });
+    pick() { // the mark next to the cursor, otherwise the point
+      if (!this.board.data.pick) return;
+      const lines = this.data.lines.filter((line) => line.pick && !this.hidden.has(line.name));
+      const away = (x) => Math.abs(this.plot.valToPos(x, 'x') - this.plot.cursor.left);
+      const marks = lines.flatMap((line) => line.marks.flatMap((mark) => Array.from(mark.x, (x) => ({ line, x, distance: away(x) }))))
+        .filter((mark) => mark.distance <= NEAR_MARK);
+      const points = this.nearest().filter(({ line }) => line.pick)
+        .map(({ line, index, distance }) => ({ line, x: line.x[index], y: line.y[index], distance }));
+      const near = marks.length ? marks : points;
+      if (!near.length) return;
+      const { line, x, y = null } = near.reduce((best, one) => (one.distance < best.distance ? one : best));
+      this.board.trigger('picked', { chart: this.key, line: line.name, x, y });
     }
 
     press(event) {
