@@ -109,8 +109,8 @@ def encode(
 
     Args:
         charts: in the order to draw them.
-        axis: what ``x`` is: ``step``, ``epoch``, ``seconds`` (of training), ``clock`` (seconds since 1970) or
-            ``name`` (an index of ``ticks``).
+        axis: what ``x`` is: ``step``, ``epoch``, ``seconds`` (of training), ``clock`` (seconds since 1970),
+            ``count`` (a whole number of something) or ``name`` (an index of ``ticks``).
         x_title: of the horizontal axis.
         window: the part of the axis to show; None: all.
         seams: vertical lines of all charts.

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["draw", "prepare", "scroll_anchor", "shown_window"]
+__all__ = ["draw", "draw_heat", "prepare", "scroll_anchor", "shown_window"]
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -27,9 +27,24 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
 """
 
 
+# The same for a heat map, which reports nothing.
+CALL_HEAT = """
+export default function ({ data, parentElement }) {
+  let stopped = false;
+  const render = () => {
+    if (stopped) return;
+    if (!globalThis.labkitHeat) { setTimeout(render, 30); return; }
+    globalThis.labkitHeat.render(parentElement, data);
+  };
+  render();
+  return () => { stopped = true; globalThis.labkitHeat?.leave(parentElement); };
+}
+"""
+
+
 @cache
 def _code() -> tuple[str, str]:
-    script = (ASSETS / "uPlot.iife.min.js").read_text() + "\n" + (ASSETS / "board.js").read_text()
+    script = "\n".join((ASSETS / name).read_text() for name in ("uPlot.iife.min.js", "board.js", "heat.js"))
     style = (ASSETS / "uPlot.min.css").read_text() + "\n" + (ASSETS / "board.css").read_text()
     return script, style
 
@@ -80,6 +95,13 @@ def draw(
         height="content",
         on_window_change=on_window or nothing,
         on_picked_change=on_pick or nothing,
+    )
+
+
+def draw_heat(heat: bytes, *, key: str) -> None:
+    """Draw a heat map made by ``encode_heat``, or update the one drawn under ``key``."""
+    st.components.v2.component("labkit_heat", js=CALL_HEAT, isolate_styles=False)(
+        key=key, data=heat, height="content"
     )
 
 

@@ -10,10 +10,10 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import state
-from app.charts import component, frames
+from app.charts import component
 from app.charts.board import PALETTE
 from app.charts.columns import Floats
-from app.charts.layer_charts import QUANTITIES, Layers, heat_figure, lines_board, profile_board, value_text
+from app.charts.layer_charts import QUANTITIES, Layers, heat_map, lines_board, profile_board, value_text
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.layers import QUANTITIES as NAMES
@@ -106,7 +106,6 @@ def _store(path: Path) -> LayerStore:
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    frames.prepare()
     component.prepare()
     st.subheader(f"Inside the network · {run.name}", anchor=False)
 
@@ -147,15 +146,13 @@ def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: li
     wanted = (run.path, layers.version, quantity, row, *chosen, *windows)
     if st.session_state.get("layer_charts_of") != wanted:
         st.session_state["layer_charts"] = (
-            heat_figure(layers, quantity),
+            heat_map(layers, quantity),
             lines_board(layers, quantity, chosen, window=windows[0], name=run.name),
             profile_board(layers, quantity, row, window=windows[1], name=run.name),
         )
         st.session_state["layer_charts_of"] = wanted
     heat, *boards = st.session_state["layer_charts"]
-    with st.container(border=True):
-        label = f"{QUANTITIES[quantity].title} by layer and step of {run.name}"
-        frames.draw(heat, key=f"layers-heat-{run.path}", label=label)
+    component.draw_heat(heat, key=f"layers-heat-{run.path}")
     for place, key, board in zip(st.columns(2), keys, boards, strict=True):
         with place:
             component.draw(board, key=key)

@@ -73,13 +73,16 @@
       return date.toLocaleString('en-GB', long ? { ...day, ...time } : time);
     }
     if (axis === 'seconds') return span(x);
+    if (axis === 'count') return x.toLocaleString('en-US');
     if (axis === 'epoch') return (long ? 'epoch ' : '') + plain(x, 6);
     return (long ? 'step ' : '') + x.toLocaleString('en-US');
   }
 
+  const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]; // distances between ticks
+
   // The horizontal axis of names: they are long, so they stand upright.
   const NAMES = { size: (u, names) => Math.min(120, 14 + 6 * Math.max(0, ...(names || []).map((name) => String(name ?? '').length))),
-    space: 16, rotate: -90, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] };
+    space: 16, rotate: -90, incrs: WHOLE };
 
   const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power); // round distances between ticks of bytes
 
@@ -175,7 +178,7 @@
           y: { distr: this.data.logarithmic ? 3 : 1, range: () => this.range() },
         },
         axes: [
-          { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70 }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
+          { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70, ...(board.data.axis === 'count' ? { incrs: WHOLE } : {}) }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
             values: (u, ticks) => ticks.map((x) => board.place(x)) },
           { ...axis, ...(this.data.unit === 'bytes' ? { incrs: BINARY } : {}), size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
             values: (u, ticks, axis, space, apart) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, digits(y, apart)))) },
@@ -544,7 +547,7 @@
       if (window) {
         const [low, high] = this.data.extent;
         window = [Math.max(window[0], low), Math.min(window[1], high)];
-        const least = this.data.axis === 'step' || this.data.axis === 'name' ? 1 : (high - low) * 1e-7;
+        const least = whole(this.data.axis) ? 1 : (high - low) * 1e-7;
         if (!(window[1] - window[0] >= least)) return;
         if (window[0] <= low && window[1] >= high) window = null;
       }
@@ -587,7 +590,8 @@
   }
 
   const same = (one, other) => JSON.stringify(one ?? null) === JSON.stringify(other ?? null);
-  const rounded = (x, axis) => (axis === 'step' || axis === 'name' ? Math.round(x) : x);
+  const whole = (axis) => ['step', 'name', 'count'].includes(axis); // has places at whole numbers only
+  const rounded = (x, axis) => (whole(axis) ? Math.round(x) : x);
 
   globalThis.labkitBoard = {
     render(parent, bytes, send, trigger) {
