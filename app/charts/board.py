@@ -38,7 +38,8 @@ class Line:
 
     ``style``: ``line``; ``faint``, thin and pale, such as the raw values behind smoothed ones; ``marked``,
     with its points; ``dots``, the points alone; ``dashed``, a level to compare with, which counts no points.
-    ``pick``: a click on one of its points is reported.
+    ``edge``, hardly visible, of a band. ``pick``: a click on one of its points is reported. ``band``: the
+    name of the line that the area from this one is filled to; both have the same x.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Line:
     color: str
     style: str = "line"
     pick: bool = False
+    band: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,10 +163,11 @@ def _line(
         "color": line.color,
         "style": line.style,
         "pick": line.pick,
+        "band": line.band,
         "of": inside,
         "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
         "y": arrays.add(np.insert(y[kept], gaps, np.nan)),
-        "marks": [] if line.style == "faint" else _marks(x, y, logarithmic, arrays),
+        "marks": [] if line.style in ("faint", "edge") else _marks(x, y, logarithmic, arrays),
     }
 
 

@@ -10,9 +10,19 @@ from numpy.typing import NDArray
 from app.charts.board import PALETTE, Chart, Line, Window, encode
 from app.charts.columns import Floats
 from app.charts.heat import Scale, diverging, encode_heat, logarithmic, sequential
+from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS
 from labkit.run_directory.layers import QUANTITIES as NAMES
 
-__all__ = ["QUANTITIES", "Layers", "heat_map", "lines_board", "profile_board", "value_text"]
+__all__ = [
+    "DISTRIBUTION_LOOKS",
+    "QUANTITIES",
+    "Layers",
+    "distribution_board",
+    "heat_map",
+    "lines_board",
+    "profile_board",
+    "value_text",
+]
 
 MAX_COLUMNS = 240  # of the heat map; a column is then some five pixels wide
 HEIGHT = 300  # of a board's drawing area, in pixels
@@ -38,6 +48,27 @@ QUANTITIES = {
 }
 
 
+MAX_BAND_STEPS = 800
+MEDIAN = "median"
+# The number of each of ``LEVELS``, its name, and the line that a band reaches to from here.
+BANDS = (
+    (8, "highest", "lowest"),
+    (7, "99 %", "1 %"),
+    (6, "95 %", "5 %"),
+    (5, "75 %", "25 %"),
+    (4, MEDIAN, ""),
+    (3, "25 %", ""),
+    (2, "5 %", ""),
+    (1, "1 %", ""),
+    (0, "lowest", ""),
+)
+DISTRIBUTION_LOOKS = {
+    "weight_quantiles": ("Weights", PALETTE[0]),
+    "gradient_quantiles": ("Gradients", PALETTE[1]),
+    "activation_quantiles": ("Outputs", PALETTE[2]),
+}
+
+
 @dataclass(frozen=True)
 class Layers:
     """What each layer did at each recorded step. Later polls don't change it.
@@ -54,6 +85,16 @@ class Layers:
     present: NDArray[np.bool_]
     damaged_lines: int
     version: int
+    quantiles: Sequence[tuple[tuple[str, ...], NDArray[np.float32]]] = ()
+
+    def distribution(self, kind: str, layer: str) -> tuple[Floats, Floats]:
+        """Return the steps that have quantiles of a layer, [n], and the values at ``LEVELS``, [n, levels]."""
+        number, steps, found = DISTRIBUTIONS.index(kind), [], []
+        for step, (names, values) in zip(self.step.tolist(), self.quantiles, strict=False):
+            if layer in names and not np.isnan(row := values[number, names.index(layer)]).any():
+                steps.append(step)
+                found.append(row)
+        return np.array(steps), np.array(found, np.float64).reshape(-1, len(LEVELS))
 
     def of(self, quantity: str) -> tuple[list[int], Floats, NDArray[np.bool_]]:
         """Return the indices of the layers that have the quantity, and [steps, these layers] twice."""
@@ -170,6 +211,51 @@ def profile_board(
     chart = _chart(quantity, "by depth", [*lines, *_usual(quantity, (0.0, len(having) - 1.0))])
     names = [layers.names[index] for index in having]
     return encode([chart], axis="name", x_title="", window=window, name=name, height=HEIGHT, ticks=names)
+
+
+def distribution_board(
+    layers: Layers, layer: str, *, window: Window | None = None, name: str = ""
+) -> bytes | None:
+    """Return the board with the distribution of a layer's weights, gradients and outputs over the steps.
+
+    None if the run recorded none.
+
+    Args:
+        layers: of the run.
+        layer: its name.
+        window: the steps to show; None: all.
+        name: of the run.
+    """
+    charts = []
+    for kind, (title, color) in DISTRIBUTION_LOOKS.items():
+        steps, values = layers.distribution(kind, layer)
+        if not len(steps):
+            continue
+        part = _thinned(steps, window)
+        lines = [
+            Line(
+                text,
+                steps[part],
+                values[part, number],
+                color,
+                "line" if text == MEDIAN else "edge",
+                band=band,
+            )
+            for number, text, band in BANDS
+        ]
+        charts.append(Chart(kind, f"{title} of {layer}", lines))
+    if not charts:
+        return None
+    return encode(charts, axis="step", x_title="Step", window=window, name=name)
+
+
+def _thinned(steps: Floats, window: Window | None) -> NDArray[np.intp]:
+    """Return which rows to draw: the edges of a band need the same steps, so no line is thinned alone."""
+    inside = np.arange(len(steps))
+    if window is not None:
+        first, last = np.searchsorted(steps, window[0], "left"), np.searchsorted(steps, window[1], "right")
+        inside = inside[max(0, int(first) - 1) : int(last) + 1]
+    return inside[np.unique(np.linspace(0, len(inside) - 1, min(len(inside), MAX_BAND_STEPS)).astype(int))]
 
 
 def _chart(quantity: str, over: str, lines: Sequence[Line]) -> Chart:

@@ -147,6 +147,36 @@ def test_lines_of_steps_that_are_made_again_are_not_drawn(make_run):
     assert heats(open_page("layers", run))[0].columns == [50]
 
 
+def test_distributions_are_bands_over_the_steps(make_run):
+    run = make_run()
+    spread = [-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0]
+    rows = [
+        layer_row(
+            step, activation_quantiles=[spread] * 5, weight_quantiles=[spread, None, None, spread, spread]
+        )
+        for step in (50, 100)
+    ]
+    append(run, *rows)
+    at = open_page("layers", run)
+    drawn = {chart.title: chart.lines for chart in charts(at)}
+    assert list(drawn["Weights of stem_conv1"]) == [
+        "highest", "99 %", "95 %", "75 %", "median", "25 %", "5 %", "1 %", "lowest",
+    ]  # fmt: skip
+    assert drawn["Weights of stem_conv1"]["95 %"].y.tolist() == [2, 2]
+    assert "Outputs of stem_conv1" in drawn and "Gradients of stem_conv1" not in drawn
+    at.selectbox(key=f"distribution-{run.path}").set_value("stem_norm1")
+    assert "Weights of stem_norm1" not in titles(checked(at.run()))
+
+
+@pytest.mark.parametrize("damaged", [None, 3, [1], [[1.0] * 8] * 5, [["x"] * 9] * 5, [{}] * 5])
+def test_a_run_without_readable_distributions_says_so(make_run, damaged):
+    run = make_run()
+    append(run, layer_row(50, weight_quantiles=damaged))
+    at = open_page("layers", run)
+    assert "recorded no distributions" in words(at)
+    assert len(charts(at)) == 2
+
+
 # ---- reading and drawing -------------------------------------------------------------------------------
 
 

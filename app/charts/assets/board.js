@@ -86,10 +86,10 @@
 
   const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power); // round distances between ticks of bytes
 
-  const counted = (line) => line.style !== 'faint' && line.style !== 'dashed';
+  const counted = (line) => !['faint', 'dashed', 'edge'].includes(line.style);
 
-  const STROKES = { faint: { width: 1 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
-  const stroked = (line) => ({ stroke: line.style === 'faint' ? line.color + '55' : line.color, width: 1.8, ...STROKES[line.style] });
+  const STROKES = { faint: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
+  const stroked = (line) => ({ stroke: ['faint', 'edge'].includes(line.style) ? line.color + '55' : line.color, width: 1.8, ...STROKES[line.style] });
 
   // ---- one chart -----------------------------------------------------------------------------------------
 
@@ -188,6 +188,8 @@
           show: !this.hidden.has(one.name),
           points: { show: one.style === 'dots' || one.style === 'marked' && one.y.length < 60 || one.y.length === 1, size: 5, fill: one.color },
         }))],
+        bands: this.data.lines.flatMap((one, i) => (one.band
+          ? [{ series: [i + 1, this.data.lines.findIndex((other) => other.name === one.band) + 1], fill: one.color + '26' }] : [])),
         hooks: {
           draw: [(u) => this.decorate(u)],
           setSelect: [(u) => this.selected(u)],

@@ -50,7 +50,7 @@
       this.root.addEventListener('blur', () => this.show(null));
       this.root.addEventListener('keydown', (event) => this.press(event));
       this.sizes = new ResizeObserver(() => this.label());
-      this.sizes.observe(this.map);
+      this.sizes.observe(this.root);
     }
 
     update(heat) {
@@ -78,14 +78,15 @@
         label.textContent = label.title = name;
         label.style.top = `${(row + 0.5) / rows * 100}%`;
       });
-      this.names.style.width = `${Math.min(150, 6 + 5.2 * Math.max(0, ...heat.names.map((name) => name.length)))}px`;
+      this.longest = 6 + 5.2 * Math.max(0, ...heat.names.map((name) => name.length));
       this.label();
       if (this.at) this.show([Math.min(this.at[0], rows - 1), Math.min(this.at[1], columns - 1)]);
     }
 
     label() { // the steps below the map, as many as there is room for
       if (!this.data) return;
-      const { columns } = this.data, count = Math.max(1, Math.min(columns.length, Math.floor(this.map.clientWidth / 80)));
+      this.names.style.width = `${Math.min(150, 0.28 * this.root.clientWidth, this.longest)}px`;
+      const { columns } = this.data, count = Math.max(1, Math.min(columns.length, Math.floor(this.map.clientWidth / 60)));
       this.steps.replaceChildren();
       for (let i = 0; i < count; i++) {
         const column = count === 1 ? columns.length - 1 : Math.round(i * (columns.length - 1) / (count - 1));
