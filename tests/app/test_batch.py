@@ -21,6 +21,7 @@ from app.charts.store import CurveStore
 from app.images import answers
 from app.images.batch_cards import highest_share
 from app.images.cards import data_uri
+from labkit.analysis.examples import checkpoint_to_ask
 from labkit.analysis.replay.batch import NeedsReplay, batch_without_tensorflow, checkpoint_for
 from labkit.analysis.replay.recorded import batch_of_run
 from labkit.config import Config
@@ -181,6 +182,13 @@ def test_the_losses_right_before_a_step_are_those_of_the_step(trained, monkeypat
     assert mean == recorded == f"{row['loss']:.4g}"
     losses = [float(loss) for loss in re.findall(r"<br>loss ([\d.]+)", cards_of(at))]
     assert len(losses) == 16 and losses == sorted(losses, reverse=True)
+
+    network = answers._answers().networks.of(trained.path, checkpoint_to_ask(trained))
+    batch = batch_of_run(trained, 1)
+    before = network.predict(batch.images, step=4).probabilities
+    in_training = network.predict(batch.images, batch.labels, step=4, as_in_training=True).probabilities
+    assert np.abs(in_training - before).max() > 1e-3
+    np.testing.assert_array_equal(network.predict(batch.images, step=4).probabilities, before)
 
 
 # ---- what stands behind it ---------------------------------------------------------------------------------

@@ -384,6 +384,8 @@
       const onLeft = left > room / 2;
       this.tip.style.left = onLeft ? '' : `${left + 12}px`;
       this.tip.style.right = onLeft ? `${room - left + 12}px` : '';
+      const beyond = onLeft ? 0 : Math.max(0, left + 12 + this.tip.offsetWidth - room); // on a narrow screen
+      if (beyond) this.tip.style.left = `${Math.max(0, left + 12 - beyond)}px`;
       this.tip.style.top = '10px';
       this.words = words.join(', ');
     }
