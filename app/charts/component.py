@@ -130,7 +130,7 @@ export default function ({ data, parentElement }) {
     if (left || !parentElement.isConnected) return;
     parentElement.scrollIntoView({ block: 'start', behavior: calm ? 'auto' : 'smooth' });
   };
-  for (const wait of [120, 700, 1500, 3000]) setTimeout(scroll, wait); // what is below or above may still come
+  for (const wait of [120, 700, 1500, 3000]) setTimeout(scroll, wait); // other parts may still come
   parentElement.tabIndex = -1;
   parentElement.style.outline = 'none';
   parentElement.setAttribute('aria-label', data.label);
