@@ -38,7 +38,8 @@ class Line:
 
     ``style``: ``line``; ``faint``, thin and pale, such as the raw values behind smoothed ones; ``marked``,
     with its points; ``dots``, the points alone; ``dashed``, a level to compare with, which counts no points.
-    ``pick``: a click on one of its points is reported.
+    ``edge``, hardly visible, of a band. ``pick``: a click on one of its points is reported. ``band``: the
+    name of the line that the area from this one is filled to; both have the same x.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Line:
     color: str
     style: str = "line"
     pick: bool = False
+    band: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Seam:
-    """A vertical line at ``x`` with a label, such as where a run was resumed."""
+    """A vertical line at ``x`` with a label, such as where a run was resumed. ``strong``: stands out."""
 
     x: float
     label: str
+    strong: bool = False
 
 
 @dataclass
@@ -102,13 +105,14 @@ def encode(
     height: int = 220,
     ticks: Sequence[str] = (),
     points: int = 1600,
+    pick: str = "",
 ) -> bytes:
     """Return the board as bytes: the length of a JSON header, the header, and the float64 arrays it names.
 
     Args:
         charts: in the order to draw them.
-        axis: what ``x`` is: ``step``, ``epoch``, ``seconds`` (of training), ``clock`` (seconds since 1970) or
-            ``name`` (an index of ``ticks``).
+        axis: what ``x`` is: ``step``, ``epoch``, ``seconds`` (of training), ``clock`` (seconds since 1970),
+            ``count`` (a whole number of something) or ``name`` (an index of ``ticks``).
         x_title: of the horizontal axis.
         window: the part of the axis to show; None: all.
         seams: vertical lines of all charts.
@@ -116,6 +120,7 @@ def encode(
         height: of each chart's drawing area, in pixels.
         ticks: the names along the horizontal axis, if ``axis`` is ``name``.
         points: of each line that are sent, about.
+        pick: what a click on a point shows, for the reader; empty: clicks on points are not reported.
     """
     arrays = _Arrays()
     header = {
@@ -126,7 +131,10 @@ def encode(
         "name": name,
         "height": height,
         "ticks": list(ticks),
-        "seams": [{"x": seam.x, "label": seam.label} for seam in seams if np.isfinite(seam.x)],
+        "pick": pick,
+        "seams": [
+            {"x": seam.x, "label": seam.label, "strong": seam.strong} for seam in seams if np.isfinite(seam.x)
+        ],
         "charts": [_chart(chart, window, points, arrays) for chart in charts],
     }
     text = json.dumps(header).encode()
@@ -155,10 +163,11 @@ def _line(
         "color": line.color,
         "style": line.style,
         "pick": line.pick,
+        "band": line.band,
         "of": inside,
         "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
         "y": arrays.add(np.insert(y[kept], gaps, np.nan)),
-        "marks": [] if line.style == "faint" else _marks(x, y, logarithmic, arrays),
+        "marks": [] if line.style in ("faint", "edge") else _marks(x, y, logarithmic, arrays),
     }
 
 

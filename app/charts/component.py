@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["draw", "prepare", "shown_window"]
+__all__ = ["draw", "draw_heat", "prepare", "scroll_anchor", "shown_window"]
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -27,9 +27,24 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
 """
 
 
+# The same for a heat map, which reports nothing.
+CALL_HEAT = """
+export default function ({ data, parentElement }) {
+  let stopped = false;
+  const render = () => {
+    if (stopped) return;
+    if (!globalThis.labkitHeat) { setTimeout(render, 30); return; }
+    globalThis.labkitHeat.render(parentElement, data);
+  };
+  render();
+  return () => { stopped = true; globalThis.labkitHeat?.leave(parentElement); };
+}
+"""
+
+
 @cache
 def _code() -> tuple[str, str]:
-    script = (ASSETS / "uPlot.iife.min.js").read_text() + "\n" + (ASSETS / "board.js").read_text()
+    script = "\n".join((ASSETS / name).read_text() for name in ("uPlot.iife.min.js", "board.js", "heat.js"))
     style = (ASSETS / "uPlot.min.css").read_text() + "\n" + (ASSETS / "board.css").read_text()
     return script, style
 
@@ -83,6 +98,13 @@ def draw(
     )
 
 
+def draw_heat(heat: bytes, *, key: str) -> None:
+    """Draw a heat map made by ``encode_heat``, or update the one drawn under ``key``."""
+    st.components.v2.component("labkit_heat", js=CALL_HEAT, isolate_styles=False)(
+        key=key, data=heat, height="content"
+    )
+
+
 def shown_window(key: str) -> tuple[float, float] | None:
     """Return the part of the axis that a person has zoomed into on the board ``key``; None: all."""
     window = st.session_state.get(key, {}).get("window")
@@ -91,3 +113,40 @@ def shown_window(key: str) -> tuple[float, float] | None:
     except (TypeError, ValueError):  # nothing is known, or the list is empty: the whole axis
         return None
     return low, high
+
+
+# Another token than the last one scrolls to the anchor, unless the reader scrolls first.
+SCROLL = """
+export default function ({ data, parentElement }) {
+  parentElement.style.scrollMarginTop = '4rem';
+  if (globalThis.labkitScrolledFor === data.token) return;
+  globalThis.labkitScrolledFor = data.token;
+  let left = false;
+  const leave = () => { left = true; };
+  for (const kind of ['wheel', 'touchstart', 'keydown', 'pointerdown'])
+    addEventListener(kind, leave, { once: true });
+  const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  const scroll = () => {
+    if (left || !parentElement.isConnected) return;
+    parentElement.scrollIntoView({ block: 'start', behavior: calm ? 'auto' : 'smooth' });
+  };
+  for (const wait of [120, 700, 1500, 3000]) setTimeout(scroll, wait); // other parts may still come
+  parentElement.tabIndex = -1;
+  parentElement.style.outline = 'none';
+  parentElement.setAttribute('aria-label', data.label);
+  parentElement.focus({ preventScroll: true });
+}
+"""
+
+
+def scroll_anchor(label: str, token: int, *, key: str) -> None:
+    """Draw a place that the page scrolls to, and that gets the focus, whenever ``token`` changes.
+
+    Args:
+        label: what stands there, for screen readers.
+        token: of the last wish to scroll.
+        key: of the component.
+    """
+    st.components.v2.component("labkit_anchor", js=SCROLL, isolate_styles=False)(
+        key=key, data={"token": token, "label": label}, height=1
+    )

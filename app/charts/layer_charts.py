@@ -2,27 +2,32 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts.board import COLORS, PALETTE, Chart, Line, Window, encode
+from app.charts.board import PALETTE, Chart, Line, Window, encode
 from app.charts.columns import Floats
-from app.charts.plotly_figures import base_layout
+from app.charts.heat import Scale, diverging, encode_heat, logarithmic, sequential
+from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS
 from labkit.run_directory.layers import QUANTITIES as NAMES
 
-__all__ = ["QUANTITIES", "Layers", "heat_figure", "lines_board", "profile_board", "value_text"]
+__all__ = [
+    "DISTRIBUTION_LOOKS",
+    "QUANTITIES",
+    "Layers",
+    "distribution_board",
+    "heat_map",
+    "lines_board",
+    "profile_board",
+    "value_text",
+]
 
 MAX_COLUMNS = 240  # of the heat map; a column is then some five pixels wide
-MAX_TICKS = 60  # names beside the heat map
 HEIGHT = 300  # of a board's drawing area, in pixels
 # Of update to weight: "somewhere around 1e-3", Stanford's CS231n, "Neural Networks Part 3".
 USUAL_RATIO = 1e-3
-
-SEQUENTIAL = "Viridis"
-DIVERGING = [[0, "#c0504d"], [0.5, "#d8dade"], [1, "#2f7fd1"]]
 
 
 class Quantity(NamedTuple):
@@ -43,6 +48,27 @@ QUANTITIES = {
 }
 
 
+MAX_BAND_STEPS = 800
+MEDIAN = "median"
+# The number of each of ``LEVELS``, its name, and the line that a band reaches to from here.
+BANDS = (
+    (8, "highest", "lowest"),
+    (7, "99 %", "1 %"),
+    (6, "95 %", "5 %"),
+    (5, "75 %", "25 %"),
+    (4, MEDIAN, ""),
+    (3, "25 %", ""),
+    (2, "5 %", ""),
+    (1, "1 %", ""),
+    (0, "lowest", ""),
+)
+DISTRIBUTION_LOOKS = {
+    "weight_quantiles": ("Weights", PALETTE[0]),
+    "gradient_quantiles": ("Gradients", PALETTE[1]),
+    "activation_quantiles": ("Outputs", PALETTE[2]),
+}
+
+
 @dataclass(frozen=True)
 class Layers:
     """What each layer did at each recorded step. Later polls don't change it.
@@ -59,6 +85,16 @@ class Layers:
     present: NDArray[np.bool_]
     damaged_lines: int
     version: int
+    quantiles: Sequence[tuple[tuple[str, ...], NDArray[np.float32]]] = ()
+
+    def distribution(self, kind: str, layer: str) -> tuple[Floats, Floats]:
+        """Return the steps that have quantiles of a layer, [n], and the values at ``LEVELS``, [n, levels]."""
+        number, steps, found = DISTRIBUTIONS.index(kind), [], []
+        for step, (names, values) in zip(self.step.tolist(), self.quantiles, strict=False):
+            if layer in names and not np.isnan(row := values[number, names.index(layer)]).any():
+                steps.append(step)
+                found.append(row)
+        return np.array(steps), np.array(found, np.float64).reshape(-1, len(LEVELS))
 
     def of(self, quantity: str) -> tuple[list[int], Floats, NDArray[np.bool_]]:
         """Return the indices of the layers that have the quantity, and [steps, these layers] twice."""
@@ -73,8 +109,8 @@ def value_text(value: float, present: bool = True) -> str:
     return f"{value:.6g}" if present else "–"
 
 
-def heat_figure(layers: Layers, quantity: str) -> go.Figure:
-    """Draw a quantity, layers from the first at the top, steps from the left.
+def heat_map(layers: Layers, quantity: str) -> bytes:
+    """Return the heat map of a quantity, layers from the first at the top, steps from the left.
 
     Red cells are not finite. If there are more than ``MAX_COLUMNS`` recorded steps, a column stands for
     several: it shows the last of them, or one that has a value that isn't finite.
@@ -82,54 +118,15 @@ def heat_figure(layers: Layers, quantity: str) -> go.Figure:
     look = QUANTITIES[quantity]
     having, values, present = layers.of(quantity)
     values, present = _binned(values, present)
-    steps = layers.step[_ends(len(layers.step))]
-    names = [layers.names[index] for index in having]
-    finite = present & np.isfinite(values)
-    bad = present & ~np.isfinite(values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.log10(np.where(values > 0, values, np.nan)) if look.logarithmic else values
-    texts = [
-        [f"{name}<br>step {step:,.0f}: {value_text(v, p)}" for step, v, p in zip(steps, vs, ps, strict=True)]
-        for name, vs, ps in zip(names, values.T, present.T, strict=True)
-    ]
-    figure = go.Figure()
-    figure.add_heatmap(
-        x=steps,
-        z=np.where(finite, z, np.nan).T,
-        text=texts,
-        hoverinfo="text",
-        **_colors(z[finite & np.isfinite(z)], look),
+    return encode_heat(
+        f"{look.title} by layer and step",
+        [layers.names[index] for index in having],
+        layers.step[_ends(len(layers.step))],
+        values.T,
+        present.T,
+        _scale(values[present & np.isfinite(values)], look),
+        unit="percent" if look.percent else "",
     )
-    if bad.any():
-        red = COLORS["not finite"]
-        figure.add_heatmap(
-            x=steps,
-            z=np.where(bad, 1.0, np.nan).T,
-            colorscale=[[0, red], [1, red]],
-            showscale=False,
-            hoverinfo="skip",
-        )
-    figure.update_layout(base_layout(f"{look.title} by layer and step", _height(len(names))))
-    every = -(-len(names) // MAX_TICKS) or 1
-    figure.update_layout(
-        margin={"l": 8, "r": 8, "t": 56, "b": 8},
-        uirevision=quantity,
-        xaxis={"title": {"text": "Step", "standoff": 6}, "automargin": True, "showgrid": False},
-        yaxis={
-            "tickvals": list(range(0, len(names), every)),
-            "ticktext": names[::every],
-            "tickfont": {"size": 9},
-            "range": [len(names) - 0.5, -0.5],
-            "automargin": True,
-            "showgrid": False,
-            "zeroline": False,
-        },
-    )
-    return figure
-
-
-def _height(layers: int) -> int:
-    return min(max(300, 110 + 11 * layers), 110 + 11 * MAX_TICKS)
 
 
 def _ends(steps: int) -> NDArray[np.intp]:
@@ -148,23 +145,16 @@ def _binned(values: Floats, present: NDArray[np.bool_]) -> tuple[Floats, NDArray
     return np.take_along_axis(values, index, 0), np.take_along_axis(present, index, 0)
 
 
-def _colors(z: Floats, look: Quantity) -> dict[str, Any]:
-    bar: dict[str, Any] = {"thickness": 12, "outlinewidth": 0, "tickfont": {"size": 11}}
-    low, high = np.percentile(z, [1, 99]) if len(z) else (0.0, 1.0)  # one outlier must not hide the rest
+def _scale(values: Floats, look: Quantity) -> Scale:
+    """Return the colours of finite values [n]. One outlier must not hide the rest: they cover 98 %."""
     if look.percent:
-        return {"colorscale": SEQUENTIAL, "zmin": 0, "zmax": 1, "colorbar": {**bar, "tickformat": ".0%"}}
-    if look.signed:
-        most = max(abs(low), abs(high)) or 1.0
-        return {"colorscale": DIVERGING, "zmin": -most, "zmax": most, "colorbar": bar}
+        return sequential(0.0, 1.0, percent=True)
     if look.logarithmic:
-        digits = (1,) if high - low > 3 else (1, 2, 5)
-        ticks = [
-            digit * 10.0**power
-            for power in range(int(np.floor(low)), int(np.ceil(high)) + 1)
-            for digit in digits
-        ]
-        bar |= {"tickvals": np.log10(ticks).tolist(), "ticktext": [f"{tick:g}" for tick in ticks]}
-    return {"colorscale": SEQUENTIAL, "zmin": low, "zmax": high if high > low else low + 1, "colorbar": bar}
+        values = np.log10(values[values > 0])
+    low, high = np.percentile(values, [1, 99]).tolist() if len(values) else (0.0, 1.0)
+    if look.signed:
+        return diverging(max(abs(low), abs(high)))
+    return logarithmic(low, high) if look.logarithmic else sequential(low, high)
 
 
 def lines_board(
@@ -221,6 +211,51 @@ def profile_board(
     chart = _chart(quantity, "by depth", [*lines, *_usual(quantity, (0.0, len(having) - 1.0))])
     names = [layers.names[index] for index in having]
     return encode([chart], axis="name", x_title="", window=window, name=name, height=HEIGHT, ticks=names)
+
+
+def distribution_board(
+    layers: Layers, layer: str, *, window: Window | None = None, name: str = ""
+) -> bytes | None:
+    """Return the board with the distribution of a layer's weights, gradients and outputs over the steps.
+
+    None if the run recorded none.
+
+    Args:
+        layers: of the run.
+        layer: its name.
+        window: the steps to show; None: all.
+        name: of the run.
+    """
+    charts = []
+    for kind, (title, color) in DISTRIBUTION_LOOKS.items():
+        steps, values = layers.distribution(kind, layer)
+        if not len(steps):
+            continue
+        part = _thinned(steps, window)
+        lines = [
+            Line(
+                text,
+                steps[part],
+                values[part, number],
+                color,
+                "line" if text == MEDIAN else "edge",
+                band=band,
+            )
+            for number, text, band in BANDS
+        ]
+        charts.append(Chart(kind, f"{title} of {layer}", lines))
+    if not charts:
+        return None
+    return encode(charts, axis="step", x_title="Step", window=window, name=name)
+
+
+def _thinned(steps: Floats, window: Window | None) -> NDArray[np.intp]:
+    """Return which rows to draw: the edges of a band need the same steps, so no line is thinned alone."""
+    inside = np.arange(len(steps))
+    if window is not None:
+        first, last = np.searchsorted(steps, window[0], "left"), np.searchsorted(steps, window[1], "right")
+        inside = inside[max(0, int(first) - 1) : int(last) + 1]
+    return inside[np.unique(np.linspace(0, len(inside) - 1, min(len(inside), MAX_BAND_STEPS)).astype(int))]
 
 
 def _chart(quantity: str, over: str, lines: Sequence[Line]) -> Chart:

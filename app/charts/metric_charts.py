@@ -20,6 +20,7 @@ __all__ = [
     "look_of",
     "metric_chart",
     "metric_lines",
+    "place_of",
     "remember_window",
     "window_of",
 ]
@@ -163,7 +164,14 @@ def _lines(
 
 
 def board_of(
-    metrics: Snapshot, options: Options, run: str, version: Hashable, charts: Callable[[], Sequence[Chart]]
+    metrics: Snapshot,
+    options: Options,
+    run: str,
+    version: Hashable,
+    charts: Callable[[], Sequence[Chart]],
+    *,
+    marks: tuple[Seam, ...] = (),
+    pick: str = "",
 ) -> bytes:
     """Return a board of a run's charts, made once for each change of the metrics, the options and the zoom.
 
@@ -173,6 +181,8 @@ def board_of(
         run: its name.
         version: of all else that the charts depend on.
         charts: makes them.
+        marks: vertical lines beside those of the resume points.
+        pick: what a click on a point of a training curve shows.
     """
     timeline = timeline_of(metrics)
     window = window_of(options, timeline)
@@ -183,11 +193,12 @@ def board_of(
             axis=axis_kind(options),
             x_title=AXES[options.axis][1],
             window=window,
-            seams=_seams(metrics, timeline, options),
+            seams=[*_seams(metrics, timeline, options), *marks],
             name=run,
+            pick=pick,
         )
 
-    return metrics.memo.get(("board", options, window, run, version), make)
+    return metrics.memo.get(("board", options, window, run, version, marks, pick), make)
 
 
 def axis_kind(options: Options) -> str:
@@ -196,17 +207,27 @@ def axis_kind(options: Options) -> str:
 
 
 def _seams(metrics: Snapshot, timeline: Timeline, options: Options) -> list[Seam]:
-    columns = {"step": timeline.step, "epoch": timeline.epoch, "training": timeline.seconds}
     seams = []
     for point in metrics.resume_points:
         if options.axis == "clock":
             x = point.wall_time
         elif len(timeline.step):
-            x = float(np.interp(point.step, timeline.step, columns[options.axis]))
+            x = place_of(timeline, options, point.step)
         else:
             continue
         seams.append(Seam(x, f"resumed at {point.step:,}"))
     return seams
+
+
+def place_of(timeline: Timeline, options: Options, step: float) -> float:
+    """Return where the axis has a step. The timeline must have steps."""
+    columns = {
+        "step": timeline.step,
+        "epoch": timeline.epoch,
+        "training": timeline.seconds,
+        "clock": timeline.clock,
+    }
+    return float(np.interp(step, timeline.step, columns[options.axis]))
 
 
 # ---- zoom ----------------------------------------------------------------------------------------------

@@ -189,15 +189,23 @@ def sentence(text: str) -> str:
 
 
 def small_grid(
-    images: NDArray[np.uint8], names: Sequence[str], notes: Sequence[str], links: Sequence[str]
+    images: NDArray[np.uint8],
+    names: Sequence[str],
+    notes: Sequence[str],
+    links: Sequence[str],
+    wrong: Sequence[bool] | None = None,
 ) -> str:
-    """Return the HTML of a small card for each image, with the name of its classes, a note and a link."""
+    """Return the HTML of a small card for each image, with the name of its classes, a note and a link.
+
+    ``wrong``: which cards are of a wrong prediction.
+    """
+    kinds = ["lk-card wrong" if one else "lk-card" for one in wrong or [False] * len(names)]
     cards = "".join(
-        '<li class="lk-card">'
+        f'<li class="{kind}">'
         + _linked(f'<img src="{data_uri(image)}" alt="{html.escape(f"{name}, {note}", quote=True)}">', link)
         + f'<div class="lk-text"><b>{html.escape(name)}</b><br>'
         + f"{html.escape(note).replace(', ', '<br>')}</div></li>"
-        for image, name, note, link in zip(images, names, notes, links, strict=True)
+        for image, name, note, link, kind in zip(images, names, notes, links, kinds, strict=True)
     )
     return f'{STYLE}<ul class="lk-grid lk-small">{cards}</ul>'
 

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts.plotly_figures import PALETTE
+from app.charts.board import PALETTE
 from labkit.analysis.ask.client import Moment
 
 __all__ = ["history_figure", "learned_in_words"]

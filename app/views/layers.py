@@ -10,14 +10,22 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import state
-from app.charts import component, frames
+from app.charts import component
 from app.charts.board import PALETTE
 from app.charts.columns import Floats
-from app.charts.layer_charts import QUANTITIES, Layers, heat_figure, lines_board, profile_board, value_text
+from app.charts.layer_charts import (
+    QUANTITIES,
+    Layers,
+    distribution_board,
+    heat_map,
+    lines_board,
+    profile_board,
+    value_text,
+)
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, LayerRow, layer_rows_that_count
 from labkit.run_directory.layers import QUANTITIES as NAMES
-from labkit.run_directory.layers import LayerReader, LayerRow, layer_rows_that_count
 from labkit.run_directory.metrics import ResumePoint
 
 __all__ = ["LayerStore", "page"]
@@ -33,13 +41,14 @@ BLOCK_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of ``layers.jsonl``. ``values``: float64 [quantities, layers], ``present``: bool."""
+    """A row of ``layers.jsonl``. The arrays are those of one step of ``Layers``."""
 
     step: int
     wall_time: float
     layers: tuple[str, ...]
     values: Floats
     present: NDArray[np.bool_]
+    quantiles: NDArray[np.float32]
 
 
 class LayerStore:
@@ -77,7 +86,10 @@ class LayerStore:
 def _compact(row: LayerRow) -> _Row:
     columns = [row.values[name] for name in NAMES]
     present = np.array([[value is not None for value in column] for column in columns])
-    return _Row(row.step, row.wall_time, row.layers, np.array(columns, np.float64), present)
+    nothing = (np.nan,) * len(LEVELS)
+    quantiles = [[found or nothing for found in row.quantiles[kind]] for kind in DISTRIBUTIONS]
+    values = np.array(columns, np.float64)
+    return _Row(row.step, row.wall_time, row.layers, values, present, np.array(quantiles, np.float32))
 
 
 def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
@@ -95,7 +107,8 @@ def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
         values[number][:, shared], present[number][:, shared] = row.values[:, there], row.present[:, there]
     step = np.array([row.step for row in rows], np.float64)
     wall_time = np.array([row.wall_time for row in rows], np.float64)
-    return Layers(names, step, wall_time, values, present, damaged_lines, version)
+    quantiles = [(row.layers, row.quantiles) for row in rows]
+    return Layers(names, step, wall_time, values, present, damaged_lines, version, quantiles)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -106,7 +119,6 @@ def _store(path: Path) -> LayerStore:
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    frames.prepare()
     component.prepare()
     st.subheader(f"Inside the network · {run.name}", anchor=False)
 
@@ -137,6 +149,7 @@ def _panel(run: RunDirectory) -> None:
         st.info(f"No layer has a value of this quantity: {QUANTITIES[quantity].title.lower()}.")
         return
     _draw(run, layers, quantity, row, chosen)
+    _distributions(run, layers)
     _table(layers, row)
 
 
@@ -147,18 +160,45 @@ def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: li
     wanted = (run.path, layers.version, quantity, row, *chosen, *windows)
     if st.session_state.get("layer_charts_of") != wanted:
         st.session_state["layer_charts"] = (
-            heat_figure(layers, quantity),
+            heat_map(layers, quantity),
             lines_board(layers, quantity, chosen, window=windows[0], name=run.name),
             profile_board(layers, quantity, row, window=windows[1], name=run.name),
         )
         st.session_state["layer_charts_of"] = wanted
     heat, *boards = st.session_state["layer_charts"]
-    with st.container(border=True):
-        label = f"{QUANTITIES[quantity].title} by layer and step of {run.name}"
-        frames.draw(heat, key=f"layers-heat-{run.path}", label=label)
+    component.draw_heat(heat, key=f"layers-heat-{run.path}")
     for place, key, board in zip(st.columns(2), keys, boards, strict=True):
         with place:
             component.draw(board, key=key)
+
+
+def _distributions(run: RunDirectory, layers: Layers) -> None:
+    """Draw how the weights, gradients and outputs of one layer are distributed over the steps."""
+    names, values = layers.quantiles[-1]
+    if not np.isfinite(values).any():
+        st.caption("This run recorded no distributions of its layers. A new run records them:")
+        st.code("labkit train --inspect-every-steps 50", language="bash")
+        return
+    weighted = np.isfinite(values[DISTRIBUTIONS.index("weight_quantiles")]).all(axis=1)
+    layer = st.selectbox(
+        "Distributions of the layer",
+        names,
+        index=int(weighted.argmax()),
+        key=f"distribution-{run.path}",
+        width=320,
+        help="The median, and bands: 25 to 75 %, 5 to 95 %, 1 to 99 %, lowest to highest value.",
+    )
+    key = f"layers-distribution-{run.path}"
+    wanted = (run.path, layers.version, layer, component.shown_window(key))
+    if st.session_state.get("distribution_of") != wanted:
+        st.session_state["distribution"] = distribution_board(
+            layers, layer or names[0], window=wanted[-1], name=run.name
+        )
+        st.session_state["distribution_of"] = wanted
+    if board := st.session_state["distribution"]:
+        component.draw(board, key=key)
+    else:
+        st.caption("No distribution of this layer was recorded.")
 
 
 def _options(run: RunDirectory, layers: Layers) -> tuple[str, int, list[str]]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
-from app.charts import component, frames, workers
+from app.charts import component, picked, workers
 from app.charts.board import Chart
 from app.charts.columns import MAX_COLUMNS
 from app.charts.machine import MachineStore, machine_charts
@@ -25,6 +25,7 @@ from app.charts.metric_charts import (
     remember_window,
 )
 from app.charts.store import Snapshot
+from app.images import batch
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
@@ -52,17 +53,17 @@ def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
     component.prepare()
-    if run.cluster_path.is_dir():
-        frames.prepare()
-    refreshes = _is_refreshed(run)
+    refreshes, step = _is_refreshed(run), picked.chosen_step(run)
 
     @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
     def panel() -> None:
-        _panel(run)
-        if refreshes and not _is_refreshed(run):
+        if picked.chosen_step(run) != step or (refreshes and not _is_refreshed(run)):
             st.rerun()
+        _panel(run, step)
 
     panel()
+    if step is not None:
+        batch.section(run, _metrics(run), step)
     if not refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
         state.watch("status", lambda: (run.last_active(), _evaluated_at(run)))
 
@@ -83,7 +84,14 @@ def _evaluated_at(run: RunDirectory) -> float:
         return 0.0
 
 
-def _panel(run: RunDirectory) -> None:
+def _metrics(run: RunDirectory) -> Snapshot | None:
+    try:
+        return state.curves(run)
+    except OSError:  # the panel says so
+        return None
+
+
+def _panel(run: RunDirectory, step: int | None) -> None:
     status = run.read_status()
     try:
         metrics = state.curves(run)
@@ -93,7 +101,7 @@ def _panel(run: RunDirectory) -> None:
     _header(run, status, metrics)
     _environment(run)
     workers.show_tasks(run)
-    _figures(run, metrics)
+    _figures(run, metrics, step)
 
 
 def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None:
@@ -199,7 +207,7 @@ def _environment(run: RunDirectory) -> None:
         st.caption(f":material/dataset: The data set is the built-in **shapes**, not CIFAR-10. {chosen}")
 
 
-def _figures(run: RunDirectory, metrics: Snapshot) -> None:
+def _figures(run: RunDirectory, metrics: Snapshot, step: int | None) -> None:
     names = [name for name in metrics.metrics() if name not in STANDARD]
     options, chosen = controls(lambda: _choose(run, names) if names else [])
     if not metrics.tables:
@@ -209,7 +217,7 @@ def _figures(run: RunDirectory, metrics: Snapshot) -> None:
         st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
     if metrics.leaves_out_metrics():
         st.warning(f"The run has very many metrics. The first {MAX_COLUMNS} of a split can be drawn.")
-    _charts(run, metrics, [*STANDARD, *chosen], options)
+    _charts(run, metrics, [*STANDARD, *chosen], options, step)
     workers.show_shares(run)
     _machine(run, metrics, options)
 
@@ -244,13 +252,18 @@ def _choose(run: RunDirectory, names: list[str]) -> list[str]:
     return selected
 
 
-def _charts(run: RunDirectory, metrics: Snapshot, names: Sequence[str], options: Options) -> None:
+def _charts(
+    run: RunDirectory, metrics: Snapshot, names: Sequence[str], options: Options, step: int | None
+) -> None:
     version, rates = workers.worker_rates(run, options, metrics)
 
     def charts() -> list[Chart]:
         return [*(metric_chart(metrics, name, options) for name in names), *rates()]
 
-    _draw(run, "board", options, board_of(metrics, options, run.name, (*names, version), charts))
+    marks = picked.mark(metrics, options, step)
+    board = board_of(metrics, options, run.name, (*names, version), charts, marks=marks, pick=picked.HINT)
+    key = f"board-{run.path}"
+    _draw(key, options, board, on_pick=picked.on_pick(key, run, metrics, options))
 
 
 def _machine(run: RunDirectory, metrics: Snapshot, options: Options) -> None:
@@ -266,12 +279,11 @@ def _machine(run: RunDirectory, metrics: Snapshot, options: Options) -> None:
         board = board_of(
             metrics, options, run.name, version, lambda: machine_charts(machine, metrics, options.axis)
         )
-        _draw(run, "machine", options, board)
+        _draw(f"machine-{run.path}", options, board)
 
 
-def _draw(run: RunDirectory, name: str, options: Options, board: bytes) -> None:
-    key = f"{name}-{run.path}"
-    component.draw(board, key=key, on_window=lambda: remember_window(key, options))
+def _draw(key: str, options: Options, board: bytes, on_pick: Callable[[], None] | None = None) -> None:
+    component.draw(board, key=key, on_window=lambda: remember_window(key, options), on_pick=on_pick)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

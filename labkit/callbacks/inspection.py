@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.training import Training
+from labkit.run_directory.layers import DISTRIBUTIONS
 from labkit.run_directory.metrics import MetricsWriter
 
 if TYPE_CHECKING:
@@ -41,12 +42,16 @@ class Inspect(Callback):
 
 
 def layers_row(observation: "Observation", row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the line of ``layers.jsonl`` for the step of a metrics row, with six digits of each metric."""
+    """Return the line of ``layers.jsonl`` for the step of a metrics row.
+
+    Metrics have six digits, quantiles four.
+    """
     metrics = {
         name: [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]
         for name, values in observation.by_layer().items()
     }
-    return {"step": row["step"], "wall_time": row["wall_time"], **metrics}
+    quantiles = {name: getattr(observation, name) for name in DISTRIBUTIONS}
+    return {"step": row["step"], "wall_time": row["wall_time"], **metrics, **quantiles}
 
 
 def _write_histograms(training: Training, observation: "Observation", step: int) -> None:

@@ -79,8 +79,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show_batch(run: RunDirectory, options: argparse.Namespace, output: Path) -> int:
+    from labkit.analysis.replay.batch import batch_note
     from labkit.analysis.replay.files import check_folder, write_batch
-    from labkit.analysis.replay.recorded import batch_note, batch_of_run
+    from labkit.analysis.replay.recorded import batch_of_run
 
     check_folder(output)
     batch = batch_of_run(run, options.step, data_dir=options.data_dir)

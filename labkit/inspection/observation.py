@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.inspection.buckets import quantiles
 from labkit.inspection.observer import observed_layers
 from labkit.models.stages import layers_with_weights
 from labkit.transfer.freezing import Frozen, trained_indices
@@ -31,6 +32,9 @@ class Observation:
             weights before the step; None where the step trains none.
         activation_counts, gradient_counts, weight_counts: bucket counts (``labkit.inspection.buckets``) by
             layer name or path of the weight, each of a sample of at most ``SAMPLE_SIZE`` values.
+        activation_quantiles, gradient_quantiles, weight_quantiles: the values at ``LEVELS``
+            (``labkit.run_directory.layers``) of each layer's outputs, of its trained weights' gradients, and
+            of its weights that can be trained; None where there are none.
     """
 
     layers: list[str]
@@ -42,9 +46,12 @@ class Observation:
     activation_counts: Counts
     gradient_counts: Counts
     weight_counts: Counts
+    activation_quantiles: list[list[float] | None]
+    gradient_quantiles: list[list[float] | None]
+    weight_quantiles: list[list[float] | None]
 
     def by_layer(self) -> dict[str, list[Any]]:
-        """Return the figures of the layers, without the bucket counts."""
+        """Return the figures of the layers, without the bucket counts and quantiles."""
         names = (
             "layers", "activation_mean", "activation_std", "zero_fraction", "gradient_norm", "update_ratio",
         )  # fmt: skip
@@ -81,7 +88,30 @@ def read_observation(model: keras.Model, frozen: Frozen, tensors: Mapping[str, A
         activation_counts=dict(zip(layers, values["activations"][:, 4:], strict=True)),
         gradient_counts=_by_path(trained, values["gradients"][:, 1:]),
         weight_counts=_by_path(model.weights, values["weights"]),
+        activation_quantiles=[quantiles(counts) for counts in values["activations"][:, 4:]],
+        gradient_quantiles=_quantiles_of(layers, places, trained, values["gradients"][:, 1:]),
+        weight_quantiles=_quantiles_of(
+            layers,
+            [of_layer[id(weight)] if weight.trainable else None for weight in model.weights],
+            model.weights,
+            values["weights"],
+        ),
     )
+
+
+def _quantiles_of(
+    layers: Sequence[str],
+    places: Sequence[str | None],
+    weights: Sequence[keras.Variable],
+    counts: NDArray[np.float64],
+) -> list[list[float] | None]:
+    """Return the quantiles of each layer's weights together; each weight counts by its size."""
+    together: Counts = {}
+    for place, weight, row in zip(places, weights, counts, strict=True):
+        if place is not None:
+            scaled = row * (float(np.prod(weight.shape)) / max(row.sum(), 1.0))
+            together[place] = together.get(place, 0.0) + scaled
+    return [quantiles(together[name]) if name in together else None for name in layers]
 
 
 def _norms(places: Sequence[str], squares: NDArray[np.float64]) -> dict[str, float]:

@@ -11,9 +11,18 @@ from typing import Any, Protocol, TypeVar
 
 from labkit.run_directory.metrics import MetricsReader, ResumePoint, is_superseded
 
-__all__ = ["QUANTITIES", "LayerReader", "LayerRow", "layer_rows_that_count"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "LEVELS",
+    "QUANTITIES",
+    "LayerReader",
+    "LayerRow",
+    "layer_rows_that_count",
+]
 
 QUANTITIES = ("activation_mean", "activation_std", "zero_fraction", "gradient_norm", "update_ratio")
+DISTRIBUTIONS = ("activation_quantiles", "gradient_quantiles", "weight_quantiles")
+LEVELS = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)  # of the quantiles: the lowest to the highest
 
 
 @dataclass(frozen=True)
@@ -22,13 +31,15 @@ class LayerRow:
 
     ``layers``: the names in the order of the forward pass, each once. ``values``: of each of ``QUANTITIES``,
     one value for each layer. None: the layer has no such value. NaN and infinities are kept. ``wall_time`` is
-    in seconds since the epoch; infinity if unknown.
+    in seconds since the epoch; infinity if unknown. ``quantiles``: of each of ``DISTRIBUTIONS``, for each
+    layer the values at ``LEVELS``, or None.
     """
 
     step: int
     wall_time: float
     layers: tuple[str, ...]
     values: dict[str, tuple[float | None, ...]]
+    quantiles: dict[str, tuple[tuple[float, ...] | None, ...]]
 
 
 class LayerReader:
@@ -106,10 +117,23 @@ def _parse(line: dict[str, Any]) -> LayerRow | None:
         return None
     if any(len(column) != len(names) for column in values.values()):
         return None
-    return LayerRow(step, time, tuple(names), values)
+    quantiles = {name: _quantiles(line.get(name), len(names)) for name in DISTRIBUTIONS}
+    return LayerRow(step, time, tuple(names), values, quantiles)
 
 
 def _numbers(column: Any) -> tuple[float | None, ...]:
     if not isinstance(column, list) or not {int, float, type(None)}.issuperset(map(type, column)):
         raise TypeError("not a list of numbers and nulls")
     return tuple(None if value is None else float(value) for value in column)
+
+
+def _quantiles(column: Any, layers: int) -> tuple[tuple[float, ...] | None, ...]:
+    """Return the quantiles of each layer. What isn't in the format, as in older files, is None."""
+    if not isinstance(column, list) or len(column) != layers:
+        return (None,) * layers
+    return tuple(
+        tuple(map(float, found))
+        if isinstance(found, list) and len(found) == len(LEVELS) and {int, float}.issuperset(map(type, found))
+        else None
+        for found in column
+    )

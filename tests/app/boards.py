@@ -77,6 +77,34 @@ def decoded(data: bytes) -> Board:
     )
 
 
+class Heat(NamedTuple):
+    """A heat map as it is drawn. ``values`` [rows, columns]; ``colors`` uint8 [rows, columns, 4]."""
+
+    title: str
+    names: list[str]
+    columns: list[float]
+    values: NDArray[np.float64]
+    colors: NDArray[np.uint8]
+
+
+def decoded_heat(data: bytes) -> Heat:
+    """Return the heat map of the bytes that ``app.charts.heat.encode_heat`` made."""
+    length, zero = struct.unpack_from("<II", data)
+    assert zero == 0 and length % 8 == 0
+    header = json.loads(data[8 : 8 + length])
+    shape = (len(header["names"]), len(header["columns"]))
+    cells = shape[0] * shape[1]
+    values = np.frombuffer(data, np.float64, cells, 8 + length).reshape(shape)
+    colors = np.frombuffer(data, np.uint8, 4 * cells, 8 + length + 8 * cells).reshape(*shape, 4)
+    return Heat(header["title"], header["names"], header["columns"], values, colors)
+
+
+def heats(at: AppTest) -> list[Heat]:
+    """Return the heat maps of a page."""
+    parts = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_heat"]
+    return [decoded_heat(part.bytes) for part in parts]
+
+
 def boards(at: AppTest) -> list[Board]:
     """Return the boards of a page, from the top."""
     parts = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_board"]

@@ -123,7 +123,7 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
         assert "true=" in page.url
         MetricsWriter(run.layers_path).append([layer_row(50), layer_row(100)])
         page.get_by_role("link", name="Layers").click()
-        page.locator(".js-plotly-plot .heatmaplayer image").first.wait_for()
+        page.locator(".lk-heat canvas").wait_for()
         for name in ("Compare", "Configuration", "Live"):
             page.get_by_role("link", name=name).click()
             page.locator(".stMain").get_by_text(run.name).first.wait_for()

@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_figure, lines_board, profile_board
+from app.charts.heat import encode_heat, logarithmic, sequential
+from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_map, lines_board, profile_board
 from app.views.layers import LayerStore
 from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.metrics import MetricsWriter
-from tests.app.boards import boards, charts, decoded
+from tests.app.boards import Heat, boards, charts, decoded, decoded_heat, heats
 from tests.app.conftest import train_row
-from tests.app.test_pages import checked, figures, open_page, words
+from tests.app.test_pages import checked, open_page, words
 
 LAYERS = ["stem_conv1", "stem_norm1", "stem_relu1", "stage1_block1_conv1", "logits"]
 
@@ -39,8 +40,8 @@ def append(run, *rows) -> None:
 
 
 def titles(at) -> list[str]:
-    (heat,) = figures(at)
-    return [heat["layout"]["title"]["text"], *(chart.title for chart in charts(at))]
+    (heat,) = heats(at)
+    return [heat.title, *(chart.title for chart in charts(at))]
 
 
 def layers_of(run, *rows) -> Layers:
@@ -54,7 +55,7 @@ def layers_of(run, *rows) -> Layers:
 def test_without_a_file_the_page_says_how_to_record_one(make_run):
     at = open_page("layers", make_run())
     assert "labkit train --inspect-every-steps 50" in words(at)
-    assert not figures(at)
+    assert not heats(at)
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
@@ -69,11 +70,11 @@ def test_every_quantity_is_drawn_by_layer_step_and_depth(make_run, quantity):
         f"{title} by step",
         f"{title} by depth",
     ]
-    (heat,), profile = figures(at), boards(at)[1]
+    (heat,), profile = heats(at), boards(at)[1]
     drawn = [
         name for name in LAYERS if quantity not in ("gradient_norm", "update_ratio") or "relu" not in name
     ]
-    assert heat["layout"]["yaxis"]["ticktext"] == drawn
+    assert heat.names == drawn
     assert profile.ticks == drawn
     logarithmic = quantity in ("gradient_norm", "update_ratio")
     assert {chart.logarithmic for chart in charts(at)} == {logarithmic}
@@ -85,9 +86,10 @@ def test_new_lines_appear_at_the_next_refresh(make_run):
     run = make_run(state="running")
     append(run, layer_row(50))
     at = open_page("layers", run)
-    assert "step 50: 1.05" in figures(at)[0]["data"][0]["text"][0][-1]
+    assert heats(at)[0].columns == [50] and heats(at)[0].values[0] == 1.05
     append(run, layer_row(100))
-    assert "step 100: 1.1" in figures(checked(at.run()))[0]["data"][0]["text"][0][-1]
+    (heat,) = heats(checked(at.run()))
+    assert heat.columns == [50, 100] and heat.values[0].tolist() == [1.05, 1.1]
 
 
 def test_the_profile_and_the_table_are_of_the_chosen_step(make_run):
@@ -129,7 +131,7 @@ def test_damaged_lines_are_counted_and_an_unreadable_file_is_named(make_run):
         file.write('oops\n{"step": 3}\n{"step": 100, "lay')
     at = open_page("layers", run)
     assert "2 damaged lines." in words(at)
-    assert len(figures(at)) == 1 and len(charts(at)) == 2
+    assert len(heats(at)) == 1 and len(charts(at)) == 2
     path.unlink()
     path.mkdir()
     assert f"`{path}` can't be read" in words(checked(at.run()))
@@ -142,7 +144,37 @@ def test_lines_of_steps_that_are_made_again_are_not_drawn(make_run):
     writer.mark_resume_point(60)
     writer.append([train_row(61)])
     writer.close()
-    assert len(figures(open_page("layers", run))[0]["data"][0]["text"][0]) == 1
+    assert heats(open_page("layers", run))[0].columns == [50]
+
+
+def test_distributions_are_bands_over_the_steps(make_run):
+    run = make_run()
+    spread = [-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0]
+    rows = [
+        layer_row(
+            step, activation_quantiles=[spread] * 5, weight_quantiles=[spread, None, None, spread, spread]
+        )
+        for step in (50, 100)
+    ]
+    append(run, *rows)
+    at = open_page("layers", run)
+    drawn = {chart.title: chart.lines for chart in charts(at)}
+    assert list(drawn["Weights of stem_conv1"]) == [
+        "highest", "99 %", "95 %", "75 %", "median", "25 %", "5 %", "1 %", "lowest",
+    ]  # fmt: skip
+    assert drawn["Weights of stem_conv1"]["95 %"].y.tolist() == [2, 2]
+    assert "Outputs of stem_conv1" in drawn and "Gradients of stem_conv1" not in drawn
+    at.selectbox(key=f"distribution-{run.path}").set_value("stem_norm1")
+    assert "Weights of stem_norm1" not in titles(checked(at.run()))
+
+
+@pytest.mark.parametrize("damaged", [None, 3, [1], [[1.0] * 8] * 5, [["x"] * 9] * 5, [{}] * 5])
+def test_a_run_without_readable_distributions_says_so(make_run, damaged):
+    run = make_run()
+    append(run, layer_row(50, weight_quantiles=damaged))
+    at = open_page("layers", run)
+    assert "recorded no distributions" in words(at)
+    assert len(charts(at)) == 2
 
 
 # ---- reading and drawing -------------------------------------------------------------------------------
@@ -171,9 +203,10 @@ def test_a_line_with_other_layers_is_matched_by_name(make_run):
 def test_values_that_are_not_finite_are_red_cells_and_marks(make_run):
     rows = [layer_row(50), layer_row(100, gradient_norm=[math.nan, math.inf, None, 0.0, 0.2])]
     layers = layers_of(make_run(), *rows)
-    heat = heat_figure(layers, "gradient_norm")
-    np.testing.assert_array_equal(np.isnan(heat.data[1].z), [[True, False]] * 2 + [[True, True]] * 2)
-    assert heat.data[0].text[0][1] == "stem_conv1<br>step 100: nan"
+    heat = decoded_heat(heat_map(layers, "gradient_norm"))
+    np.testing.assert_array_equal(red(heat), [[False, True]] * 2 + [[False, False]] * 2)
+    assert heat.colors[2, 1, 3] == 0, "zero has no place on a logarithmic scale"
+    assert math.isnan(heat.values[0, 1]) and heat.values[1, 1] == math.inf
     lines = decoded(lines_board(layers, "gradient_norm", LAYERS)).charts[0].lines
     assert lines["stem_conv1"].marks == {"NaN": (1, [100])}
     assert lines["stage1_block1_conv1"].marks == {"≤ 0": (1, [100])}
@@ -186,7 +219,29 @@ def test_values_that_are_not_finite_are_red_cells_and_marks(make_run):
 def test_a_long_run_is_drawn_with_few_columns_that_keep_its_nan_and_its_last_step(make_run):
     rows = [layer_row(step) for step in range(1, 3001)]
     rows[1234]["activation_std"] = [math.nan, *[1.0] * 4]
-    heat = heat_figure(layers_of(make_run(), *rows), "activation_std")
-    assert len(heat.data[0].x) == MAX_COLUMNS
-    assert heat.data[0].x[-1] == 3000
-    assert np.isfinite(heat.data[1].z).sum() == 1
+    heat = decoded_heat(heat_map(layers_of(make_run(), *rows), "activation_std"))
+    assert len(heat.columns) == MAX_COLUMNS
+    assert heat.columns[-1] == 3000
+    assert red(heat).sum() == 1
+
+
+def red(heat: Heat) -> np.ndarray:
+    """Return which cells are of values that aren't finite."""
+    return (heat.colors == [0xD9, 0x2D, 0x43, 255]).all(axis=-1)
+
+
+def test_colours_follow_the_values():
+    values = np.array([[0.0, 1.0, 2.0, math.nan]])
+    heat = decoded_heat(
+        encode_heat("t", ["a"], np.arange(4.0), values, np.isfinite(values), sequential(0.0, 2.0))
+    )
+    assert heat.colors[0, 0].tolist() == [0x44, 0x01, 0x54, 255]
+    assert heat.colors[0, 2].tolist() == [0xFD, 0xE7, 0x25, 255]
+    assert heat.colors[0, 3, 3] == 0
+    assert [text for _, text in logarithmic(-3.0, 0.0).ticks if text in ("0.001", "0.01", "0.1", "1")] == [
+        "0.001",
+        "0.01",
+        "0.1",
+        "1",
+    ]
+    assert len(logarithmic(-30.0, 8.0).ticks) < 10

@@ -57,12 +57,6 @@ def words(at: AppTest) -> str:
     return "\n".join(" ".join(text.split()) for text in texts)
 
 
-def figures(at: AppTest) -> list[dict]:
-    """Return the figures of a page that Plotly draws."""
-    frames = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_frame"]
-    return [json.loads(json.loads(frame.json)["figure"]) for frame in frames]
-
-
 def test_every_page_has_an_address_and_the_runs_are_also_the_root(runs_folder, monkeypatch):
     pages = []
     navigation = st.navigation

@@ -1,6 +1,7 @@
 """The live page of a cluster: the heartbeat of each task, and the metrics of each worker as they grow."""
 
 import os
+import re
 import socket
 import time
 
@@ -12,7 +13,7 @@ from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_spac
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from tests.app.boards import DrawnChart, charts
-from tests.app.test_pages import checked, figures, open_page
+from tests.app.test_pages import cards_of, checked, open_page
 
 
 def beat(name: str, **changed) -> Heartbeat:
@@ -71,6 +72,11 @@ def rates(at: AppTest) -> DrawnChart:
     return chart
 
 
+def bars(at: AppTest) -> dict[str, str]:
+    """Return what the bars of the shares of time say, by worker."""
+    return dict(re.findall(r'<dt>([^<]*)</dt><dd><div [^>]*aria-label="([^"]*)"', cards_of(at)))
+
+
 # ---- the page ------------------------------------------------------------------------------------------
 
 
@@ -78,7 +84,7 @@ def test_a_run_of_one_process_shows_no_tasks(make_run):
     at = open_page("live", make_run())
     assert not at.dataframe
     assert len(charts(at)) == 4
-    assert not figures(at)
+    assert "lk-shares" not in cards_of(at)
 
 
 def test_each_task_shows_its_state_step_and_speed(make_run):
@@ -126,11 +132,10 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     append(run, "worker:0", 100.0, 120.0)
     append(run, "worker:1", 90.0, 95.0)
     at = open_page("live", run)
-    (shares,) = figures(at)
+    shares = bars(at)
     assert list(rates(at).lines) == ["worker:0", "worker:1"]
-    assert [trace["name"] for trace in shares["data"]] == ["compute", "communication", "input, waiting"]
-    assert shares["data"][0]["y"] == ["worker:0", "worker:1"]
-    assert shares["data"][0]["x"] == pytest.approx([0.7, 0.7])
+    words = "compute 70%, communication 20%, input, waiting 10%"
+    assert shares == {"worker:0": words, "worker:1": words}
     append(run, "worker:1", 99.0, step=12)
     at.slider(key="smoothing").set_value(0.0)
     drawn = rates(checked(at.run())).lines["worker:1"]
@@ -142,18 +147,18 @@ def test_staleness_is_drawn_for_each_worker_of_an_asynchronous_run(make_run):
     run = make_run(state="running")
     append(run, "worker:0", 100.0, 100.0, staleness_counts={"0": 1, "2": 3})
     append(run, "worker:1", 30.0, staleness_counts={"7": 5})
-    staleness = figures(open_page("live", run))[-1]
-    assert staleness["layout"]["title"]["text"] == "Staleness of the updates"
-    bars = {trace["name"]: trace for trace in staleness["data"]}
-    assert (bars["worker:0"]["x"], bars["worker:1"]["x"]) == ([0, 2], [7])
-    assert bars["worker:0"]["customdata"] == [2, 6]
-    assert bars["worker:0"]["y"] == [0.25, 0.75]
+    staleness = charts(open_page("live", run))[-1]
+    assert (staleness.title, staleness.unit) == ("Staleness of the updates", "percent")
+    lines = staleness.lines
+    assert (lines["worker:0"].x.tolist(), lines["worker:1"].x.tolist()) == ([0, 1, 2], [7])
+    assert lines["worker:0"].y.tolist() == [0.25, 0, 0.75]
+    assert lines["worker:1"].y.tolist() == [1]
 
 
 def test_a_synchronous_run_has_no_histogram_of_staleness(make_run):
     run = make_run(state="running")
     append(run, "worker:0", 100.0)
-    assert len(figures(open_page("live", run))) == 1
+    assert "Staleness of the updates" not in [chart.title for chart in charts(open_page("live", run))]
 
 
 def test_a_straggler_is_named_until_it_is_as_fast_as_the_others(make_run):
@@ -189,7 +194,7 @@ def test_damaged_files_of_a_cluster_break_no_page(make_run):
     at = open_page("live", run)
     assert not at.dataframe
     assert list(rates(at).lines) == ["worker:2"], "of the rows that can be read"
-    assert len(figures(at)) == 1
+    assert list(bars(at)) == ["worker:2"]
 
 
 # ---- reading -------------------------------------------------------------------------------------------

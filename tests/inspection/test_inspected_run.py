@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import discard
-from labkit.run_directory.layers import LayerReader, layer_rows_that_count
+from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, layer_rows_that_count
 from labkit.run_directory.metrics import MetricsReader
 from tests.properties.harness import (
     assert_bit_equal,
@@ -69,7 +69,12 @@ def test_every_inspected_step_has_a_line(inspected):
     for row in rows:
         names = row["layers"]
         assert names[:3] == ["stem_conv1", "stem_norm1", "stem_relu1"] and names[-1] == "logits"
-        assert row.keys() == {"step", "wall_time", "layers", *FIGURES}
+        assert row.keys() == {"step", "wall_time", "layers", *FIGURES, *DISTRIBUTIONS}
+        quantiles = {kind: dict(zip(names, row[kind], strict=True)) for kind in DISTRIBUTIONS}
+        assert quantiles["weight_quantiles"]["stage1_block1_relu1"] is None
+        assert quantiles["activation_quantiles"]["stage1_block1_relu1"][0] == 0
+        for found in (quantiles[kind]["logits"] for kind in DISTRIBUTIONS):
+            assert len(found) == len(LEVELS) and found == sorted(found)
         assert {len(row[figure]) for figure in FIGURES} == {len(names)}
         by_name = dict(zip(names, zip(*(row[figure] for figure in FIGURES), strict=True), strict=True))
         assert by_name["stage1_block1_relu1"][3:] == (None, None)

@@ -8,12 +8,20 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.inspection.buckets import EDGES, NUM_BUCKETS, SAMPLE_SIZE, bucket_counts, evenly_spaced
+from labkit.inspection.buckets import (
+    EDGES,
+    NUM_BUCKETS,
+    SAMPLE_SIZE,
+    bucket_counts,
+    evenly_spaced,
+    quantiles,
+)
 from labkit.inspection.observation import read_observation
 from labkit.inspection.observer import StepObserver, observed_layers
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
+from labkit.run_directory.layers import LEVELS
 from labkit.training.plan import RunPlan
 from labkit.training.session import make_session
 from labkit.training.step import make_train_step
@@ -112,6 +120,14 @@ def test_an_inspected_step_says_what_numpy_computes():
         change = RATE * (scale * gradient + DECAY * before)
         assert ratio == pytest.approx(np.linalg.norm(change) / np.linalg.norm(before), rel=1e-5)
 
+    for layer, found_ones in zip(found.layers, found.gradient_quantiles, strict=True):
+        paths = [path for path in weights if path.startswith(f"{layer}/")]
+        if not paths:
+            assert found_ones is None
+            continue
+        gradient = np.concatenate([gradients[path].ravel() for path in paths])
+        assert found_ones == quantiles(np.histogram(gradient, EDGES)[0].astype(float))
+
     # The histograms are of the same values.
     for layer, values in expected.items():
         np.testing.assert_array_equal(found.activation_counts[layer], np.histogram(values, EDGES)[0])
@@ -120,6 +136,21 @@ def test_an_inspected_step_says_what_numpy_computes():
     for weight in model.weights:
         after = np.histogram(weight.numpy(), EDGES)[0]
         np.testing.assert_array_equal(found.weight_counts[weight.path], after)
+
+
+def test_quantiles_are_those_of_the_values_to_the_width_of_a_bucket():
+    random = np.random.default_rng(0)
+    for values in (
+        random.normal(size=5000) * 0.02 + 0.1,
+        np.maximum(random.normal(size=5000), 0),
+        -np.ones(3),
+    ):
+        found = quantiles(np.histogram(values, EDGES)[0].astype(float))
+        width = 2**0.25 - 1
+        for value, expected in zip(found, np.quantile(values, LEVELS), strict=True):
+            assert value == pytest.approx(expected, rel=width, abs=1e-3)
+        assert found == sorted(found)
+    assert quantiles(np.zeros(NUM_BUCKETS)) is None
 
 
 def test_buckets_count_every_number_once_and_leave_out_the_others():

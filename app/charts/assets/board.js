@@ -4,6 +4,8 @@
   const WAIT_FOR_SERVER = 3000; // ms; how long a zoom that the person made outlives what the server sends
   const NEAR = 40; // pixels; points further from the cursor are not shown in the tooltip
   const NOT_FINITE = '#d92d43';
+  const PICKED = '#b65fb0'; // of the vertical line at a picked point
+  const NEAR_MARK = 6; // pixels; so near the cursor, a mark is meant
   const ICONS = {
     'zoom in': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5M7 4.5v5',
     'zoom out': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5',
@@ -71,20 +73,23 @@
       return date.toLocaleString('en-GB', long ? { ...day, ...time } : time);
     }
     if (axis === 'seconds') return span(x);
+    if (axis === 'count') return x.toLocaleString('en-US');
     if (axis === 'epoch') return (long ? 'epoch ' : '') + plain(x, 6);
     return (long ? 'step ' : '') + x.toLocaleString('en-US');
   }
 
+  const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]; // distances between ticks
+
   // The horizontal axis of names: they are long, so they stand upright.
   const NAMES = { size: (u, names) => Math.min(120, 14 + 6 * Math.max(0, ...(names || []).map((name) => String(name ?? '').length))),
-    space: 16, rotate: -90, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] };
+    space: 16, rotate: -90, incrs: WHOLE };
 
   const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power); // round distances between ticks of bytes
 
-  const counted = (line) => line.style !== 'faint' && line.style !== 'dashed';
+  const counted = (line) => !['faint', 'dashed', 'edge'].includes(line.style);
 
-  const STROKES = { faint: { width: 1 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
-  const stroked = (line) => ({ stroke: line.style === 'faint' ? line.color + '55' : line.color, width: 1.8, ...STROKES[line.style] });
+  const STROKES = { faint: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
+  const stroked = (line) => ({ stroke: ['faint', 'edge'].includes(line.style) ? line.color + '55' : line.color, width: 1.8, ...STROKES[line.style] });
 
   // ---- one chart -----------------------------------------------------------------------------------------
 
@@ -132,7 +137,7 @@
         chart.lines.map((line) => [line.name, line.color, line.style, line.style === 'marked' && line.y.length < 60])]);
       this.data = chart;
       this.title.textContent = chart.title;
-      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.`);
+      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}.` : ''}`);
       const points = uPlot.join(chart.lines.length ? chart.lines.map((line) => [line.x, this.gapped(line)]) : [[[], []]],
         chart.lines.length ? chart.lines.map(() => [0, 2]) : [[0, 2]]);
       if (shape !== this.shape || !this.plot) {
@@ -173,7 +178,7 @@
           y: { distr: this.data.logarithmic ? 3 : 1, range: () => this.range() },
         },
         axes: [
-          { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70 }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
+          { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70, ...(board.data.axis === 'count' ? { incrs: WHOLE } : {}) }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
             values: (u, ticks) => ticks.map((x) => board.place(x)) },
           { ...axis, ...(this.data.unit === 'bytes' ? { incrs: BINARY } : {}), size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
             values: (u, ticks, axis, space, apart) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, digits(y, apart)))) },
@@ -183,6 +188,8 @@
           show: !this.hidden.has(one.name),
           points: { show: one.style === 'dots' || one.style === 'marked' && one.y.length < 60 || one.y.length === 1, size: 5, fill: one.color },
         }))],
+        bands: this.data.lines.flatMap((one, i) => (one.band
+          ? [{ series: [i + 1, this.data.lines.findIndex((other) => other.name === one.band) + 1], fill: one.color + '26' }] : [])),
         hooks: {
           draw: [(u) => this.decorate(u)],
           setSelect: [(u) => this.selected(u)],
@@ -265,11 +272,16 @@
       const seams = this.board.data.seams;
       for (const seam of seams) {
         const x = Math.round(u.valToPos(seam.x, 'x', true));
-        ctx.globalAlpha = 0.5;
-        ctx.setLineDash([2 * ratio, 3 * ratio]);
+        ctx.strokeStyle = seam.strong ? PICKED : text;
+        ctx.lineWidth = (seam.strong ? 2 : 1) * ratio;
+        ctx.globalAlpha = seam.strong ? 1 : 0.5;
+        ctx.setLineDash(seam.strong ? [] : [2 * ratio, 3 * ratio]);
         ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
         ctx.globalAlpha = 0.8;
-        if (seams.length <= 4) ctx.fillText(seam.label, x + 3 * ratio, bbox.top + 9 * ratio);
+        if (!seam.strong && seams.length > 4) continue;
+        const before = x + 6 * ratio + ctx.measureText(seam.label).width > bbox.left + bbox.width; // no room after it
+        ctx.textAlign = before ? 'right' : 'left';
+        ctx.fillText(seam.label, x + (before ? -4 : 4) * ratio, bbox.top + (seam.strong ? 21 : 9) * ratio);
       }
       ctx.setLineDash([]);
       ctx.globalAlpha = 1;
@@ -297,10 +309,13 @@
       const over = this.plot.over;
       over.addEventListener('dblclick', () => this.board.zoom(null));
       over.addEventListener('mouseleave', () => this.board.move(null, -10));
-      let from = null;
-      over.addEventListener('pointerdown', (event) => { from = [event.clientX, event.clientY]; });
+      let from = null, touch = false, tapped = null;
+      over.addEventListener('pointerdown', (event) => { from = [event.clientX, event.clientY]; touch = event.pointerType === 'touch'; });
       over.addEventListener('click', (event) => {
-        if (from && Math.hypot(event.clientX - from[0], event.clientY - from[1]) < 5) this.pick();
+        if (!from || Math.hypot(event.clientX - from[0], event.clientY - from[1]) >= 5) return;
+        const again = tapped !== null && Math.abs(event.clientX - tapped) < 16;
+        tapped = touch ? event.clientX : null;
+        if (!touch || again) this.pick(); // a finger's first tap shows the values
       });
       over.addEventListener('pointermove', (event) => { // a finger that moves sideways moves the cursor
         if (event.pointerType !== 'touch') return;
@@ -361,19 +376,32 @@
         if (near === undefined) continue;
         element('div', '', this.tip).textContent = `${line.name}: ${mark.kind} at ${this.board.place(near, true)}`;
       }
+      if (this.board.data.pick && this.data.lines.some((line) => line.pick)) {
+        const how = matchMedia('(hover: none)').matches ? 'Tap again' : 'Click or Enter';
+        element('div', 'lk-hint', this.tip).textContent = `${how}: ${this.board.data.pick}`;
+      }
       const left = this.plot.over.offsetLeft + this.plot.cursor.left, room = this.draw.clientWidth;
       const onLeft = left > room / 2;
       this.tip.style.left = onLeft ? '' : `${left + 12}px`;
       this.tip.style.right = onLeft ? `${room - left + 12}px` : '';
+      const beyond = onLeft ? 0 : Math.max(0, left + 12 + this.tip.offsetWidth - room); // on a narrow screen
+      if (beyond) this.tip.style.left = `${Math.max(0, left + 12 - beyond)}px`;
       this.tip.style.top = '10px';
       this.words = words.join(', ');
     }
 
-    pick() {
-      const found = this.nearest().filter(({ line }) => line.pick);
-      if (!found.length) return;
-      const { line, index } = found.reduce((best, one) => (one.distance < best.distance ? one : best));
-      this.board.trigger('picked', { chart: this.key, line: line.name, x: line.x[index], y: line.y[index] });
+    pick() { // the mark next to the cursor, otherwise the point
+      if (!this.board.data.pick) return;
+      const lines = this.data.lines.filter((line) => line.pick && !this.hidden.has(line.name));
+      const away = (x) => Math.abs(this.plot.valToPos(x, 'x') - this.plot.cursor.left);
+      const marks = lines.flatMap((line) => line.marks.flatMap((mark) => Array.from(mark.x, (x) => ({ line, x, distance: away(x) }))))
+        .filter((mark) => mark.distance <= NEAR_MARK);
+      const points = this.nearest().filter(({ line }) => line.pick)
+        .map(({ line, index, distance }) => ({ line, x: line.x[index], y: line.y[index], distance }));
+      const near = marks.length ? marks : points;
+      if (!near.length) return;
+      const { line, x, y = null } = near.reduce((best, one) => (one.distance < best.distance ? one : best));
+      this.board.trigger('picked', { chart: this.key, line: line.name, x, y });
     }
 
     press(event) {
@@ -523,7 +551,7 @@
       if (window) {
         const [low, high] = this.data.extent;
         window = [Math.max(window[0], low), Math.min(window[1], high)];
-        const least = this.data.axis === 'step' || this.data.axis === 'name' ? 1 : (high - low) * 1e-7;
+        const least = whole(this.data.axis) ? 1 : (high - low) * 1e-7;
         if (!(window[1] - window[0] >= least)) return;
         if (window[0] <= low && window[1] >= high) window = null;
       }
@@ -566,7 +594,8 @@
   }
 
   const same = (one, other) => JSON.stringify(one ?? null) === JSON.stringify(other ?? null);
-  const rounded = (x, axis) => (axis === 'step' || axis === 'name' ? Math.round(x) : x);
+  const whole = (axis) => ['step', 'name', 'count'].includes(axis); // has places at whole numbers only
+  const rounded = (x, axis) => (whole(axis) ? Math.round(x) : x);
 
   globalThis.labkitBoard = {
     render(parent, bytes, send, trigger) {

@@ -100,6 +100,9 @@ class Answers:
     def _predicted(self, question: Message, step: int) -> Answer:
         images = images_of(question, self._manifest)
         labels = labels_of(question, self._manifest, len(images))
+        if question.content.get("as_in_training") is True:
+            forward = self._other_steps().forward_in_training(step)
+            return {"step": step}, self._scores(images, labels, forward, len(images))
         return {"step": step}, self._scores(images, labels, self._forward_of(step))
 
     def _evaluate(self, question: Message) -> Answer:
@@ -118,12 +121,12 @@ class Answers:
         return {"step": step, "of": len(images)}, arrays
 
     def _scores(
-        self, images: NDArray[np.uint8], labels: NDArray[Any] | None, forward: Any
+        self, images: NDArray[np.uint8], labels: NDArray[Any] | None, forward: Any, at_once: int = BATCH
     ) -> dict[str, NDArray[Any]]:
         logits = np.concatenate(
             [
-                forward(self._network.standardize(images[at : at + BATCH])).numpy()
-                for at in range(0, len(images), BATCH)
+                forward(self._network.standardize(images[at : at + at_once])).numpy()
+                for at in range(0, len(images), at_once)
             ]
         )
         loss = self._network.loss
@@ -136,9 +139,12 @@ class Answers:
     def _forward_of(self, step: int) -> Any:
         if step == self._network.step:
             return self._forward
+        return self._other_steps().forward(step)
+
+    def _other_steps(self) -> "_OtherSteps":
         if self._others is None:
             self._others = _OtherSteps(self._run, self._network)
-        return self._others.forward(step)
+        return self._others
 
     def _pictures(self, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
         if split not in self._loaded:
@@ -225,19 +231,40 @@ class _OtherSteps:
         self._saved = restorable_model(config, network.manifest)
         self._model = trained_model(config, network.manifest, self._store, network.step)
         self._compiled = _compiled(self._model)
+        self._in_training = _compiled_for_training(self._model)  # traced when it is first asked
         self._step = network.step
 
     def forward(self, step: int) -> Any:
         """Return the network of another step. Raises InputError if its checkpoint is missing or damaged."""
+        self._load(step)
+        return self._compiled
+
+    def forward_in_training(self, step: int) -> Any:
+        """Return the network of a step, as it is in training. Raises InputError as ``forward``."""
+        self._load(step)
+        return self._in_training
+
+    def _load(self, step: int) -> None:
         if step != self._step:
             self._store.step_of(str(step))
             self._store.restore(tf.train.Checkpoint(model=self._saved), step, partial=True)
             self._model.set_weights(self._saved.get_weights())
             self._step = step
-        return self._compiled
 
 
 def _compiled(model: Any) -> Any:
     """Return a function of standardized images [n, height, width, channels], traced once for any n."""
     signature = [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)]
     return tf.function(lambda pixels: model(pixels, training=False), input_signature=signature)
+
+
+def _compiled_for_training(model: Any) -> Any:
+    """Return a function like ``_compiled``'s of the network in training. No moving statistics change."""
+    signature = [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)]
+
+    def forward(pixels: tf.Tensor) -> tf.Tensor:
+        trained = [variable.value for variable in model.trainable_variables]
+        others = [variable.value for variable in model.non_trainable_variables]
+        return model.stateless_call(trained, others, pixels, training=True)[0]
+
+    return tf.function(forward, input_signature=signature)

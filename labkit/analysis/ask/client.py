@@ -78,14 +78,27 @@ class AskedNetwork:
         since = self.process.loading_since
         return None if since is None else time.monotonic() - since
 
-    def predict(self, images: Images, labels: Labels | None = None) -> Prediction:
+    def predict(
+        self,
+        images: Images,
+        labels: Labels | None = None,
+        *,
+        step: int | None = None,
+        as_in_training: bool = False,
+    ) -> Prediction:
         """Return the probabilities and, with ``labels``, the loss of each image.
 
         Args:
             images: uint8 [n, height, width, channels], 1 to 512.
             labels: int [n]; with several labels per image, zeros and ones [n, classes].
+            step: of another kept checkpoint to ask; None: the network's own.
+            as_in_training: batch normalization takes the statistics of these images, as a training step does,
+                not the moving ones. Then the answer for an image depends on the others.
         """
-        return self._predict({"question": "predict"}, images, labels)
+        content: dict[str, Any] = {"question": "predict", "as_in_training": as_in_training}
+        if step is not None:
+            content |= {"question": "predict_at", "step": step}
+        return self._predict(content, images, labels, patient=step is not None)
 
     def evaluate(self, split: str, step: int, progress: Progress = _silent) -> Prediction:
         """Return the probabilities and losses of all images of a split at a kept checkpoint, in their order.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.analysis.replay.batch import is_asynchronous
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, load_manifest
@@ -15,7 +16,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.plan import data_directory
 
-__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_note", "batch_of_run", "recorded_step"]
+__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_of_run", "recorded_step"]
 
 MAX_STEPS = 1000  # that a replay makes before its own, unless told otherwise
 
@@ -59,7 +60,7 @@ class RecordedStep:
     @property
     def is_asynchronous(self) -> bool:
         """Whether workers updated the weights without waiting for each other."""
-        return _is_asynchronous(self.environment)
+        return is_asynchronous(self.environment)
 
     @property
     def num_replicas(self) -> int:
@@ -82,16 +83,6 @@ def batch_of_run(run: RunDirectory, step: int, *, data_dir: str | None = None) -
         raise InputError(f"--step is {step}; {run.path} ends at step {config.run.train_steps}")
     config, manifest = _with_data(run, config, data_dir)
     return _batch(config, manifest, step)
-
-
-def batch_note(run: RunDirectory, step: int) -> str:
-    """Return a line on how the batch of a step may differ from that of its row; empty if it doesn't."""
-    if not _is_asynchronous(run.read_environment()):
-        return ""
-    return (
-        "asynchronous workers made this run; its rows are numbered in the order in which the steps ended; "
-        f"row {step} of the metrics may be that of another batch"
-    )
 
 
 def recorded_step(
@@ -173,10 +164,6 @@ def _start(run: RunDirectory, config: Config, step: int, max_steps: int) -> Star
             f"state of {run.path}, more than --max-steps {max_steps}; raise --max-steps; {way_out}"
         )
     return Start(first, folders[first] / f"step-{first:08d}" if before else None)
-
-
-def _is_asynchronous(environment: dict[str, Any]) -> bool:
-    return "asynchronous worker" in str(environment.get("description", ""))
 
 
 def _replicas(run: RunDirectory, step: int, start: Start, environment: dict[str, Any]) -> tuple[int, ...]:

@@ -1,0 +1,134 @@
+"""A heat map, coloured here, as the bytes that the page's JavaScript draws (``assets/heat.js``)."""
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.charts.board import COLORS
+from app.charts.columns import Floats
+
+__all__ = ["Scale", "diverging", "encode_heat", "logarithmic", "sequential"]
+
+# Viridis (matplotlib, CC0) at ten places, and blue against red through grey.
+SEQUENTIAL = (
+    "#440154", "#482878", "#3e4989", "#31688e", "#26828e",
+    "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725",
+)  # fmt: skip
+DIVERGING = ("#c0504d", "#d8dade", "#2f7fd1")
+TICKS = 4  # distances between the numbers of a linear scale
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How values from ``low`` to ``high`` become colours. ``ticks``: places from 0 to 1 with their texts.
+
+    ``log``: ``low`` and ``high`` are powers of ten.
+    """
+
+    low: float
+    high: float
+    stops: tuple[str, ...]
+    ticks: tuple[tuple[float, str], ...]
+    log: bool = False
+
+    def places(self, values: Floats) -> Floats:
+        """Return the place of each value between ``low`` (0) and ``high`` (1); NaN where it has none."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = np.log10(np.where(values > 0, values, np.nan)) if self.log else values
+            return np.clip((values - self.low) / (self.high - self.low), 0.0, 1.0)
+
+
+def sequential(low: float, high: float, *, percent: bool = False) -> Scale:
+    """Return the scale of values from ``low`` to ``high``; ``percent``: they are shares."""
+    high = high if high > low else low + 1
+    return Scale(low, high, SEQUENTIAL, _linear(low, high, percent))
+
+
+def diverging(most: float) -> Scale:
+    """Return the scale of values from ``-most`` to ``most``, grey at zero."""
+    most = most or 1.0
+    return Scale(-most, most, DIVERGING, _linear(-most, most, False))
+
+
+def logarithmic(low: float, high: float) -> Scale:
+    """Return the scale of values from 10**``low`` to 10**``high``."""
+    high = high if high > low else low + 1
+    digits = (1,) if high - low > 3 else (1, 2, 5)
+    every = max(1, round((high - low) / 6))
+    ticks = [
+        (float((np.log10(digit) + power - low) / (high - low)), f"{digit * 10.0**power:g}")
+        for power in range(int(np.floor(low)), int(np.ceil(high)) + 1)
+        if power % every == 0
+        for digit in digits
+    ]
+    return Scale(low, high, SEQUENTIAL, tuple(tick for tick in ticks if 0 <= tick[0] <= 1), log=True)
+
+
+def _linear(low: float, high: float, percent: bool) -> tuple[tuple[float, str], ...]:
+    places = np.linspace(0.0, 1.0, TICKS + 1)
+    values = low + places * (high - low)
+    return tuple(
+        (float(place), f"{value:.0%}" if percent else f"{value:.3g}")
+        for place, value in zip(places, values, strict=True)
+    )
+
+
+def encode_heat(
+    title: str,
+    names: Sequence[str],
+    columns: Floats,
+    values: Floats,
+    present: NDArray[np.bool_],
+    scale: Scale,
+    *,
+    unit: str = "",
+) -> bytes:
+    """Return a heat map as bytes: the length of a JSON header, the header, the values and their colours.
+
+    Args:
+        title: of the map.
+        names: of the rows, from the top.
+        columns: the step of each column, ascending.
+        values: float64 [rows, columns]. Those that aren't finite are red.
+        present: bool of the same shape, false where there is no value.
+        scale: of the colours.
+        unit: ``percent`` for shares, or empty.
+    """
+    header = {
+        "title": title,
+        "names": list(names),
+        "columns": columns.tolist(),
+        "stops": list(scale.stops),
+        "ticks": scale.ticks,
+        "unit": unit,
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % 8)
+    numbers = np.ascontiguousarray(values, np.float64).tobytes()
+    return b"".join(
+        [struct.pack("<II", len(text), 0), text, numbers, _colors(values, present, scale).tobytes()]
+    )
+
+
+def _colors(values: Floats, present: NDArray[np.bool_], scale: Scale) -> NDArray[np.uint8]:
+    """Return red, green, blue and opacity of each cell, uint8 [rows, columns, 4]."""
+    stops = np.array([_rgb(color) for color in scale.stops], np.float64)
+    places = scale.places(values)
+    drawn = present & np.isfinite(places)
+    at = np.where(drawn, places, 0.0) * (len(stops) - 1)
+    below = np.minimum(at.astype(np.intp), len(stops) - 2)
+    part = (at - below)[..., None]
+    cells = np.zeros((*values.shape, 4), np.uint8)
+    cells[..., :3] = np.round(stops[below] * (1 - part) + stops[below + 1] * part)
+    cells[..., 3] = np.where(drawn, 255, 0)
+    cells[present & ~np.isfinite(values)] = (*_rgb(COLORS["not finite"]), 255)
+    return cells
+
+
+def _rgb(color: str) -> tuple[int, int, int]:
+    red, green, blue = bytes.fromhex(color[1:])
+    return red, green, blue

@@ -1,0 +1,241 @@
+"""The batch of a training step: its images as the network saw them, and their losses at a kept checkpoint."""
+
+import shlex
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import streamlit as st
+
+from app.charts import component, picked
+from app.charts.store import Snapshot
+from app.images import answers, batch_cards
+from app.images.batch_cards import number_text
+from app.images.text import plain
+from labkit.analysis.ask.client import AskedNetwork, Prediction
+from labkit.analysis.examples import checkpoint_to_ask
+from labkit.analysis.replay.batch import (
+    NeedsReplay,
+    RunBatch,
+    batch_note,
+    batch_without_tensorflow,
+    checkpoint_for,
+)
+from labkit.config.recorded import recorded_config
+from labkit.errors import InputError
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+
+__all__ = ["section"]
+
+MOST_ASKED = 512  # in one question
+
+
+def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
+    """Draw the batch of a step below the charts, with the buttons to leave it.
+
+    Args:
+        run: the run directory.
+        metrics: of the run; None if they can't be read.
+        step: from 1; anything else is refused in words.
+    """
+    st.divider()
+    component.scroll_anchor(f"Batch of step {step:,}", picked.scrolls(), key="batch-anchor")
+    _head(run, step)
+    if metrics is not None:
+        _values(metrics, step)
+    try:
+        batch = _batch(run.path, step, _signature(run))
+    except NeedsReplay as error:
+        st.info(plain(str(error)))
+        _command(run, step, "--batch-only")
+        return
+    except InputError as error:
+        st.warning(plain(str(error)), icon=":material/error:")
+        return
+    _words(run, metrics, batch)
+    _images(run, metrics, batch)
+
+
+def _head(run: RunDirectory, step: int) -> None:
+    last = _last_step(run)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.subheader(f"Batch of step {step:,}", anchor=False, width="content")
+        for name, icon, other in (
+            ("Previous", ":material/chevron_left:", step - 1),
+            ("Next", ":material/chevron_right:", step + 1),
+        ):
+            st.button(
+                name,
+                icon=icon,
+                key=f"batch-{name}",
+                help=f"The batch of step {other:,}",
+                disabled=other < 1 or other > last,
+                on_click=picked.choose_step,
+                args=(run, other),
+            )
+        st.button(
+            "Close", icon=":material/close:", key="batch-close", on_click=picked.choose_step, args=(run, None)
+        )
+
+
+def _last_step(run: RunDirectory) -> int:
+    try:
+        return recorded_config(run).run.train_steps
+    except InputError:
+        return 0
+
+
+# ---- what the run recorded -------------------------------------------------------------------------------
+
+
+def _values(metrics: Snapshot, step: int) -> None:
+    values = picked.values_at(metrics, step)
+    if not values:
+        if step > metrics.last_step():
+            st.caption("The run hasn't made this step yet. This is the batch that it will take.")
+        return
+    loss, around = values.get("loss"), picked.neighbourhood(metrics, step)
+    facts = [("Loss", number_text(loss))]
+    if loss is not None and around:
+        facts.append((f"Median ±{picked.AROUND} steps", f"{around:.4g}"))
+        facts.append(("Loss / median", number_text(loss / around, ".3g")))
+    facts.append(("Accuracy", number_text(values.get("accuracy"), ".1%")))
+    facts.append(("Learning rate", number_text(values.get("learning_rate"), ".4g")))
+    facts.append(("Epoch", number_text(values.get("epoch"), ".2f")))
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
+    st.html(f'<dl class="lk-facts">{cells}</dl>')
+
+
+# ---- the batch -------------------------------------------------------------------------------------------
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _batch(path: Path, step: int, files: tuple[int, ...]) -> RunBatch:
+    # `files` is part of the cache's key: a run that was started over has other batches.
+    return batch_without_tensorflow(RunDirectory(path), step)
+
+
+def _signature(run: RunDirectory) -> tuple[int, ...]:
+    def changed(path: Path) -> int:
+        try:
+            return path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    return changed(run.config_path), changed(run.environment_path)
+
+
+def _words(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None:
+    seen = batch.seen
+    size = len(seen)
+    side = f"{seen.images.shape[2]}×{seen.images.shape[1]}"
+    epochs = " and ".join(f"{epoch:,}" for epoch in np.unique(seen.epoch).tolist())
+    words = [
+        f"{counted(size, 'image')} of epoch {epochs} (from 0), as the network saw them: "
+        f"distorted as configured, {side} pixels."
+    ]
+    replicas = run.read_environment().get("replicas")
+    if note := batch_note(run, seen.step):
+        words.append(note[:1].upper() + note[1:] + ".")
+    elif type(replicas) is int and replicas > 1:
+        words.append(
+            f"This is the global batch: each of the {replicas} replicas took {size // replicas} of it."
+        )
+    st.caption(plain(" ".join(words)))
+
+
+def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None:
+    kept = run.checkpoint_steps()
+    step = batch.seen.step
+    checkpoint = checkpoint_for(kept, step)
+    if checkpoint is None:
+        st.caption(
+            "The run has kept no checkpoint yet, so no network can be asked for each image's loss. "
+            "This command makes the step again and finds it:"
+        )
+        _command(run, step)
+        batch_cards.grid(batch, None)
+        return
+
+    def work(network: AskedNetwork, report: answers.Progress) -> Prediction:
+        return _predict(network, report, batch, checkpoint)
+
+    key = ("batch", step, checkpoint, answers.digest(batch.pixels))
+    asked = answers.ask(run, _asked_checkpoint(run, kept), key, work)
+    found = answers.shown(asked, f"Asking the network of step {checkpoint:,}", "batch")
+    if found is not None:
+        _comparison(run, metrics, batch, checkpoint, found)
+    batch_cards.grid(batch, found)
+
+
+def _asked_checkpoint(run: RunDirectory, kept: Sequence[int]) -> int:
+    """Return the checkpoint whose process is asked, about the others too; the same while it exists."""
+    key = f"batch-process-{run.path}"
+    if st.session_state.get(key) not in kept:
+        st.session_state[key] = checkpoint_to_ask(run) or kept[-1]
+    return int(st.session_state[key])
+
+
+def _predict(network: AskedNetwork, report: answers.Progress, batch: RunBatch, checkpoint: int) -> Prediction:
+    parts, size = [], len(batch.seen)
+    for start in range(0, size, MOST_ASKED):
+        part = slice(start, start + MOST_ASKED)
+        parts.append(
+            network.predict(batch.pixels[part], batch.seen.labels[part], step=checkpoint, as_in_training=True)
+        )
+        report(min(part.stop, size), size)
+    losses = [part.losses for part in parts if part.losses is not None]
+    return Prediction(np.concatenate([part.probabilities for part in parts]), np.concatenate(losses))
+
+
+def _comparison(
+    run: RunDirectory, metrics: Snapshot | None, batch: RunBatch, checkpoint: int, found: Prediction
+) -> None:
+    """Say which network was asked, and how its losses compare with the recorded one."""
+    step = batch.seen.step
+    assert found.losses is not None
+    recorded = picked.values_at(metrics, step).get("loss") if metrics is not None else None
+    words = [
+        f"Losses and predictions come from the weights of step {checkpoint:,}, the nearest kept checkpoint "
+        f"({_distance(step, checkpoint)}), with batch normalization as in training.",
+        "The highest loss is first.",
+        f"Their mean is {number_text(float(found.losses.mean()))}"
+        + ("." if recorded is None else f"; the step recorded {number_text(recorded)}."),
+    ]
+    if recorded is not None and _smoothed(run):
+        words.append("The recorded loss has label smoothing, these don't.")
+    if (share := batch_cards.highest_share(found.losses)) is not None:
+        few, part = share
+        words.append(f"The {counted(few, 'image')} with the highest loss make up {part:.0%} of it.")
+    if batch.pixels is not batch.seen.images:
+        words.append("The images are smaller in this step; the network was asked about them at full size.")
+    if len(batch.seen) > MOST_ASKED:
+        words.append(f"It was asked about {MOST_ASKED} images at a time.")
+    st.caption(plain(" ".join(words)))
+    if checkpoint != step - 1:
+        with st.popover("The exact losses", icon=":material/terminal:"):
+            st.caption("This command makes the step again, with the weights that it had:")
+            _command(run, step)
+
+
+def _distance(step: int, checkpoint: int) -> str:
+    if checkpoint > step:
+        return f"{counted(checkpoint - step, 'step')} later: the run has kept none from before"
+    if checkpoint == step:
+        return "right after this step"
+    between = step - 1 - checkpoint
+    return f"{counted(between, 'step')} earlier" if between else "right before this step"
+
+
+def _smoothed(run: RunDirectory) -> bool:
+    try:
+        return recorded_config(run).optimizer.label_smoothing > 0
+    except InputError:
+        return False
+
+
+def _command(run: RunDirectory, step: int, *flags: str) -> None:
+    command = ["labkit", "replay", str(run.path), "--step", str(step), *flags]
+    st.code(shlex.join(command), language="bash")
