@@ -21,6 +21,7 @@ __all__ = [
     "metric_chart",
     "metric_lines",
     "remember_window",
+    "seams_of",
     "window_of",
 ]
 
@@ -183,7 +184,7 @@ def board_of(
             axis=axis_kind(options),
             x_title=AXES[options.axis][1],
             window=window,
-            seams=_seams(metrics, timeline, options),
+            seams=seams_of(metrics, options),
             name=run,
         )
 
@@ -195,7 +196,9 @@ def axis_kind(options: Options) -> str:
     return {"training": "seconds"}.get(options.axis, options.axis)
 
 
-def _seams(metrics: Snapshot, timeline: Timeline, options: Options) -> list[Seam]:
+def seams_of(metrics: Snapshot, options: Options) -> list[Seam]:
+    """Return a vertical line for each place where the run was resumed."""
+    timeline = timeline_of(metrics)
     columns = {"step": timeline.step, "epoch": timeline.epoch, "training": timeline.seconds}
     seams = []
     for point in metrics.resume_points:
