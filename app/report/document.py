@@ -175,7 +175,9 @@ def _assets() -> tuple[str, str]:
     read = lambda folder, *names: "\n".join((folder / name).read_text() for name in names)  # noqa: E731
     style = read(CHARTS, "uPlot.min.css", "board.css") + read(OWN, "report.css")
     script = read(CHARTS, "uPlot.iife.min.js", "board.js") + read(OWN, "report.js")
-    return colours + style, script.replace("export default function () {}", "").replace("</script", "<\\/script")
+    return colours + style, script.replace("export default function () {}", "").replace(
+        "</script", "<\\/script"
+    )
 
 
 def _variables(theme: dict[str, str]) -> str:

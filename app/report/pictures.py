@@ -81,7 +81,9 @@ def _confusion(predictions: Predictions) -> str:
     head = "".join(f'<th scope="col"><span>{escaped(name)}</span></th>' for name in classes)
     body = "".join(
         f'<tr><th scope="row">{escaped(name)}</th>'
-        + "".join(_cell(int(counts[true, given]), float(shares[true, given])) for given in range(len(classes)))
+        + "".join(
+            _cell(int(counts[true, given]), float(shares[true, given])) for given in range(len(classes))
+        )
         + "</tr>"
         for true, name in enumerate(classes)
     )

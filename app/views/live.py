@@ -25,6 +25,7 @@ from app.charts.metric_charts import (
     remember_window,
 )
 from app.charts.store import Snapshot
+from app.report import downloads
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
@@ -108,6 +109,7 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
             st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=260)
         else:
             st.caption(f"Step {step:,}", width="content")
+        downloads.share([run], "live")
     if status is None:
         st.caption("The run has not written its status yet (no readable `status.json`).")
     elif liveness == "lost":
