@@ -57,7 +57,7 @@ def _server(title: str, icon: str, *, enabled: bool) -> dict[str, Any]:
         "launcher_entry": {
             "title": title,
             "icon_path": str(ICONS / icon),
-            "category": "Other",
+            "category": "Notebook",  # JupyterLab shows icons from a server in this category alone
             "enabled": enabled,
         },
     }
