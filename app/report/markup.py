@@ -22,7 +22,9 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table. The first cell of each row is its heading. Without rows it is empty."""
     body = "".join(
-        f'<tr><th scope="row">{escaped(first)}</th>{"".join(f"<td>{escaped(cell)}</td>" for cell in rest)}</tr>'
+        f'<tr><th scope="row">{escaped(first)}</th>'
+        + "".join(f"<td>{escaped(cell)}</td>" for cell in rest)
+        + "</tr>"
         for first, *rest in rows
     )
     if not body:

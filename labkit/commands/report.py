@@ -33,7 +33,7 @@ def declare_report(parser: Parser) -> Run:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Write a report. Raises InputError for runs that aren't there and for an output that can't be written."""
+    """Write a report. Raises InputError for runs that aren't there and an output that can't be written."""
     runs = list(dict.fromkeys(find_run(name).absolute() for name in options.runs))
     if len(runs) > MAX_RUNS:
         raise InputError(f"{len(runs)} runs are given; allowed: at most {MAX_RUNS} in a report")
@@ -47,8 +47,8 @@ def _run(options: argparse.Namespace) -> int:
     program = Path(labkit.__file__).resolve().parents[1] / "app" / "report"
     if not program.is_dir():
         raise InputError(
-            f"there is no {program}: labkit was installed without its dashboard; clone the repository and run "
-            "labkit report there"
+            f"there is no {program}: labkit was installed without its dashboard; clone the repository and "
+            "run labkit report there"
         )
     require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")
     sys.stdout.flush()

@@ -244,10 +244,14 @@ def _write_parquet(path: Path, contents: _Contents) -> int:
     import pyarrow
     import pyarrow.parquet
 
-    kinds = {name: pyarrow.int64() if whole else pyarrow.float64() for name, whole in contents.columns.items()}
+    kinds = {
+        name: pyarrow.int64() if whole else pyarrow.float64() for name, whole in contents.columns.items()
+    }
     fields = [("split", pyarrow.string()), *((_text(name), kind) for name, kind in kinds.items())]
     if len({name for name, _ in fields}) < len(fields):
-        raise InputError("two metrics of the run have names that differ in bytes that aren't Unicode; take CSV")
+        raise InputError(
+            "two metrics of the run have names that differ in bytes that aren't Unicode; take CSV"
+        )
     schema, rows = pyarrow.schema(fields), 0
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for block in contents.blocks():
