@@ -167,7 +167,7 @@ class _Contents:
         # The smallest step of each resume point and those after it: rows beyond it don't count.
         self._least: list[int] = []
         for _, point in reversed(seen.resume_points):
-            self._least.insert(0, min(point.step, *self._least[:1]))
+            self._least.insert(0, min([point.step, *self._least[:1]]))
         if not beside:
             return set()
         self._more = []
@@ -249,9 +249,7 @@ def _write_parquet(path: Path, contents: _Contents) -> int:
     }
     fields = [("split", pyarrow.string()), *((_text(name), kind) for name, kind in kinds.items())]
     if len({name for name, _ in fields}) < len(fields):
-        raise InputError(
-            "two metrics of the run have names that differ in bytes that aren't Unicode; take CSV"
-        )
+        raise InputError("two metrics of the run have names that Parquet can't tell apart; write CSV")
     schema, rows = pyarrow.schema(fields), 0
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for block in contents.blocks():

@@ -1,7 +1,7 @@
 """The dashboard and TensorBoard as tiles of JupyterLab's launcher, by jupyter-server-proxy.
 
-Jupyter's server starts each at the first click on its tile, on a free port of 127.0.0.1, and shows it below its
-own address: whoever has Jupyter's token may see it. pyproject.toml names the two functions as entry points.
+Jupyter's server starts each at the first click on its tile, on a free port of 127.0.0.1, and shows it below
+its own address: whoever has Jupyter's token may see it. pyproject.toml names both functions as entry points.
 """
 
 import signal
