@@ -74,11 +74,13 @@ class _Run:
     def settings(self) -> str:
         """Return the configuration: what differs from the defaults first, then all values."""
         changed, values = self.summary.settings, self.configuration()
-        if changed is None or values is None:
+        if values is None:
             return note("config.json is damaged.")
+        every = table(("Setting", "Value"), flatten(values))
+        if changed is None:
+            return note("config.json isn't one of this version of labkit: its defaults are unknown.") + every
         rows = [(name, _text(value)) for name, value in changed.items()]
         first = table(("Setting", "Value"), rows) or "<p>All settings have their defaults.</p>"
-        every = table(("Setting", "Value"), flatten(values))
         return "<p>Settings that differ from the defaults:</p>" + first + folded("All settings", every)
 
     def environment(self) -> str:

@@ -12,6 +12,7 @@ import pytest
 from app.report import charts
 from app.report.document import report
 from labkit import __version__
+from labkit.config import Config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
@@ -83,7 +84,15 @@ def test_a_report_holds_everything_and_loads_nothing(make_run):
     assert first.charts[0].lines["train"].marks["NaN"][0] == 1
     assert "perplexity" in [chart.title for chart in first.charts]
     assert "GPU use" in [chart.title for chart in second.charts]
-    assert text.index("Settings that differ") < text.index("All settings")
+
+
+def test_what_differs_from_the_defaults_comes_before_all_settings(make_run):
+    run = make_run()
+    recorded = Config.from_flat({"dataset": "shapes", "num_layers": 14, "train_steps": 77}).to_json()
+    run.config_path.write_text(json.dumps(recorded))
+    text = Parsed(report([run])).text
+    assert "Settings that differ from the defaults: Setting Value dataset shapes num_layers 14" in text
+    assert text.index("train_steps 77") < text.index("All settings") < text.index("run.train_steps 77")
 
 
 def test_no_text_of_a_run_becomes_markup(make_run, runs_folder):
