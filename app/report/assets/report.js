@@ -33,26 +33,32 @@
   const boards = [...document.querySelectorAll('.board')];
   Promise.all(boards.map(draw)).then(() => { document.documentElement.dataset.drawn = 'true'; });
 
-  // Paper is white, and shows what is folded.
-  const redraw = () => boards.forEach((place) => place.labkitBoard?.charts.forEach((chart) => chart.plot?.redraw(false, true)));
+  // Paper is white, has a width of its own, and shows what is folded.
+  const PAPER = { width: 480, height: 210 };
+  const charts = () => boards.flatMap((place) => [...place.labkitBoard?.charts.values() ?? []]).filter((chart) => chart.plot);
   let folded = [];
   addEventListener('beforeprint', () => {
     document.documentElement.classList.add('paper');
     folded = [...document.querySelectorAll('details:not([open])')];
     folded.forEach((one) => { one.open = true; });
-    redraw();
-    boards.forEach((place) => place.labkitBoard?.charts.forEach((chart) => {
-      const picture = document.createElement('img');
-      picture.className = 'paper-chart';
-      picture.alt = chart.title.textContent;
-      chart.draw.after(picture);
-      queueMicrotask(() => { picture.src = chart.plot.ctx.canvas.toDataURL(); }); // uPlot draws in a microtask
-    }));
+    for (const chart of charts()) {
+      chart.plot.setSize(PAPER);
+      chart.plot.redraw(false, true);
+      queueMicrotask(() => { // after uPlot, which draws in a microtask
+        const from = chart.plot.ctx.canvas, copy = document.createElement('canvas');
+        [copy.width, copy.height, copy.className] = [from.width, from.height, 'paper-chart'];
+        copy.getContext('2d').drawImage(from, 0, 0);
+        chart.draw.after(copy);
+      });
+    }
   });
   addEventListener('afterprint', () => {
     document.documentElement.classList.remove('paper');
     document.querySelectorAll('.paper-chart').forEach((one) => one.remove());
     folded.forEach((one) => { one.open = false; });
-    redraw();
+    for (const chart of charts()) {
+      chart.resize();
+      chart.plot.redraw(false, true);
+    }
   });
 })();
