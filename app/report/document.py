@@ -23,7 +23,7 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.summary import RunSummary, Summaries
 
-__all__ = ["report"]
+__all__ = ["refusal", "report"]
 
 OWN = Path(__file__).parent / "assets"
 THEMES = Path(__file__).parents[1] / ".streamlit" / "config.toml"
@@ -46,6 +46,11 @@ def report(runs: Sequence[RunDirectory]) -> str:
     body = _alone(parts[0]) if len(parts) == 1 else _compared(parts)
     title = names[0] if len(names) == 1 else f"Comparison of {counted(len(names), 'run')}"
     return _page(title, body)
+
+
+def refusal(reason: str) -> str:
+    """Return a page that says why there is no report."""
+    return _page("There is no report", note(reason))
 
 
 class _Run:

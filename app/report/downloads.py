@@ -8,10 +8,17 @@ from pathlib import Path
 
 import streamlit as st
 
+from labkit.errors import InputError
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
 
-__all__ = ["file_name", "share"]
+__all__ = ["file_name", "share", "share_in_corner"]
+
+# On a wide screen the button stands beside the head of the page, which leaves room for it.
+CORNER = """<style>@media (min-width: 641px) {
+.stMainBlockContainer > .stVerticalBlock { position: relative; }
+.st-key-live-share { position: absolute; top: 1.3rem; right: 0; width: auto; z-index: 3; }
+.st-key-live-head { padding-right: 120px; } }</style>"""
 
 # Streamlit keeps a file in memory while it is downloaded. The command line has no such limit.
 MAX_METRICS_BYTES = 500_000_000
@@ -41,6 +48,13 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
             _metrics(run, f"{key}-{run.path}", alone=len(runs) == 1)
 
 
+def share_in_corner(run: RunDirectory) -> None:
+    """Draw the button in the corner of the page of a run, above what a fragment refreshes."""
+    st.html(CORNER)
+    with st.container(key="live-share", width="content"):
+        share([run], "live")
+
+
 def _metrics(run: RunDirectory, key: str, *, alone: bool) -> None:
     """Draw the buttons of a run's metrics: all points, as they were recorded."""
     try:
@@ -67,9 +81,12 @@ def _metrics(run: RunDirectory, key: str, *, alone: bool) -> None:
 
 
 def _report(runs: Sequence[RunDirectory]) -> bytes:
-    from app.report.document import report  # which the pages with this button are parts of
+    from app.report.document import refusal, report  # which use the pages that have this button
 
-    return report(runs).encode(errors="replace")
+    try:
+        return report(runs).encode(errors="replace")
+    except InputError as error:  # the run was deleted meanwhile
+        return refusal(str(error)).encode(errors="replace")
 
 
 def _file(run: RunDirectory, ending: str) -> bytes:

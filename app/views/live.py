@@ -56,6 +56,7 @@ def page() -> None:
     if run.cluster_path.is_dir():
         frames.prepare()
     refreshes = _is_refreshed(run)
+    downloads.share_in_corner(run)  # not in the panel: a refresh would take back what a click asks for
 
     @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
     def panel() -> None:
@@ -102,14 +103,13 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
     label, color, icon, _ = STATES[liveness]
     step = max(status.step if status else 0, metrics.last_step())
     total = status.total_steps if status else 0
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-head"):
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
         if total > 0:
             st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=260)
         else:
             st.caption(f"Step {step:,}", width="content")
-        downloads.share([run], "live")
     if status is None:
         st.caption("The run has not written its status yet (no readable `status.json`).")
     elif liveness == "lost":
