@@ -31,6 +31,7 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
         runs: one run, or those of a comparison.
         key: of the button on its page.
     """
+    runs = list({run.path: run for run in runs}.values())  # one may be given by its name and by its path
     name = file_name(runs[0]) if len(runs) == 1 else "comparison"
     with st.popover("Share", icon=":material/ios_share:", help="Report and metrics as files"):
         st.download_button(

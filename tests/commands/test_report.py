@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labkit.commands import main as cli
-from labkit.commands import report
+from labkit.commands.share import report
 from tests.commands.made_runs import evaluation, make_run
 
 
