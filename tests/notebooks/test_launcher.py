@@ -1,6 +1,5 @@
 """The tiles of JupyterLab's launcher: what answers behind Jupyter's token, and nothing without it."""
 
-import asyncio
 import json
 import os
 import signal
@@ -14,11 +13,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from tornado.httpclient import HTTPRequest
-from tornado.websocket import websocket_connect
 
 from labkit.notebook import launcher
 
@@ -98,18 +96,23 @@ def fetch(address: str, token: str | None = TOKEN) -> tuple[int, str]:
         return error.code, error.headers.get("Location", "")
 
 
-async def first_answer(address: str) -> int:
-    """Open Streamlit's websocket through Jupyter's server; return the length of what it says first."""
-    origin = address.partition("/labkit")[0].replace("ws:", "http:").rpartition("/user")[0]
-    headers = {"Authorization": f"token {TOKEN}", "Origin": origin}
-    request = HTTPRequest(address, headers=headers, request_timeout=PATIENCE)
-    socket_ = await websocket_connect(request, subprotocols=["streamlit"])
-    await socket_.write_message(bytes.fromhex("5a00"), binary=True)  # BackMsg{rerun_script: {}}
-    try:
-        answer = await asyncio.wait_for(socket_.read_message(), PATIENCE)
-    finally:
-        socket_.close()
-    return len(answer or b"")
+def first_answer(address: str) -> bytes:
+    """Open Streamlit's websocket through Jupyter's server, ask for the page; return how the answer begins."""
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port), timeout=PATIENCE) as link:
+        request = [
+            f"GET {place.path} HTTP/1.1", f"Host: {place.netloc}", f"Origin: http://{place.netloc}",
+            f"Authorization: token {TOKEN}", "Upgrade: websocket", "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            "Sec-WebSocket-Protocol: streamlit", "", "",
+        ]  # fmt: skip
+        link.sendall("\r\n".join(request).encode())
+        answer = link.makefile("rb")
+        assert b" 101 " in answer.readline()
+        while answer.readline().strip():
+            pass
+        link.sendall(b"\x82\x82" + bytes(4) + b"\x5a\x00")  # a binary frame: BackMsg{rerun_script: {}}
+        return answer.read(1)
 
 
 @pytest.mark.slow
@@ -132,8 +135,8 @@ def test_the_tiles_answer_behind_the_token_and_end_with_the_server(tmp_path):
         status, text = fetch(f"{address}labkit-dashboard/")
         assert status == 200 and "streamlit" in text.lower()
         assert fetch(f"{address}labkit-dashboard/_stcore/health") == (200, "ok")
-        stream = f"{address}labkit-dashboard/_stcore/stream".replace("http:", "ws:")
-        assert asyncio.run(first_answer(stream)) > 0
+        stream = first_answer(f"{address}labkit-dashboard/_stcore/stream")
+        assert stream == b"\x82", "a binary frame, not one that closes the connection"
         status, text = fetch(f"{address}labkit-tensorboard/")
         assert status == 200 and "TensorBoard" in text
         assert fetch(f"{address}labkit-tensorboard/data/runs") == (200, "[]")
