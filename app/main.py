@@ -10,7 +10,7 @@ CHECKOUT = str(Path(__file__).resolve().parents[1])
 if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
-from app import state  # noqa: E402
+from app import state, theme  # noqa: E402
 from app.views import compare, configuration, image, layers, live, predictions, runs  # noqa: E402
 
 STYLE = Path(__file__).with_name("style.css")
@@ -40,6 +40,7 @@ def main() -> None:
     )
     with st.sidebar:
         state.choose_run()
+        theme.switch()
     page.run()
 
 

@@ -1,5 +1,6 @@
 """What the processes of a run take of their machines, as charts of the live page."""
 
+import re
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = ["Machine", "MachineStore", "machine_charts"]
 
 BLOCK_BYTES = 1 << 22
 MAX_PROCESSES = 16  # that are drawn
+MAX_GPUS = 16  # of each
 
 
 @dataclass
@@ -75,7 +77,7 @@ def _is_whole(row: dict[str, object]) -> bool:
 
 
 def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart]:
-    """Return the charts of CPU (share of all cores), memory and disk; none if nothing is known.
+    """Return the charts of CPU (share of all cores), memory, disk and GPUs; none if nothing is known.
 
     Args:
         machine: rows of all processes.
@@ -85,6 +87,8 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
     shown = dict(list(machine.tables.items())[:MAX_PROCESSES])
     alone = len(shown) == 1
     processor, memory, disk = [], [], []
+    gpu_use: list[Line] = []
+    gpu_memory: list[Line] = []
     for number, (name, table) in enumerate(shown.items()):
         x = _positions(table, metrics, axis)
         color, label = PALETTE[number % len(PALETTE)], "run" if alone else name
@@ -97,12 +101,25 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
         for what, other in (("read", color), ("written", PALETTE[1] if alone else color)):
             rate = _column(table, f"{what}_bytes_per_second")
             disk.append(_line(what if alone else f"{name}, {what}", x, rate, other))
+        for gpu in _gpus(table):
+            label = f"GPU {gpu}" if alone else f"{name}, GPU {gpu}"
+            other = PALETTE[(gpu if alone else number) % len(PALETTE)]
+            gpu_use.append(_line(label, x, _column(table, f"gpu{gpu}_use_fraction"), other))
+            gpu_memory.append(_line(label, x, _column(table, f"gpu{gpu}_memory_bytes"), other))
     charts = [
         Chart("machine-cpu", "CPU use", processor, "percent"),
         Chart("machine-memory", "Memory", memory, "bytes"),
         Chart("machine-disk", "Disk, per second", disk, "bytes"),
+        Chart("machine-gpu", "GPU use", gpu_use, "percent"),
+        Chart("machine-gpu-memory", "GPU memory in use", gpu_memory, "bytes"),
     ]
     return [chart for chart in charts if any(len(line.x) for line in chart.lines)]
+
+
+def _gpus(table: Table) -> list[int]:
+    """Return the numbers of the GPUs that rows of the process name, ascending."""
+    found = (re.fullmatch(r"gpu(\d{1,4})_(?:use_fraction|memory_bytes)", name) for name in table.columns)
+    return sorted({int(match[1]) for match in found if match})[:MAX_GPUS]
 
 
 def _positions(table: Table, metrics: Snapshot, axis: str) -> Floats:

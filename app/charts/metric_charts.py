@@ -22,6 +22,7 @@ __all__ = [
     "metric_lines",
     "place_of",
     "remember_window",
+    "seams_of",
     "window_of",
 ]
 
@@ -193,7 +194,7 @@ def board_of(
             axis=axis_kind(options),
             x_title=AXES[options.axis][1],
             window=window,
-            seams=[*_seams(metrics, timeline, options), *marks],
+            seams=[*seams_of(metrics, options), *marks],
             name=run,
             pick=pick,
         )
@@ -206,7 +207,9 @@ def axis_kind(options: Options) -> str:
     return {"training": "seconds"}.get(options.axis, options.axis)
 
 
-def _seams(metrics: Snapshot, timeline: Timeline, options: Options) -> list[Seam]:
+def seams_of(metrics: Snapshot, options: Options) -> list[Seam]:
+    """Return a vertical line for each place where the run was resumed."""
+    timeline = timeline_of(metrics)
     seams = []
     for point in metrics.resume_points:
         if options.axis == "clock":

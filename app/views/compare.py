@@ -10,6 +10,7 @@ from app.charts.board import PALETTE, Chart, encode
 from app.charts.metric_charts import axis_kind, controls, look_of, metric_lines, remember_window, window_of
 from app.charts.store import SPLITS, Snapshot
 from app.charts.timeline import AXES, timeline_of
+from app.report import downloads
 from app.views.configuration import flatten
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -49,14 +50,16 @@ def page() -> None:
         st.info("Choose the runs to compare.")
         return
     component.prepare()
-    shown = st.pills(
-        "Curves",
-        list(VALUES),
-        selection_mode="multi",
-        default=["Training loss", "Validation accuracy"],
-        key="curves",
-        bind="query-params",
-    )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        shown = st.pills(
+            "Curves",
+            list(VALUES),
+            selection_mode="multi",
+            default=["Training loss", "Validation accuracy"],
+            key="curves",
+            bind="query-params",
+        )
+        downloads.share(runs, "compare")
 
     @st.fragment(run_every=REFRESH_SECONDS, key="compare")
     def panel() -> None:

@@ -26,6 +26,7 @@ from app.charts.metric_charts import (
 )
 from app.charts.store import Snapshot
 from app.images import batch
+from app.report import downloads
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
@@ -54,6 +55,7 @@ def page() -> None:
     run = state.selected_run()
     component.prepare()
     refreshes, step = _is_refreshed(run), picked.chosen_step(run)
+    downloads.share_in_corner(run)  # not in the panel: a refresh would take back what a click asks for
 
     @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
     def panel() -> None:
@@ -109,7 +111,7 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
     label, color, icon, _ = STATES[liveness]
     step = max(status.step if status else 0, metrics.last_step())
     total = status.total_steps if status else 0
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-head"):
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
         if total > 0:

@@ -34,6 +34,8 @@ COMMANDS: dict[str, Command] = {
     "stop": Command("manage", "Ask a training to save and stop, and wait until it has stopped."),
     "runs": Command("runs", "List the runs."),
     "show": Command("runs", "Show a run: state, results, configuration and checkpoints."),
+    "report": Command("share.report", "Write a run, or a comparison of runs, as one HTML file to share."),
+    "metrics": Command("share.metrics", "Write all metrics of a run as CSV or Parquet."),
     "note": Command("manage", "Write tags and a note on a run, or archive it."),
     "delete": Command("manage", "Delete a run, or move it to the trash."),
     "restore": Command("manage", "Bring back a run from the trash."),

@@ -14,12 +14,13 @@ LOOPBACK = "127.0.0.1"
 SECONDS_TO_ANSWER = 60
 
 
-def start_server(folder: Path, port: int) -> str:
+def start_server(folder: Path, port: int, prefix: str = "") -> str:
     """Serve ``folder`` until this process ends. Returns the address, once it answers.
 
     Args:
         folder: a log folder.
         port: 0 takes a free one.
+        prefix: path below which it answers, such as ``/user/ada/tensorboard``.
 
     Raises InputError if the port is taken.
     """
@@ -29,7 +30,8 @@ def start_server(folder: Path, port: int) -> str:
     from tensorboard import default, program
 
     board = program.TensorBoard(default.get_plugins())
-    board.configure(argv=["tensorboard", "--logdir", str(folder), "--host", LOOPBACK, "--port", str(port)])
+    flags = ["--host", LOOPBACK, "--port", str(port), "--path_prefix", prefix]
+    board.configure(argv=["tensorboard", "--logdir", str(folder), *flags])
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a note on the loader, at each start
             address = board.launch()

@@ -6,12 +6,13 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from labkit.run_directory.directory import RunDirectory
+from labkit.run_directory.machine.gpus import Gpus, driver_library
 from labkit.run_directory.metrics import MetricsWriter
 
 __all__ = ["machine_recorded", "machine_rows_paths"]
@@ -22,7 +23,9 @@ SHARE = 1e-3  # of the time since the start, for which a row stands in a long ru
 
 
 @contextmanager
-def machine_recorded(run: RunDirectory, task: str = "", *, chief: bool = True) -> Iterator[None]:
+def machine_recorded(
+    run: RunDirectory, task: str = "", *, chief: bool = True, gpu_library: Callable[[], Any] = driver_library
+) -> Iterator[None]:
     """Record what this process takes of its machine while the block runs.
 
     Nothing that goes wrong in it ends the training: where the system tells nothing, or the file can't be
@@ -32,10 +35,12 @@ def machine_recorded(run: RunDirectory, task: str = "", *, chief: bool = True) -
         run: the run directory, which exists.
         task: name of this task of a cluster; empty for a single process.
         chief: whether this is the process that writes the run.
+        gpu_library: returns ``pynvml``, or None where no GPU is to be asked.
     """
     over = threading.Event()
     path = run.machine_path if chief else _path_of(run, task)
-    thread = threading.Thread(target=_record, args=(path, task, over), name="labkit-machine", daemon=True)
+    given = (path, task, over, gpu_library)
+    thread = threading.Thread(target=_record, args=given, name="labkit-machine", daemon=True)
     thread.start()
     try:
         yield
@@ -53,14 +58,15 @@ def _path_of(run: RunDirectory, task: str) -> Path:
     return run.cluster_path / "machine" / f"{task.replace(':', '-')}.jsonl"
 
 
-def _record(path: Path, task: str, over: threading.Event) -> None:
+def _record(path: Path, task: str, over: threading.Event, gpu_library: Callable[[], Any]) -> None:
     # A full disk, a system that hides its numbers: a run goes on without these rows, and without a traceback.
     with suppress(Exception):
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(MetricsWriter(path)) as writer:
             started, meter = time.monotonic(), _Meter()
+            gpus = Gpus(gpu_library(), os.getpid())
             while not over.wait(_pause(time.monotonic() - started)):
-                writer.append([{"process": task, **meter.row()}])
+                writer.append([{"process": task, **meter.row(), **gpus.row()}])
 
 
 def _pause(seconds: float) -> float:

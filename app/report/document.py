@@ -1,0 +1,194 @@
+"""A report of a run, or of several: one HTML file with its style, its script and its points."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from time import time
+from typing import Any
+
+from app.charts.component import ASSETS as CHARTS
+from app.charts.store import Snapshot
+from app.report.charts import board_html, comparison_charts, machine_board, read_metrics, run_board
+from app.report.markup import escaped, folded, moment, note, section, table
+from app.report.pictures import predictions_html
+from app.report.summary import COLUMNS, all_results, head, overview_row
+from app.views.compare import differences, unique_names
+from app.views.configuration import flatten, shell_line
+from labkit import __version__
+from labkit.config.recorded import describe
+from labkit.errors import InputError
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.summary import RunSummary, Summaries
+
+__all__ = ["refusal", "report"]
+
+OWN = Path(__file__).parent / "assets"
+THEMES = Path(__file__).parents[1] / ".streamlit" / "config.toml"
+
+# Nothing may be loaded from anywhere, whatever a run's texts hold.
+POLICY = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def report(runs: Sequence[RunDirectory]) -> str:
+    """Return the report of these runs, of several as a comparison. Files that can't be read are named in it.
+
+    Raises InputError if a directory holds no run.
+    """
+    for run in runs:
+        if not run.exists():
+            raise InputError(f"there is no run in {run.path}: it has no config.json")
+    names = unique_names(list(runs))
+    summaries = Summaries(describe).of(runs)
+    parts = [_Run(*given) for given in zip(names, runs, summaries, strict=True)]
+    body = _alone(parts[0]) if len(parts) == 1 else _compared(parts)
+    title = names[0] if len(names) == 1 else f"Comparison of {counted(len(names), 'run')}"
+    return _page(title, body)
+
+
+def refusal(reason: str) -> str:
+    """Return a page that says why there is no report."""
+    return _page("There is no report", note(reason))
+
+
+class _Run:
+    """What a report shows of a run. Each part is HTML, and says so where a file can't be read."""
+
+    def __init__(self, name: str, run: RunDirectory, summary: RunSummary) -> None:
+        self.name, self.run, self.summary = name, run, summary
+        self.metrics: Snapshot | None = None
+        self.problem = ""
+        try:
+            self.metrics = read_metrics(run)
+        except OSError as error:
+            self.problem = note(f"{run.metrics_path} can't be read: {error.strerror}")
+        if self.metrics and self.metrics.damaged_lines:
+            lines = counted(self.metrics.damaged_lines, "damaged line")
+            self.problem = note(f"Left out of metrics.jsonl: {lines}.")
+
+    def configuration(self) -> dict[str, Any] | None:
+        try:
+            found = self.run.read_config()
+            list(flatten(found))
+            return found
+        except (InputError, RecursionError):
+            return None
+
+    def settings(self) -> str:
+        """Return the configuration: what differs from the defaults first, then all values."""
+        changed, values = self.summary.settings, self.configuration()
+        if values is None:
+            return note("config.json is damaged.")
+        every = table(("Setting", "Value"), flatten(values))
+        if changed is None:
+            return note("config.json isn't one of this version of labkit: its defaults are unknown.") + every
+        rows = [(name, _text(value)) for name, value in changed.items()]
+        first = table(("Setting", "Value"), rows) or "<p>All settings have their defaults.</p>"
+        return "<p>Settings that differ from the defaults:</p>" + first + folded("All settings", every)
+
+    def environment(self) -> str:
+        """Return the command and the versions that the run recorded."""
+        found = self.run.read_environment()
+        command = found.pop("command", None)
+        try:
+            rows = list(flatten(found)) if found else []
+        except RecursionError:
+            return note("environment.json is nested too deeply to be shown.")
+        line = f"<pre>{escaped(shell_line(command))}</pre>" if command else ""
+        versions = found.get("versions")
+        first = [*versions.items()] if isinstance(versions, dict) else []
+        first = [(f"version of {name}", value) for name, value in first if not isinstance(value, dict | list)]
+        return line + table(("Environment", ""), first) + folded("Whole environment", table(("", ""), rows))
+
+    def machine(self) -> str:
+        return "" if self.metrics is None else machine_board(self.run, self.metrics)
+
+
+def _alone(one: _Run) -> str:
+    charts = "" if one.metrics is None else run_board(one.name, one.metrics)
+    return "".join(
+        [
+            head(one.summary),
+            one.problem,
+            section("Charts", charts),
+            section("Results", all_results(one.summary)),
+            section("Predictions", predictions_html(one.run)),
+            section("Configuration", one.settings()),
+            section("Command and versions", one.environment()),
+            section("Machine", one.machine()),
+        ]
+    )
+
+
+def _compared(parts: Sequence[_Run]) -> str:
+    read = [(part.name, part.metrics) for part in parts if part.metrics is not None]
+    charts = comparison_charts(read)
+    configurations = {part.name: part.configuration() or {} for part in parts}
+    rows = [tuple(row.values()) for row in differences(configurations)]
+    same = "<p>These runs have the same configuration.</p>"
+    return "".join(
+        [
+            section("Runs", table(COLUMNS, (overview_row(part.name, part.summary) for part in parts))),
+            section("Charts", board_html(charts, "comparison", None) if charts else note("No metrics yet.")),
+            section("Differences", table(("Setting", *configurations), rows) or same),
+            *(section(part.name, _details(part)) for part in parts),
+        ]
+    )
+
+
+def _details(one: _Run) -> str:
+    return "".join(
+        [
+            head(one.summary),
+            one.problem,
+            section("Results", all_results(one.summary), 3),
+            predictions_html(one.run),
+            section("Configuration", one.settings(), 3),
+            section("Command and versions", one.environment(), 3),
+            section("Machine", one.machine(), 3),
+        ]
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _page(title: str, body: str) -> str:
+    style, script = _assets()
+    when = moment(time())
+    made = f"Made by labkit {__version__} on {when}."
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta name="color-scheme" content="light dark"><title>{escaped(title)[5:-6]} · labkit</title>'
+        f"<style>{style}</style></head><body><header><h1>{escaped(title)}</h1><p>{made}</p></header>"
+        f"<main>{body}</main><footer>{made} Drag over a chart to zoom, double-click to show the whole run; "
+        "with the keyboard: Tab to a chart, then arrows, +, − and 0.</footer>"
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+@cache
+def _assets() -> tuple[str, str]:
+    """Return the style and the script. The colours are those of the dashboard's themes."""
+    with open(THEMES, "rb") as file:
+        themes = tomllib.load(file)["theme"]
+    light, dark = (_variables(themes[name]) for name in ("light", "dark"))
+    colours = f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root:not(.paper){{{dark}}}}}"
+    read = lambda folder, *names: "\n".join((folder / name).read_text() for name in names)  # noqa: E731
+    style = read(CHARTS, "uPlot.min.css", "board.css") + read(OWN, "report.css")
+    script = read(CHARTS, "uPlot.iife.min.js", "board.js") + read(OWN, "report.js")
+    return colours + style, script.replace("export default function () {}", "").replace(
+        "</script", "<\\/script"
+    )
+
+
+def _variables(theme: dict[str, str]) -> str:
+    """Return the colours of a theme under the names that Streamlit gives them."""
+    names = {"primary": "primaryColor", "background": "backgroundColor", "text": "textColor"}
+    names |= {"secondary-background": "secondaryBackgroundColor", "border": "borderColor"}
+    return "".join(f"--st-{name}-color:{theme[key]};" for name, key in names.items())

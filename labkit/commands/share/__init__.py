@@ -1,0 +1,1 @@
+"""The commands that write files about runs for people and programs elsewhere."""

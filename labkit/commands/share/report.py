@@ -1,0 +1,56 @@
+"""``labkit report``: a run, or a comparison of runs, as one HTML file."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import labkit
+from labkit.commands import Run
+from labkit.commands.terminal.arguments import Parser, local_path
+from labkit.errors import InputError, require_extra
+from labkit.run_directory.disk import check_writable
+from labkit.run_directory.find import find_run
+
+__all__ = ["declare_report"]
+
+MAX_RUNS = 8  # as many as there are colours for
+
+
+def declare_report(parser: Parser) -> Run:
+    """Declare the flags of ``labkit report``."""
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="Directories of runs, or their names. Several are compared."
+    )
+    parser.add_argument(
+        "--output",
+        type=local_path,
+        default="report.html",
+        metavar="FILE",
+        help="File to write; one that is there is replaced. Default: report.html.",
+    )
+    return _run
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Write a report. Raises InputError for runs that aren't there and an output that can't be written."""
+    runs = list(dict.fromkeys(find_run(name).absolute() for name in options.runs))
+    if len(runs) > MAX_RUNS:
+        raise InputError(f"{len(runs)} runs are given; allowed: at most {MAX_RUNS} in a report")
+    output = Path(options.output).expanduser()
+    if output.suffix not in (".html", ".htm"):
+        raise InputError(f"--output is {str(output)!r}; allowed: a name that ends with .html")
+    if output.is_dir():
+        raise InputError(f"--output {output} is a folder; give the name of a file")
+    check_writable(output.parent, "--output")
+    # The dashboard draws the report. It knows labkit, but labkit doesn't import it.
+    program = Path(labkit.__file__).resolve().parents[1] / "app" / "report"
+    if not program.is_dir():
+        raise InputError(
+            f"there is no {program}: labkit was installed without its dashboard; clone the repository and "
+            "run labkit report there"
+        )
+    require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")
+    sys.stdout.flush()
+    command = [sys.executable, str(program), f"--output={output}", "--", *map(str, runs)]
+    return subprocess.run(command, check=False).returncode
