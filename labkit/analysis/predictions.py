@@ -134,7 +134,9 @@ class Predictions:
     @cached_property
     def wrong_first(self) -> Indices:
         """The confident mistakes first, then the other mistakes, then the least confident right ones."""
-        rank = -self.confidence if self.multi_label else np.where(self.wrong, -self.confidence, self.confidence)
+        rank = (
+            -self.confidence if self.multi_label else np.where(self.wrong, -self.confidence, self.confidence)
+        )
         return np.lexsort((rank, ~self.wrong))
 
     def select(

@@ -1,5 +1,7 @@
 """Orders, filters, calibration and pairs of predictions, against scikit-learn and plain counting."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
@@ -68,7 +70,7 @@ def test_orders_put_first_what_they_are_named_after():
     assert (np.diff(predictions.losses[ordered(predictions, "loss")]) <= 0).all()
     right = np.random.default_rng(2).random((6, EXAMPLES)) < 0.5
     forgotten = forgetting_events(right)
-    plain = [sum(a and not b for a, b in zip(row, row[1:], strict=False)) for row in right.T.tolist()]
+    plain = [sum(a and not b for a, b in itertools.pairwise(row)) for row in right.T.tolist()]
     assert forgotten.tolist() == plain
     order = ordered(predictions, "forgetting", forgotten)
     assert (np.diff(forgotten[order]) <= 0).all() and sorted(order) == list(range(EXAMPLES))
@@ -103,7 +105,9 @@ def test_calibration_agrees_with_scikit_learn_and_its_error_with_the_definition(
 def test_each_of_several_labels_has_its_own_calibration():
     predictions = made(several=True)
     one = calibration(predictions, 2)
-    frequency, mean = calibration_curve(predictions.labels[:, 2], predictions.probabilities[:, 2], n_bins=BINS)
+    frequency, mean = calibration_curve(
+        predictions.labels[:, 2], predictions.probabilities[:, 2], n_bins=BINS
+    )
     np.testing.assert_allclose(one.frequency[one.counts > 0], frequency)
     np.testing.assert_allclose(one.confidence[one.counts > 0], mean)
     assert calibration(predictions).counts.sum() == EXAMPLES * 4
@@ -160,7 +164,9 @@ def test_pairs_count_every_common_image_once_and_put_disagreement_first(several)
     assert sorted(order) == list(range(150))
     assert (np.diff(pair.disagree[order].astype(int)) <= 0).all()
     assert (a.index[pair.in_a] == b.index[pair.in_b]).all()
-    other = Predictions(b.images, 1 - b.labels if several else b.labels[::-1], b.probabilities, kept, b.classes)
+    other = Predictions(
+        b.images, 1 - b.labels if several else b.labels[::-1], b.probabilities, kept, b.classes
+    )
     with pytest.raises(InputError, match="different labels"):
         paired(a, other)
     renamed = Predictions(b.images, b.labels, b.probabilities, kept, ["x"] * 4)

@@ -71,13 +71,13 @@ def ordered(
     Args:
         predictions: of a split.
         order: ``confidence``: mistakes by their confidence, then right ones, the least confident first.
-            ``margin``: by how undecided the network is. ``loss``: NaN first. ``forgetting``: by ``forgotten``.
+            ``margin``: by how undecided the network is. ``loss``: NaN first. ``forgetting``: most often first.
         forgotten: how often each example was forgotten, int [n]; without it, ``forgetting`` is
             ``confidence``.
     """
     first = predictions.wrong_first
     if order == "margin":
-        rank = predictions.margin  # NaN last
+        rank: NDArray[Any] = predictions.margin  # NaN last
     elif order == "loss":
         rank = -np.nan_to_num(predictions.losses, nan=np.inf, posinf=np.inf, neginf=-np.inf)
     elif order == "forgetting" and forgotten is not None:

@@ -11,7 +11,12 @@ from labkit.errors import InputError
 __all__ = ["OUTCOMES", "Pair", "paired"]
 
 # What became of an image, for the reader.
-OUTCOMES = {"both right": (True, True), "only A": (True, False), "only B": (False, True), "both wrong": (False, False)}
+OUTCOMES = {
+    "both right": (True, True),
+    "only A": (True, False),
+    "only B": (False, True),
+    "both wrong": (False, False),
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Pair:
         return np.asarray((self.a.given[self.in_a] != self.b.given[self.in_b]).any(axis=1))
 
     def order(self, outcome: str | None = None) -> Indices:
-        """Return positions among the common images: those where the two differ first, the surest of them first.
+        """Return positions among the common images: where the two differ first, the surest of these first.
 
         Args:
             outcome: of ``OUTCOMES``; None: all images.
