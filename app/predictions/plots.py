@@ -11,20 +11,9 @@ from labkit.analysis.evaluations.quality import Calibration, PrecisionRecall
 __all__ = ["calibration_figure", "precision_recall_figures"]
 
 BLUE, ORANGE = "#2f7fd1", "#d9772b"
-WIDTH, HEIGHT, COUNTS = 420, 250, 70  # of the diagram, and of the bars below it
+WIDTH, HEIGHT, COUNTS = 350, 190, 58  # of the diagram, and of the bars below it
 LEFT, TOP, GAP, BOTTOM = 38, 8, 22, 34
 POINTS = 60  # of a drawn curve
-
-STYLE = """<style>
-.lk-svg {width: 100%; height: auto; display: block; overflow: visible; font-size: 11px}
-.lk-svg text {fill: currentColor}
-.lk-curves {display: grid; grid-template-columns: repeat(auto-fill, minmax(118px, 1fr)); gap: 10px 14px;
-            margin: 0 !important; padding: 0 !important; list-style: none}
-.lk-curves li {margin: 0 !important; padding: 0 !important; min-width: 0}
-.lk-curves div {display: flex; justify-content: space-between; gap: 6px; font-size: 12px}
-.lk-curves div span {overflow: hidden; text-overflow: ellipsis; white-space: nowrap}
-.lk-curves div span + span {flex: none; font-variant-numeric: tabular-nums; font-weight: 600}
-</style>"""
 
 
 def calibration_figure(found: Calibration, axis: str, frequency: str) -> str:
@@ -60,9 +49,24 @@ def calibration_figure(found: Calibration, axis: str, frequency: str) -> str:
     height = TOP + HEIGHT + GAP + COUNTS + BOTTOM
     title = escape(f"Reliability diagram, expected calibration error {found.error:.4f}", quote=True)
     return (
-        f'{STYLE}<svg class="lk-svg" viewBox="0 0 {LEFT + WIDTH + 4} {height}" role="img" '
-        f'aria-label="{title}">{"".join(parts)}</svg>'
+        f'<svg class="lk-svg" viewBox="0 0 {LEFT + WIDTH + 4} {height}" role="img" '
+        f'aria-label="{title}" font-size="11">{"".join(parts)}</svg>{_table(found, axis, frequency)}'
     )
+
+
+def _table(found: Calibration, axis: str, frequency: str) -> str:
+    bins = len(found.counts)
+    rows = "".join(
+        f"<tr><td>{place / bins:.2f}–{(place + 1) / bins:.2f}</td><td>{int(found.counts[place]):,}</td>"
+        f"<td>{_number(found.confidence[place])}</td><td>{_number(found.frequency[place])}</td></tr>"
+        for place in range(bins)
+    )
+    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("bin", "count", axis, frequency))
+    return f"<details><summary>As a table</summary><table><tr>{names}</tr>{rows}</table></details>"
+
+
+def _number(value: float) -> str:
+    return "–" if value != value else f"{value:.3f}"
 
 
 def _y(share: float) -> float:
@@ -123,7 +127,7 @@ def precision_recall_figures(curves: Sequence[PrecisionRecall], classes: Sequenc
     averages = [curve.average if curve.examples else 2.0 for curve in curves]
     order = np.argsort(averages, kind="stable")
     items = "".join(_curve(curves[number], classes[number]) for number in order.tolist())
-    return f'{STYLE}<ul class="lk-curves">{items}</ul>'
+    return f'<ul class="lk-curves">{items}</ul>'
 
 
 def _curve(curve: PrecisionRecall, name: str) -> str:

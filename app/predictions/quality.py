@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app.images.cards import sentence
+from app.predictions.drawing import draw
 from app.predictions.plots import calibration_figure, precision_recall_figures
 from labkit.analysis.evaluations.quality import BINS, calibration, precision_recall
 from labkit.analysis.predictions import Predictions
@@ -18,14 +19,16 @@ def panel(predictions: Predictions) -> None:
     if not len(predictions):
         st.info("There are no images, so there is nothing to measure.")
         return
-    left, right = st.columns([2, 3], gap="large")
+    left, right = st.columns(2, gap="large")
     with left:
         _calibration(predictions)
     with right:
-        st.markdown("**Precision (up) against recall (right)** · average precision, lowest first")
-        st.html(precision_recall_figures(precision_recall(predictions), predictions.classes))
+        st.markdown("**Precision and recall** · average precision of each class, lowest first")
+        curves = precision_recall_figures(precision_recall(predictions), predictions.classes)
+        draw(curves, key="precision-recall")
         st.caption(
-            "One class against the rest, at every threshold of its probability. Average precision is the "
+            "Recall to the right and precision up, both from 0 to 1: one class against the rest, at every "
+            "threshold of its probability. Average precision is the "
             "mean precision weighted by the gain of recall, without interpolation."
         )
     _per_class(predictions)
@@ -47,7 +50,7 @@ def _calibration(predictions: Predictions) -> None:
         else ("confidence", "accuracy")
     )
     st.html(sentence(f"Expected calibration error {found.error:.4f}"))
-    st.html(calibration_figure(found, axis, frequency))
+    draw(calibration_figure(found, axis, frequency), key="calibration")
     what = (
         "the fraction of images that have the label"
         if predictions.multi_label

@@ -26,7 +26,7 @@ def panel(source: Source, predictions: Predictions) -> None:
     """Draw the choice of the other predictions, and both. Not for use within a fragment."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         run = _other_run(source.run)
-        other = choose_checkpoint(run, source.split, "other_checkpoint", "Checkpoint of B")
+        other = choose_checkpoint(run, source.split, "other_checkpoint", "Checkpoint of B", unlike=source)
     if other == source:
         st.info(
             "Choose another checkpoint or another run for B: it shows the same predictions as A.",

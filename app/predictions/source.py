@@ -48,10 +48,13 @@ def choose_split(run: RunDirectory) -> str:
     return str(chosen or default)
 
 
-def choose_checkpoint(run: RunDirectory, split: str, key: str, label: str = "Checkpoint") -> Source | None:
+def choose_checkpoint(
+    run: RunDirectory, split: str, key: str, label: str = "Checkpoint", unlike: Source | None = None
+) -> Source | None:
     """Draw the choice of the checkpoint; None if there is nothing to choose.
 
     A checkpoint that is removed while it is shown stays chosen, so that the page doesn't change on its own.
+    At first it is the recorded evaluation or the newest checkpoint, or the first one other than ``unlike``.
     """
     options = [f"step {step}" for step in reversed(run.checkpoint_steps())]
     if _recorded(run, split):
@@ -69,6 +72,7 @@ def choose_checkpoint(run: RunDirectory, split: str, key: str, label: str = "Che
     picked = st.selectbox(
         label,
         options,
+        index=_first_other(run, split, options, unlike),
         key=key,
         bind="query-params",
         width=210,
@@ -76,6 +80,14 @@ def choose_checkpoint(run: RunDirectory, split: str, key: str, label: str = "Che
         "Any kept checkpoint is evaluated on request.",
     )
     return Source(run, split, _step_of(picked))
+
+
+def _first_other(run: RunDirectory, split: str, options: list[str], unlike: Source | None) -> int:
+    if unlike is None or unlike.run.path != run.path:
+        return 0
+    recorded = recorded_step(run, split)
+    same = {unlike.step, recorded} if unlike.step in (None, recorded) else {unlike.step}
+    return next((place for place, name in enumerate(options) if _step_of(name) not in same), 0)
 
 
 def _step_of(name: object) -> int | None:
@@ -132,7 +144,7 @@ def _computed(source: Source, step: int) -> Predictions | None:
                 "This was computed before."
             )
         return known
-    asked = None if gone else ask_evaluation(run, split, step, _recorded_step(run))
+    asked = None if gone else ask_evaluation(run, split, step, recorded_step(run))
     if asked is None:
         st.warning(f"This run doesn't keep the checkpoint of step {step:,}.", icon=":material/delete:")
         st.caption("Choose another checkpoint above. A run keeps more of them with:")
@@ -144,10 +156,10 @@ def _computed(source: Source, step: int) -> Predictions | None:
     return known_evaluation(run, split, step)
 
 
-def _recorded_step(run: RunDirectory) -> object:
-    """Return the step of the recorded evaluation on the test set, whose network the page of an image asks."""
+def recorded_step(run: RunDirectory, split: str = "test") -> object:
+    """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
     try:
-        summary = json.loads((run.predictions_path / "test.json").read_text())
+        summary = json.loads((run.predictions_path / f"{split}.json").read_text())
     except (OSError, ValueError, RecursionError):
         return None
     return summary.get("checkpoint_step") if isinstance(summary, dict) else None
@@ -161,5 +173,5 @@ def forgotten(run: RunDirectory, split: str) -> Forgotten | None:
     asked_for = st.session_state.get("forgetting-asked")
     if not asked_for or asked_for[:2] != (str(run.path), split):
         return None
-    asked = ask_forgetting(run, split, asked_for[2], _recorded_step(run))
+    asked = ask_forgetting(run, split, asked_for[2], recorded_step(run))
     return None if asked is None else answers.shown(asked, "Evaluating each kept checkpoint", "forgetting")

@@ -5,6 +5,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.charts.component import spare_the_collector
 from app.images.text import plain
 from app.predictions import images, quality, sides
 from app.predictions import source as sources
@@ -36,6 +37,7 @@ def page() -> None:
             icon=":material/warning:",
         )
     forgotten = sources.forgotten(run, split)
+    spare_the_collector()
     tabs = st.tabs([IMAGES, QUALITY, SIDES], key="view", on_change="rerun", bind="query-params")
     for tab, draw in zip(
         tabs,

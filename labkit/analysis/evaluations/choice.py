@@ -70,8 +70,8 @@ def ordered(
 
     Args:
         predictions: of a split.
-        order: ``confidence``: mistakes by their confidence, then right ones, the least confident first.
-            ``margin``: by how undecided the network is. ``loss``: NaN first. ``forgetting``: most often first.
+        order: ``confidence``: mistakes by confidence, then right ones, the least confident first.
+            ``margin``: by how undecided the network is. ``loss``: NaN first.
         forgotten: how often each example was forgotten, int [n]; without it, ``forgetting`` is
             ``confidence``.
     """
