@@ -16,7 +16,7 @@ CSS = """
 .lk-curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(112px, 1fr)); gap: 10px 14px;
   margin: 0 !important; padding: 0 !important; list-style: none; }
 .lk-curves li { margin: 0 !important; padding: 0 !important; min-width: 0; }
-.lk-curves div { display: flex; justify-content: space-between; gap: 6px; }
+.lk-curves div { font-size: 12px; display: flex; justify-content: space-between; gap: 6px; }
 .lk-curves div span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .lk-curves div span + span { flex: none; font-variant-numeric: tabular-nums; font-weight: 600; }
 """

@@ -23,13 +23,13 @@ def panel(predictions: Predictions) -> None:
     with left:
         _calibration(predictions)
     with right:
-        st.markdown("**Precision and recall** · average precision of each class, lowest first")
+        st.markdown("**Precision and recall** · lowest average precision first")
         curves = precision_recall_figures(precision_recall(predictions), predictions.classes)
         draw(curves, key="precision-recall")
         st.caption(
-            "Recall to the right and precision up, both from 0 to 1: one class against the rest, at every "
-            "threshold of its probability. Average precision is the "
-            "mean precision weighted by the gain of recall, without interpolation."
+            "One class against the rest at every threshold of its probability: recall to the right, precision "
+            "up, both from 0 to 1. The number is the average precision: the mean of the precision, weighted "
+            "by the gain of recall."
         )
     _per_class(predictions)
 
