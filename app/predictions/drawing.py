@@ -14,7 +14,8 @@ CSS = """
 .lk-drawing table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .lk-drawing th, .lk-drawing td { text-align: right; padding: 1px 10px 1px 0; font-weight: 400; }
 .lk-curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(112px, 1fr)); gap: 10px 14px;
-  margin: 0 !important; padding: 0 !important; list-style: none; }
+  margin: 0 !important; padding: 0 !important; list-style: none; max-height: 470px; overflow: auto; }
+.lk-curves:focus-visible { outline: 2px solid var(--st-primary-color); }
 .lk-curves li { margin: 0 !important; padding: 0 !important; min-width: 0; }
 .lk-curves div { font-size: 12px; display: flex; justify-content: space-between; gap: 6px; }
 .lk-curves div span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }

@@ -10,6 +10,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.images.text import visible
 from labkit.analysis.predictions import Predictions
 
 __all__ = ["Matrix", "confusion", "draw", "label_errors", "picked"]
@@ -73,8 +74,8 @@ def draw(matrix: Matrix, chosen: tuple[int, int] | None, *, key: str, on_pick: C
         on_pick: called after a click, before the page is drawn again.
     """
     table = {
-        "rows": list(matrix.rows),
-        "columns": list(matrix.columns),
+        "rows": [visible(name) for name in matrix.rows],
+        "columns": [visible(name) for name in matrix.columns],
         "counts": matrix.counts.tolist(),
         "good": matrix.good.astype(int).tolist(),
         "wholes": matrix.wholes.tolist(),

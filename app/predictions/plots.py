@@ -6,6 +6,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from app.images.text import visible
 from labkit.analysis.evaluations.quality import Calibration, PrecisionRecall
 
 __all__ = ["calibration_figure", "precision_recall_figures"]
@@ -127,10 +128,12 @@ def precision_recall_figures(curves: Sequence[PrecisionRecall], classes: Sequenc
     averages = [curve.average if curve.examples else 2.0 for curve in curves]
     order = np.argsort(averages, kind="stable")
     items = "".join(_curve(curves[number], classes[number]) for number in order.tolist())
-    return f'<ul class="lk-curves">{items}</ul>'
+    opening = '<ul class="lk-curves" tabindex="0" aria-label="Precision and recall of each class">'
+    return f"{opening}{items}</ul>"
 
 
 def _curve(curve: PrecisionRecall, name: str) -> str:
+    name = visible(name)
     shown = f"{curve.average:.3f}" if curve.examples else "no images"
     words = escape(f"{name}: average precision {shown}, {curve.examples:,} images", quote=True)
     path = ""

@@ -27,9 +27,9 @@ def panel(predictions: Predictions) -> None:
         curves = precision_recall_figures(precision_recall(predictions), predictions.classes)
         draw(curves, key="precision-recall")
         st.caption(
-            "One class against the rest at every threshold of its probability: recall to the right, precision "
-            "up, both from 0 to 1. The number is the average precision: the mean of the precision, weighted "
-            "by the gain of recall."
+            "One class against the rest at every threshold of its probability: recall to the right, "
+            "precision up, both from 0 to 1. The number is the average precision: the mean of the "
+            "precision, weighted by the gain of recall."
         )
     _per_class(predictions)
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.images.cards import data_uri
+from app.images.text import visible
 from labkit.analysis.evaluations.pairs import Pair
 from labkit.analysis.predictions import Predictions
 
@@ -85,7 +86,7 @@ def _card(
     words: str,
     lines: Sequence[str],
 ) -> str:
-    alt = escape(f"{split.capitalize()} image {number}: {words}", quote=True)
+    alt = escape(visible(f"{split.capitalize()} image {number}: {words}"), quote=True)
     return (
         f'<li class="lk-tile {kind}"><a href="{escape(link(number), quote=True)}" title="{alt}">'
         f'<img src="{data_uri(image)}" alt="{alt}"></a>{"".join(lines)}</li>'
@@ -110,6 +111,7 @@ def _percent(share: float) -> str:
 
 
 def _line(text: str, value: str, kind: str = "quiet") -> str:
+    text = visible(text)
     shown = escape(text)
     return (
         f'<div class="lk-line {kind}"><span title="{escape(text, quote=True)}">{shown}</span>'
