@@ -21,11 +21,11 @@ IMAGES, QUALITY, SIDES = "Images", "Calibration and classes", "Side by side"
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
+    state.watch(f"predictions-{run.path}", lambda: sources.watched(run))
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.subheader(f"Predictions · {plain(run.name)}", anchor=False)
         split = sources.choose_split(run)
         source = sources.choose_checkpoint(run, split, "checkpoint")
-    state.watch(f"predictions-{run.path}", lambda: sources.watched(run))
     predictions = sources.predictions_of(source, run, split)
     if predictions is None or source is None:
         return
