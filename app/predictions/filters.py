@@ -77,6 +77,9 @@ def _ranges(predictions: Predictions) -> tuple[tuple[float, float], tuple[float,
     if top <= 0:
         return confidence, None
     every = (0.0, top)
+    before = st.session_state.get("loss")
+    if before and before[1] > top:  # it was chosen for predictions with larger losses
+        st.session_state["loss"] = (min(before[0], top), top)
     loss = st.slider(
         "Loss in nats", 0.0, top, every, 0.1, key="loss", bind="query-params", on_change=first_page
     )
@@ -84,9 +87,9 @@ def _ranges(predictions: Predictions) -> tuple[tuple[float, float], tuple[float,
 
 
 def _clear() -> None:
-    for name in (*CLASS_FILTERS, "show", "confidence", "loss"):
-        st.session_state.pop(name, None)
-    st.session_state.update({"true": ANY, "predicted": ANY, "show": "All", "confidence": EVERY_SHARE})
+    known = {**dict.fromkeys(CLASS_FILTERS, ANY), "show": "All", "confidence": EVERY_SHARE}
+    known["loss"] = (0.0, float("inf"))  # is limited to the largest loss when the page is drawn
+    st.session_state.update({name: value for name, value in known.items() if name in st.session_state})
     first_page()
 
 

@@ -160,6 +160,24 @@ def test_filters_and_order_of_the_address_are_applied(make_run):
     assert f"of {inside}," in words(at)
 
 
+def test_a_range_of_losses_fits_the_next_run_and_is_cleared(make_run):
+    first, second = make_run("first"), make_run("second")
+    write_predictions(first)
+    write_predictions(second)
+    rewrite(second, probabilities=np.full((60, 3), 1 / 3, np.float32))
+    at = open_predictions(first)
+    losses = load_predictions(first).losses
+    at.slider(key="loss").set_value((1.0, at.slider(key="loss").max))
+    assert f"of {(losses >= 1).sum()}," in words(checked(at.run()))
+    at.session_state["run"] = str(second.path)
+    assert "of 60," in words(checked(at.run()))
+    at.session_state["run"] = str(first.path)
+    at.slider(key="loss").set_value((1.0, 1.1))
+    checked(at.run())
+    next(button for button in at.button if button.label == "Clear").click()
+    assert "of 60," in words(checked(at.run()))
+
+
 def test_two_runs_of_the_same_data_stand_side_by_side(make_run):
     runs = [make_run(name) for name in ("first", "second")]
     for seed, run in enumerate(runs):
