@@ -59,8 +59,11 @@ def _forgetting(source: Source, forgotten: Forgotten | None, counts: NDArray[np.
     if counts is not None and forgotten is not None and set(steps) <= set(forgotten.steps):
         return
     label = "Compute forgetting" if counts is None else f"Compute again with {len(steps)} checkpoints"
-    if st.button(label, icon=":material/history:", help=f"Evaluates {len(steps)} kept checkpoints."):
-        st.session_state["forgetting-asked"] = (str(source.run.path), source.split, steps)
+    wanted = (str(source.run.path), source.split, steps)
+    under_way = st.session_state.get("forgetting-asked") == wanted
+    words = f"Evaluates {len(steps)} kept checkpoints."
+    if st.button(label, icon=":material/history:", help=words, disabled=under_way):
+        st.session_state["forgetting-asked"] = wanted
         st.rerun()
 
 
