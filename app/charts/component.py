@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["draw", "draw_heat", "prepare", "scroll_anchor", "shown_window"]
+__all__ = ["draw", "draw_heat", "prepare", "scroll_anchor", "shown_window", "spare_the_collector"]
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -50,7 +50,7 @@ def _code() -> tuple[str, str]:
 
 
 @st.cache_resource(show_spinner=False)
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Leave what is loaded by now, mostly code, out of later garbage collections.
 
     Streamlit collects after each run of a script or a fragment. That took two thirds of a refresh.
@@ -61,7 +61,7 @@ def _spare_the_collector() -> None:
 
 def prepare() -> None:
     """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
-    _spare_the_collector()
+    spare_the_collector()
     script, style = _code()
     st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)(
         key="board-code", height=1

@@ -23,7 +23,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import indicators
 
-__all__ = ["history", "nearest", "other_run", "prediction", "saliency"]
+__all__ = ["history", "nearest", "other_run", "prediction", "saliency", "same_data"]
 
 NEIGHBOURS = 8
 LISTED_RUNS = 200  # whose data set is looked up
@@ -147,7 +147,7 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
 def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None:
     """Draw the prediction of another run of the same data set beside this one's."""
     st.markdown("#### Another run")
-    others = _same_data(run)
+    others = same_data(run)
     if not others:
         st.caption("No other run in the list was trained on the same data.")
         return
@@ -171,7 +171,7 @@ def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None
             )
 
 
-def _same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:
+def same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:
     """Return the listed runs of the same prepared data, by label."""
     wanted = _data_checksum(run.path, _changed(run))
     if wanted is None:

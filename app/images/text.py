@@ -2,13 +2,18 @@
 
 import re
 
-__all__ = ["plain"]
+__all__ = ["plain", "visible"]
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^=&])")
 # Marks that turn the direction of the text around them, and control characters.
 _INVISIBLE = re.compile("[\u0000-\u0008\u000b-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
+def visible(text: str) -> str:
+    """Return ``text`` without marks that turn the direction of the text around them."""
+    return _INVISIBLE.sub("�", text)
+
+
 def plain(text: str) -> str:
     """Return Markdown that shows ``text`` as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", _INVISIBLE.sub("�", " ".join(text.split())))
+    return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split())))

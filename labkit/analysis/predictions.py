@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,21 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import class_metrics, indicators, right
 
-__all__ = ["Predictions", "load_predictions", "signature"]
+__all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "signature"]
 
 Indices = NDArray[np.intp]
+SMALLEST_SHARE = 1e-45  # of float32 above zero: the loss of a probability that was rounded to zero
+
+
+class ImageRows(Protocol):
+    """Images that are read when they are indexed, so that those of a large split needn't be in memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``n, height, width, channels``."""
+
+    def __getitem__(self, rows: Any, /) -> NDArray[np.uint8]:
+        """Return one image or several, as an array of all images would. Raises InputError."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +39,16 @@ class Predictions:
     ``images``: uint8 [n, height, width, channels], 1 or 3 channels. ``labels``: int [n]; with several labels
     per image, zeros and ones [n, classes]. ``probabilities``: float32 [n, classes]. ``index``: int64 [n], the
     position in the split. ``classes``: their names. ``summary``: content of the JSON file beside the
-    arrays, or empty.
+    arrays, or empty. ``computed_losses``: float64 [n] where the network gave them.
     """
 
-    images: NDArray[np.uint8]
+    images: NDArray[np.uint8] | ImageRows
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float32]
     index: NDArray[np.int64]
     classes: list[str]
     summary: Mapping[str, Any] = field(default_factory=dict)
+    computed_losses: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -79,13 +92,51 @@ class Predictions:
         return counts
 
     @cached_property
-    def _wrong_first(self) -> Indices:
-        # The confident mistakes first, then the rest of the mistakes, then the least confident right ones.
-        if self.multi_label:  # the confidence is the largest error of any label
-            rank = -np.abs(self.probabilities - self.has).max(axis=1)
+    def confidence(self) -> NDArray[np.floating[Any]]:
+        """The probability of the predicted class, [n]; with several labels, the largest error of a label."""
+        if not self.probabilities.shape[1]:
+            return np.zeros(len(self), np.float32)
+        if self.multi_label:
+            return np.asarray(np.abs(self.probabilities - self.has).max(axis=1))
+        return np.asarray(self.probabilities.max(axis=1))
+
+    @cached_property
+    def margin(self) -> NDArray[np.floating[Any]]:
+        """The difference of the two largest probabilities, [n]: 0 where the network is undecided.
+
+        With several labels it is the smallest difference, of any label, between having it and not.
+        """
+        shares = self.probabilities
+        if self.multi_label:
+            return np.asarray(np.abs(2 * shares - 1).min(axis=1, initial=1.0))
+        if shares.shape[1] < 2:
+            return np.ones(len(self), np.float32)
+        two = np.partition(shares, -2, axis=1)[:, -2:]
+        return np.asarray(two[:, 1] - two[:, 0])
+
+    @cached_property
+    def losses(self) -> NDArray[np.float64]:
+        """The cross-entropy of each example in nats, float64 [n]; of several labels, their sum."""
+        if self.computed_losses is not None:
+            return self.computed_losses
+        shares = self.probabilities.astype(np.float64)
+        if self.multi_label:
+            wanted = np.where(self.has, shares, 1 - shares)
         else:
-            confidence = self.probabilities.max(axis=1)
-            rank = np.where(self.wrong, -confidence, confidence)
+            wanted = shares[np.arange(len(self)), self.labels][:, None]
+        return np.asarray(-np.log(np.clip(wanted, SMALLEST_SHARE, 1.0)).sum(axis=1))
+
+    @cached_property
+    def undefined(self) -> NDArray[np.bool_]:
+        """Whether an example has a probability that isn't a number, as after a training that failed."""
+        return np.asarray(~np.isfinite(self.probabilities).all(axis=1))
+
+    @cached_property
+    def wrong_first(self) -> Indices:
+        """The confident mistakes first, then the other mistakes, then the least confident right ones."""
+        rank = (
+            -self.confidence if self.multi_label else np.where(self.wrong, -self.confidence, self.confidence)
+        )
         return np.lexsort((rank, ~self.wrong))
 
     def select(
@@ -98,7 +149,7 @@ class Predictions:
             predicted: number of a class that is predicted for them; None: any.
             wrong_only: leaves out right predictions.
         """
-        order = self._wrong_first
+        order = self.wrong_first
         kept = np.ones(len(order), bool)
         if true is not None:
             kept &= self.has[order, true]

@@ -21,7 +21,7 @@ from tests.app.browser import (
     process,
     wait_for,
 )
-from tests.app.conftest import CLASSES, write_predictions
+from tests.app.conftest import write_predictions
 from tests.app.test_layers import layer_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -110,16 +110,13 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
         page.goto(address)
         page.get_by_test_id("stDataFrame").first.wait_for()
         page.get_by_role("link", name="Predictions").click()
-        assert page.locator(".lk-card").first.get_attribute("class") == "lk-card wrong"
-        image = page.locator(".lk-card img").first
+        assert page.locator(".lk-tile").first.get_attribute("class") == "lk-tile wrong"
+        image = page.locator(".lk-tile img").first
         assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
         assert image.evaluate("image => image.naturalWidth") == 32
-        cell = page.locator(".js-plotly-plot .scatterlayer .point").nth(true * len(CLASSES) + taken_for)
-        cell.scroll_into_view_if_needed()
-        box = cell.bounding_box()
-        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.locator(f'.lk-matrix [data-row="{true}"][data-column="{taken_for}"]').click()
         page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
-        assert page.locator(".lk-card").count() == min(count, 18)
+        assert page.locator(".lk-tile").count() == min(count, 24)
         assert "true=" in page.url
         MetricsWriter(run.layers_path).append([layer_row(50), layer_row(100)])
         page.get_by_role("link", name="Layers").click()

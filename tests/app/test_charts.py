@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.component import ASSETS
 from app.charts.lines import downsample
-from app.images.confusion import confusion_figure
 from tests.app.boards import Board, Drawn, decoded
 
 STEPS = np.arange(1.0, 1_000_001.0)
@@ -116,19 +115,6 @@ def test_every_board_can_be_read_and_draws_only_recorded_values(values, window, 
             there = np.isfinite(line.y)
             np.testing.assert_array_equal(line.y[there], y[line.x[there].astype(int) - 1])
             assert not (logarithmic and (line.y[there] <= 0).any())
-
-
-def test_the_confusion_matrix_has_true_classes_in_rows_and_clickable_cells():
-    confusion = np.array([[8, 2], [0, 0]])
-    figure = confusion_figure(confusion, ["cat", "dog"])
-    heat, cells = figure.data
-    np.testing.assert_allclose(heat.z, [[0.8, 0.2], [0, 0]])
-    by_cell = dict(
-        zip(map(tuple, cells.customdata), zip(cells.x, cells.y, cells.text, strict=True), strict=True)
-    )
-    assert by_cell[(0, 1)] == (1, 0, "2")
-    assert by_cell[(1, 0)] == (0, 1, "")
-    assert "cat predicted as dog: 2 (20.0% of cat)" in cells.hovertext
 
 
 @pytest.mark.parametrize("background", ["#ffffff", "#11151c"])

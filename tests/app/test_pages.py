@@ -292,12 +292,12 @@ def test_predictions_start_with_mistakes_and_pages_dont_overlap(make_run):
     wrong = int((arrays["probabilities"].argmax(1) != arrays["labels"]).sum())
     assert f"Wrong {wrong}" in words(at)
     first = cards_of(at)
-    shown = 18
-    assert first.count('lk-card wrong"') == min(wrong, shown)
+    shown = 24
+    assert first.count('lk-tile wrong"') == min(wrong, shown)
     at.session_state["page"] = 2
     second = cards_of(checked(at.run()))
     numbers = [
-        {part.split(" ")[0] for part in text.split('alt="Test image ')[1:]} for text in (first, second)
+        {part.split(":")[0] for part in text.split('alt="Test image ')[1:]} for text in (first, second)
     ]
     assert len(numbers[0]) == len(numbers[1]) == shown
     assert not numbers[0] & numbers[1]
@@ -312,7 +312,7 @@ def test_predictions_are_filtered_by_both_classes(make_run):
     checked(at.run())
     predicted = arrays["probabilities"].argmax(1)
     count = int(((arrays["labels"] == 0) & (predicted == 1)).sum())
-    assert cards_of(at).count("<img") == min(count, 18) > 0
+    assert cards_of(at).count("<img") == min(count, 24) > 0
     assert f"of {count}," in words(at)
 
 
@@ -349,7 +349,7 @@ def test_a_filter_by_a_class_that_another_run_lacks_is_dropped(make_run):
 def test_predictions_without_images_break_no_page(make_run):
     run = make_run()
     write_predictions(run, examples=0)
-    assert "No test image" in words(open_page("predictions", run))
+    assert "Test has no images" in words(open_page("predictions", run))
 
 
 def test_comparison_draws_every_run_and_shows_differences(make_run):

@@ -1,5 +1,7 @@
 """Predictions with several labels per image: metrics, plots, cards and the page."""
 
+import re
+
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -10,6 +12,7 @@ from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.conftest import CLASSES
+from tests.app.test_pages import words
 
 EXAMPLES = 50
 
@@ -122,9 +125,8 @@ def test_the_page_shows_the_metrics_of_several_labels(run):
     at.session_state["run"] = str(run.path)
     at.run()
     assert not at.exception, at.exception[0].message
-    shown = {metric.label: metric.value for metric in at.metric}
-    assert shown["Micro F1"] == "0.7125" and "Top-5 accuracy" not in shown
-    wrong = int(shown["Wrong"])
-    assert shown["Exact match"] == f"{1 - wrong / EXAMPLES:.2%}"
-    assert any("no confusion matrix" in caption.value for caption in at.caption)
-    assert list(at.dataframe[0].value.columns) == ["class", "examples", "recall", "precision", "f1"]
+    shown = words(at)
+    assert "Micro F1 0.7125" in shown and "Top-5 accuracy" not in shown
+    wrong = int(re.search(r"Wrong (\d+)", shown)[1])
+    assert f"Exact match {1 - wrong / EXAMPLES:.2%}" in shown
+    assert "Labels" in shown and "Confusion" not in shown

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labkit.analysis.evaluations.choice import forgetting_events
 from labkit.callbacks.callback import Callback
 
 if TYPE_CHECKING:
@@ -62,15 +63,6 @@ class ExampleHistory(Callback):
     def right(self) -> NDArray[np.bool_]:
         """Whether the prediction equals the label of the training, bool [records, n]."""
         return self.predicted == self.labels
-
-
-def forgetting_events(right: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how often each example goes from right to wrong, int64 [n] (Toneva et al., 2019).
-
-    Args:
-        right: bool [records, n].
-    """
-    return (right[:-1] & ~right[1:]).sum(axis=0)
 
 
 def hunt_scores(

@@ -66,7 +66,7 @@ def image_properties(predictions: "Predictions", manifest: "Manifest") -> dict[s
     With the whole drawn data set ``shapes`` and predictions for its test split, also the radius of the shape
     in pixels.
     """
-    grey = predictions.images.mean(axis=-1)
+    grey = predictions.images[np.arange(len(predictions))].mean(axis=-1)
     found = {"brightness": grey.mean(axis=(1, 2)), "contrast": grey.std(axis=(1, 2))}
     if manifest.dataset == "shapes" and manifest.all_classes is None:
         from labkit.data.shapes import radii

@@ -1,0 +1,128 @@
+"""The controls that choose images: classes, right or wrong, order, confidence, loss. All stand in the URL."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import streamlit as st
+
+from labkit.analysis.evaluations.choice import EVERY_SHARE, ORDERS, Filters
+from labkit.analysis.predictions import Predictions
+
+__all__ = ["ANY", "choose", "first_page", "open_cell", "open_cell_of"]
+
+ANY = "any"
+VERDICTS = {"All": None, "Right": True, "Wrong": False}
+CLASS_FILTERS = ("true", "predicted", "missed", "added")
+
+
+def first_page() -> None:
+    """Go back to the first page of images: called when a filter or the order changes."""
+    st.session_state["page"] = 1
+
+
+def choose(predictions: Predictions) -> tuple[Filters, str]:
+    """Draw the controls; return the filters and the order."""
+    classes = predictions.classes
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        picked = {"true": _class("True class", "true", classes)}
+        picked["predicted"] = _class("Predicted class", "predicted", classes)
+        verdict = st.segmented_control(
+            "Show",
+            list(VERDICTS),
+            default="All",
+            key="show",
+            required=True,
+            bind="query-params",
+            on_change=first_page,
+        )
+        order = st.selectbox(
+            "Sort by",
+            list(ORDERS),
+            key="sort",
+            bind="query-params",
+            on_change=first_page,
+            width=140,
+            help="Confidence of the mistake; margin between the two largest probabilities; loss; forgetting: "
+            "between how many kept checkpoints an image went from right to wrong.",
+        )
+        with st.popover("More", icon=":material/filter_alt:"):
+            confidence, loss = _ranges(predictions)
+            if predictions.multi_label:
+                picked["missed"] = _class("Missed label", "missed", classes)
+                picked["added"] = _class("Wrongly added label", "added", classes)
+        filters = Filters(
+            **{name: None if value == ANY else classes.index(value) for name, value in picked.items()},
+            right=VERDICTS.get(str(verdict)),
+            confidence=confidence,
+            loss=loss,
+        )
+        st.button("Clear", on_click=_clear, icon=":material/filter_alt_off:", disabled=filters == Filters())
+    return filters, str(order)
+
+
+def _class(label: str, key: str, classes: Sequence[str]) -> str:
+    return str(
+        st.selectbox(label, [ANY, *classes], key=key, bind="query-params", width=140, on_change=first_page)
+    )
+
+
+def _ranges(predictions: Predictions) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    name = "Largest error of a label" if predictions.multi_label else "Confidence"
+    confidence = st.slider(
+        name, *EVERY_SHARE, EVERY_SHARE, 0.01, key="confidence", bind="query-params", on_change=first_page
+    )
+    losses = predictions.losses[np.isfinite(predictions.losses)]
+    top = math.ceil(float(losses.max(initial=0.0)) * 10) / 10
+    if top <= 0:
+        return confidence, None
+    every = (0.0, top)
+    before = st.session_state.get("loss")
+    if before and before[1] > top:  # it was chosen for predictions with larger losses
+        st.session_state["loss"] = (min(before[0], top), top)
+    loss = st.slider(
+        "Loss in nats", 0.0, top, every, 0.1, key="loss", bind="query-params", on_change=first_page
+    )
+    return confidence, None if loss == every else loss
+
+
+def _clear() -> None:
+    known = {**dict.fromkeys(CLASS_FILTERS, ANY), "show": "All", "confidence": EVERY_SHARE}
+    known["loss"] = (0.0, float("inf"))  # is limited to the largest loss when the page is drawn
+    st.session_state.update({name: value for name, value in known.items() if name in st.session_state})
+    first_page()
+
+
+def open_cell(predictions: Predictions, row: int, column: int) -> None:
+    """Filter by a cell that was clicked, of the confusion matrix or the table of labels; -1: any.
+
+    Called before the page is drawn again.
+    """
+    name = predictions.classes[row] if row >= 0 else ANY
+    values = dict.fromkeys(CLASS_FILTERS[: 4 if predictions.multi_label else 2], ANY)
+    if not predictions.multi_label:
+        values["true"] = name
+        values["predicted"] = predictions.classes[column] if column >= 0 else ANY
+    elif column == 0:
+        values["true"] = values["predicted"] = name
+    elif column > 0:
+        values["missed" if column == 1 else "added"] = name
+    else:
+        values["true"] = name
+    st.session_state.update(values)
+    first_page()
+
+
+def open_cell_of(predictions: Predictions, filters: Filters) -> tuple[int, int] | None:
+    """Return the cell that the filters open, row and column; -1 for a whole row or column."""
+    if not predictions.multi_label:
+        if filters.true is None and filters.predicted is None:
+            return None
+        return tuple(-1 if place is None else place for place in (filters.true, filters.predicted))  # type: ignore[return-value]
+    if filters.missed is not None:
+        return filters.missed, 1
+    if filters.added is not None:
+        return filters.added, 2
+    if filters.true is None:
+        return None
+    return filters.true, 0 if filters.predicted == filters.true else -1

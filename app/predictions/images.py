@@ -1,0 +1,129 @@
+"""The images of a split beside the confusion matrix, which opens a cell's images in the grid."""
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from app.images.links import image_address
+from app.images.text import plain
+from app.predictions import filters, matrix
+from app.predictions.kept import Forgotten
+from app.predictions.source import KEEP_SOME, Source
+from app.predictions.tiles import tiles
+from labkit.analysis.evaluations.choice import ORDERS, chosen
+from labkit.analysis.predictions import Predictions
+from labkit.errors import InputError
+from labkit.plurals import counted
+
+__all__ = ["PAGE_SIZE", "page_of", "panel"]
+
+PAGE_SIZE = 24
+
+
+@st.fragment
+def panel(source: Source, predictions: Predictions, forgotten: Forgotten | None) -> None:
+    """Draw filters, images and matrix. A filter draws this part of the page again, and nothing else."""
+    wanted, order = filters.choose(predictions)
+    counts = _counts(predictions, forgotten)
+    left, right = st.columns([9, 7], gap="small")
+    with left:
+        if order == "forgetting":
+            _forgetting(source, forgotten, counts)
+        positions = chosen(predictions, wanted, order, counts)
+        _grid(source, predictions, positions, order, counts)
+    with right:
+        _matrix(source, predictions, wanted)
+
+
+def _counts(predictions: Predictions, forgotten: Forgotten | None) -> NDArray[np.int64] | None:
+    """Return how often each example was forgotten, int64 [n]; None if that isn't known."""
+    index = predictions.index
+    if forgotten is None or (len(index) and not 0 <= index.min() <= index.max() < len(forgotten.counts)):
+        return None
+    return forgotten.counts[index]
+
+
+def _forgetting(source: Source, forgotten: Forgotten | None, counts: NDArray[np.int64] | None) -> None:
+    steps = tuple(source.run.checkpoint_steps())
+    if counts is not None and forgotten is not None:
+        of = forgotten.steps
+        st.caption(
+            f"{counted(int((counts > 0).sum()), 'image')} forgotten at least once between the "
+            f"{len(of)} checkpoints of step {of[0]:,} to {of[-1]:,}."
+        )
+    if len(steps) < 2:
+        if counts is None:
+            st.info("Forgetting needs at least two kept checkpoints. A run keeps more of them with:")
+            st.code(KEEP_SOME, language="bash")
+        return
+    if counts is not None and forgotten is not None and set(steps) <= set(forgotten.steps):
+        return
+    label = "Compute forgetting" if counts is None else f"Compute again with {len(steps)} checkpoints"
+    wanted = (str(source.run.path), source.split, steps)
+    under_way = st.session_state.get("forgetting-asked") == wanted
+    words = f"Evaluates {len(steps)} kept checkpoints."
+    if st.button(label, icon=":material/history:", help=words, disabled=under_way):
+        st.session_state["forgetting-asked"] = wanted
+        st.rerun()
+
+
+def page_of(positions: NDArray[np.intp], key: str, words: str) -> NDArray[np.intp]:
+    """Return the positions of the chosen page, and say which these are. ``key``: of the page's number."""
+    pages = max(1, -(-len(positions) // PAGE_SIZE))
+    number = min(int(st.session_state.get(key) or 1), pages)
+    first = (number - 1) * PAGE_SIZE
+    part = positions[first : first + PAGE_SIZE]
+    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(positions):,}, {words}")
+    return part
+
+
+def _grid(
+    source: Source,
+    predictions: Predictions,
+    positions: NDArray[np.intp],
+    order: str,
+    counts: NDArray[np.int64] | None,
+) -> None:
+    if not len(positions):
+        empty = not len(predictions)
+        name = source.split.capitalize()
+        st.info(f"{name} has no images." if empty else f"No {source.split} image matches this selection.")
+        return
+    shown_order = "confidence" if order == "forgetting" and counts is None else order
+
+    def note(position: int) -> str:
+        if order == "loss":
+            return f"loss {predictions.losses[position]:.3f}"
+        if order == "margin":
+            return f"margin {predictions.margin[position]:.3f}"
+        return f"forgotten {counts[position]}×" if order == "forgetting" and counts is not None else ""
+
+    part = page_of(positions, "page", f"{ORDERS[shown_order]}.")
+    try:
+        st.html(
+            tiles(predictions, part, source.split, lambda index: image_address(source.split, index), note)
+        )
+    except InputError as error:
+        st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")
+    if len(positions) > PAGE_SIZE:
+        st.pagination(-(-len(positions) // PAGE_SIZE), key="page", bind="query-params")
+
+
+def _matrix(source: Source, predictions: Predictions, wanted: filters.Filters) -> None:
+    if not len(predictions):
+        return
+    key = f"matrix-{source.run.path}-{source.split}"
+
+    def pick() -> None:
+        cell = matrix.picked(key)
+        limits = len(predictions.classes), 3 if predictions.multi_label else len(predictions.classes)
+        if cell is not None and -1 <= cell[0] < limits[0] and -1 <= cell[1] < limits[1]:
+            filters.open_cell(predictions, *cell)
+
+    if predictions.multi_label:
+        st.markdown("**Labels** · missed and wrongly added")
+        drawn = matrix.label_errors(predictions)
+    else:
+        st.markdown("**Confusion matrix**")
+        drawn = matrix.confusion(predictions)
+    matrix.draw(drawn, filters.open_cell_of(predictions, wanted), key=key, on_pick=pick)

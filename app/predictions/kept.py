@@ -1,0 +1,160 @@
+"""Evaluations that networks were asked for, kept for all sessions of this server."""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from app.images import answers
+from labkit.analysis.ask.client import AskedNetwork
+from labkit.analysis.evaluations.choice import forgetting_events
+from labkit.analysis.evaluations.computed import computed_predictions, split_labels
+from labkit.analysis.examples import checkpoint_to_ask, data_set_of
+from labkit.analysis.predictions import Predictions
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+
+__all__ = ["Forgotten", "ask_evaluation", "ask_forgetting", "known_evaluation"]
+
+KEPT = 8  # evaluations; one of 45,000 images with 10 classes takes 3 MB
+
+
+@dataclass(frozen=True)
+class _Key:
+    """``written``: when the checkpoint was, since a run that was started over writes its steps again."""
+
+    run: Path
+    split: str
+    step: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """``counts``: int64 [n], how often each image of a split went from right to wrong between ``steps``."""
+
+    steps: tuple[int, ...]
+    counts: NDArray[np.int64]
+
+
+class _Evaluations:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[_Key, Predictions] = OrderedDict()
+        self._labels: dict[tuple[str, str], NDArray[np.int32]] = {}
+        self._rounds: dict[_Key, int] = {}
+
+    def get(self, key: _Key) -> Predictions | None:
+        """Return an evaluation; that of a checkpoint that is gone (written at 0) is the last one known."""
+        with self._lock:
+            for known in reversed(self._known):
+                place = (known.run, known.split, known.step)
+                if known == key or (key.written == 0 and place == (key.run, key.split, key.step)):
+                    self._known.move_to_end(known)
+                    return self._known[known]
+        return None
+
+    def round(self, key: _Key) -> int:
+        """Return how often an evaluation was dropped: then it must be asked for again."""
+        with self._lock:
+            return self._rounds.get(key, 0)
+
+    def evaluate(self, network: AskedNetwork, key: _Key, progress: answers.Progress) -> Predictions:
+        """Return the evaluation, computed by the network if it isn't known. Raises what asking raises."""
+        if (known := self.get(key)) is not None:
+            return known
+        manifest = data_set_of(RunDirectory(key.run))
+        place = (manifest.checksum, key.split)
+        if place not in self._labels:
+            self._labels[place] = split_labels(manifest, key.split)
+        found = network.evaluate(key.split, key.step, progress)
+        assert found.losses is not None  # of a split, whose labels are known
+        labels = self._labels[place]
+        made = computed_predictions(manifest, key.split, key.step, labels, found.probabilities, found.losses)
+        with self._lock:
+            self._known[key] = made
+            while len(self._known) > KEPT:
+                dropped, _ = self._known.popitem(last=False)
+                self._rounds[dropped] = self._rounds.get(dropped, 0) + 1
+        return made
+
+
+@st.cache_resource(show_spinner=False)
+def _evaluations() -> _Evaluations:
+    return _Evaluations()
+
+
+def _key(run: RunDirectory, split: str, step: int) -> _Key:
+    try:
+        state = run.checkpoints_path / f"step-{step:08d}" / "state.json"
+        written = state.stat().st_mtime_ns
+    except OSError:
+        written = 0
+    return _Key(run.path, split, step, written)
+
+
+def known_evaluation(run: RunDirectory, split: str, step: int) -> Predictions | None:
+    """Return the evaluation of a checkpoint if it was computed before, also if the checkpoint is gone."""
+    return _evaluations().get(_key(run, split, step))
+
+
+def ask_evaluation(
+    run: RunDirectory, split: str, step: int, preferred: object = None
+) -> answers.Asked[bool] | None:
+    """Ask for the evaluation of a checkpoint; when it is done, ``known_evaluation`` has it.
+
+    Args:
+        run: the run directory.
+        split: ``train``, ``validation`` or ``test``.
+        step: of the checkpoint.
+        preferred: the step of the checkpoint that the process loads first, as on the page of an image.
+
+    Returns None if the run has kept no checkpoint.
+    """
+    base = checkpoint_to_ask(run, preferred)
+    if base is None:
+        return None
+    key, evaluations = _key(run, split, step), _evaluations()
+
+    def work(network: AskedNetwork, progress: answers.Progress) -> bool:
+        evaluations.evaluate(network, key, progress)
+        return True
+
+    return answers.ask(run, base, ("evaluate", key, evaluations.round(key)), work)
+
+
+def ask_forgetting(
+    run: RunDirectory, split: str, steps: tuple[int, ...], preferred: object = None
+) -> answers.Asked[Forgotten] | None:
+    """Ask how often each image of a split was forgotten between the checkpoints of ``steps``, ascending.
+
+    Checkpoints that are removed meanwhile are left out. Returns None if the run has kept none.
+    """
+    base = checkpoint_to_ask(run, preferred)
+    if base is None:
+        return None
+    keys, evaluations = [_key(run, split, step) for step in steps], _evaluations()
+
+    def work(network: AskedNetwork, progress: answers.Progress) -> Forgotten:
+        right: list[NDArray[np.bool_]] = []
+        read: list[int] = []
+        problem = ""
+        for place, key in enumerate(keys):
+
+            def report(done: int, of: int, place: int = place) -> None:
+                progress(place * of + done, len(keys) * of)
+
+            try:
+                right.append(~evaluations.evaluate(network, key, report).wrong)
+                read.append(key.step)
+            except InputError as error:  # this checkpoint is damaged, or was removed meanwhile
+                problem = str(error)
+        if len(read) < 2:
+            raise InputError(problem or "forgetting needs at least two kept checkpoints")
+        return Forgotten(tuple(read), forgetting_events(np.stack(right)))
+
+    return answers.ask(run, base, ("forgetting", split, tuple(keys)), work)

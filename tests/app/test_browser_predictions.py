@@ -1,0 +1,36 @@
+"""The page Predictions in a real browser: the confusion matrix by keyboard, and on a narrow screen."""
+
+from collections import Counter
+
+import pytest
+
+from tests.app.browser import browser_visit, dashboard
+from tests.app.conftest import CLASSES, write_predictions
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+
+
+def test_cells_of_the_matrix_open_by_keyboard_and_scroll_to_the_images_on_a_narrow_screen(make_run, tmp_path):
+    run = make_run()
+    arrays = write_predictions(run)
+    predicted = arrays["probabilities"].argmax(1)
+    counts = Counter(zip(arrays["labels"].tolist(), predicted.tolist(), strict=True))
+    size = {"width": 390, "height": 844}
+    with dashboard(tmp_path) as (address, _), browser_visit(viewport=size) as visit:
+        page = visit.page
+        page.goto(f"{address}/predictions?run=first")
+        cell = page.locator('.lk-matrix [data-row="0"][data-column="0"]')
+        cell.focus()
+        for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+            page.keyboard.press(key)
+        focused = page.locator(":focus")
+        assert focused.get_attribute("aria-label").startswith(f"{CLASSES[1]} predicted as {CLASSES[2]}: ")
+        assert focused.evaluate("cell => getComputedStyle(cell).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        page.get_by_text(f"of {counts[1, 2]}, the most confident mistakes first").wait_for()
+        assert page.locator('.lk-matrix [aria-pressed="true"]').count() == 1
+        page.wait_for_function("document.querySelector('.lk-tiles').getBoundingClientRect().top < 300")
+        page.reload()
+        page.get_by_text(f"of {counts[1, 2]}, the most confident mistakes first").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        visit.went_well()
