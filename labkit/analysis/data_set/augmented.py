@@ -116,7 +116,9 @@ def epochs_of(text: str) -> list[int]:
         found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
         if last < first:
-            raise InputError(f"epochs are {text[:40]!r}; allowed: numbers from 0 and ranges, such as 0-11, 50")
+            raise InputError(
+                f"epochs are {text[:40]!r}; allowed: numbers from 0 and ranges, such as 0-11, 50"
+            )
         epochs += range(first, min(last, first + MAX_EPOCHS) + 1)
         if len(epochs) > MAX_EPOCHS:
             raise InputError(f"{text[:40]!r} names more than {MAX_EPOCHS} epochs; name fewer")

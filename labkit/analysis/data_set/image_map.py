@@ -17,7 +17,6 @@ from labkit.analysis.ask.client import AskedNetwork, NoAnswer
 from labkit.cluster.reaped import start_reaped
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.shards import find_split, read_rows
-from labkit.data.subset import stratified_rows
 from labkit.errors import InputError
 from labkit.training.scores import right
 
@@ -71,13 +70,11 @@ class ImageMap:
         return np.where(self.labels.any(axis=1), self.labels.argmax(axis=1), -1)
 
 
-def chosen_rows(labels: NDArray[np.int32], num_classes: int, limit: int = MAX_IMAGES) -> NDArray[np.int64]:
-    """Return which images of a split to draw, ascending: all, or ``limit`` with each class in proportion."""
-    if len(labels) <= limit:
-        return np.arange(len(labels))
-    strata = labels if labels.ndim == 1 else labels.sum(axis=1)
-    kinds = num_classes if labels.ndim == 1 else labels.shape[1] + 1
-    return np.flatnonzero(stratified_rows(strata, kinds, limit, seed=0))
+def chosen_rows(count: int, limit: int = MAX_IMAGES) -> NDArray[np.int64]:
+    """Return which images of a split to draw, ascending: all, or always the same ``limit`` at random."""
+    if count <= limit:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, limit, replace=False))
 
 
 def make_map(
