@@ -186,16 +186,19 @@ def source(manifest: Manifest) -> None:
         ("Classes", f"{manifest.num_classes:,}{', several per image' if manifest.multi_label else ''}"),
         *((f"Split {name}", counted(split.count, "image")) for name, split in manifest.splits.items()),
         ("Source", f"{kinds.get(recorded['kind'], recorded['kind'])}: {recorded['location']}"),
-        ("Published", published.get(recorded["matches_published"], "not known for this kind of source")),
         ("Checksum of the source", f"SHA-256 {recorded['sha256']}"),
         ("Checksum of the data set", f"SHA-256 {manifest.checksum}"),
         ("Seed of the split", str(manifest.seed)),
         ("Folder", str(manifest.directory)),
     ]
+    if recorded["kind"] != "generated":
+        rows.append(("Published", published.get(recorded["matches_published"], "not known for a folder")))
     known = {"kind", "location", "sha256", "matches_published"}
     rows += [(name.capitalize(), str(value)) for name, value in recorded.items() if name not in known]
-    if not {"licence", "license"} & recorded.keys():
-        rows.append(("Licence", "not recorded; ask whoever publishes the source"))
+    if recorded["kind"] == "generated":
+        rows.append(("Licence", "labkit's own: it draws these images itself"))
+    elif not {"licence", "license"} & recorded.keys():
+        rows.append(("Licence", "not recorded; the publisher of the source knows it"))
     st.html(tiles.facts(rows))
 
 

@@ -24,12 +24,12 @@ STYLE = f"""{cards.STYLE}<style>
 .lk-table {{width: 100%; border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums}}
 .lk-table th, .lk-table td {{text-align: left; padding: 3px 10px 3px 0; border: none !important;
   vertical-align: middle}}
-.lk-table th {{font-weight: 600; overflow-wrap: anywhere}}
+.lk-table th {{font-weight: 600; min-width: 6.5em; overflow-wrap: break-word}}
 .lk-table td.lk-num {{text-align: right; white-space: nowrap}}
 .lk-table .lk-track {{height: 12px; border-radius: 3px; min-width: 2px}}
 .lk-scroll {{max-height: 520px; overflow: auto}}
 .lk-list {{display: grid; grid-template-columns: minmax(110px, max-content) 1fr; gap: 4px 16px;
-  font-size: 14px; margin: 0 !important}}
+  font-size: 14px; margin: 0 !important; padding: 0 !important}}
 .lk-list dt {{opacity: .75}}
 .lk-list dd {{margin: 0; overflow-wrap: anywhere}}
 .lk-card .lk-plain {{padding: 8px 10px 10px; font-size: 13px; line-height: 1.4; overflow-wrap: anywhere}}
@@ -93,7 +93,7 @@ def bars_table(names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes
         counts: int64 [classes] by split.
         sizes: the number of images by split.
     """
-    head = "".join(f'<th scope="col" colspan="2">{html.escape(name)}</th>' for name in counts)
+    head = "".join(f'<th scope="col" colspan="2" style="min-width:0">{html.escape(name)}</th>' for name in counts)
     rows = []
     for number, name in enumerate(names):
         cells = "".join(
@@ -110,4 +110,4 @@ def bars_table(names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes
 def _cells(count: int, size: int, most: int, color: str) -> str:
     share = f"{count / size:.1%}" if size else "–"
     bar = f'<div class="lk-track" style="width:{100 * count / max(most, 1):.1f}%;background:{color}"></div>'
-    return f'<td class="lk-num" title="{share} of the split">{count:,}</td><td style="width:22%">{bar}</td>'
+    return f'<td class="lk-num" title="{share} of the split">{count:,}</td><td style="width:22%;min-width:48px">{bar}</td>'

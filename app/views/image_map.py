@@ -38,14 +38,16 @@ def page() -> None:
         st.code(NO_CHECKPOINT, language="bash")
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
+    first = "test" if "test" in splits else splits[0]
     split = str(
         st.segmented_control(
             "Split",
             splits,
-            default="test" if "test" in splits else splits[0],
+            default=first,
             key="map-split",
             required=True,
             bind="query-params",
+            label_visibility="collapsed",
         )
     )
     shown = answers.shown(

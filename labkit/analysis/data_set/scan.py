@@ -13,6 +13,7 @@ from labkit.data.step_batch.whole_shard import read_shard
 __all__ = ["DataScan", "SplitScan", "scan_data"]
 
 DIGEST_BYTES = 16
+EXACT_ROWS = 256  # the sum of so many squares of pixels is below 2^24, and exact in float32
 Progress = Callable[[int, int], None]
 
 
@@ -101,18 +102,27 @@ def scan_data(manifest: Manifest, progress: Progress = _silent) -> DataScan:
 
 
 def _scanned(manifest: Manifest, images: NDArray[np.uint8], labels: NDArray[np.int32]) -> SplitScan:
-    flat = images.reshape(len(images), -1)
+    flat = images.reshape(len(images), int(np.prod(manifest.image_shape)))
     digests = b"".join(hashlib.blake2b(row.data, digest_size=DIGEST_BYTES).digest() for row in flat)
-    values = flat.astype(np.float32)  # sums of up to 65,793 pixels of 255 are exact in float32
+    values = flat.astype(np.float32)
     numbers = np.arange(manifest.num_classes)
     has = labels if labels.ndim == 2 else labels[:, None] == numbers
     return SplitScan(
         labels,
         np.frombuffer(digests, np.dtype((np.void, DIGEST_BYTES))),
         (has.astype(np.float32).T @ values).astype(np.float64).reshape(-1, *manifest.image_shape),
-        values.sum(axis=0, dtype=np.float64).reshape(manifest.image_shape),
-        np.square(values).sum(axis=0, dtype=np.float64).reshape(manifest.image_shape),
+        flat.sum(axis=0, dtype=np.float64).reshape(manifest.image_shape),
+        _squares(values).reshape(manifest.image_shape),
     )
+
+
+def _squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the sums over the squares of rows [n, pixels], exactly."""
+    sums = np.zeros(values.shape[1])
+    for start in range(0, len(values), EXACT_ROWS):
+        part = values[start : start + EXACT_ROWS]
+        sums += np.einsum("nv,nv->v", part, part)
+    return sums
 
 
 def _together(manifest: Manifest, parts: list[SplitScan]) -> SplitScan:

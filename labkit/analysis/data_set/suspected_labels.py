@@ -65,7 +65,7 @@ def _of_one(
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return the suggested classes, bool [n, classes], and the scores [n]."""
     count, classes = probabilities.shape
-    if count == 0 or classes < 2:
+    if len(np.unique(labels)) < 2:  # there is no other class to compare with
         return indicators(labels, classes), np.ones(count)
     from cleanlab.filter import find_label_issues
     from cleanlab.rank import get_label_quality_scores
@@ -79,13 +79,16 @@ def _of_one(
 def _of_several(
     has: NDArray[np.bool_], probabilities: NDArray[np.floating]
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    if not has.size:
+    varied = np.flatnonzero(has.any(axis=0) & ~has.all(axis=0))
+    if not len(varied):
         return has, np.ones(len(has))
     from cleanlab.multilabel_classification.filter import find_multilabel_issues_per_class
     from cleanlab.multilabel_classification.rank import get_label_quality_scores
 
-    lists = [np.flatnonzero(row).tolist() for row in has]
-    wrong = np.asarray(find_multilabel_issues_per_class(lists, probabilities, n_jobs=1), bool)
+    lists = [np.flatnonzero(row).tolist() for row in has[:, varied]]
+    shares = probabilities[:, varied]
+    wrong = np.zeros(has.shape, bool)
+    wrong[:, varied] = find_multilabel_issues_per_class(lists, shares, n_jobs=1)
     # A class is only added if it is more probable than not, and only removed if it is less.
     suggested = np.where(wrong, probabilities > 0.5, has)
-    return suggested, np.asarray(get_label_quality_scores(lists, probabilities), np.float64)
+    return suggested, np.asarray(get_label_quality_scores(lists, shares), np.float64)
