@@ -25,6 +25,8 @@ STYLE = f"""{cards.STYLE}<style>
 .lk-table th, .lk-table td {{text-align: left; padding: 3px 10px 3px 0; border: none !important;
   vertical-align: middle}}
 .lk-table th {{font-weight: 600; min-width: 6.5em; overflow-wrap: break-word}}
+.lk-table th.lk-split {{min-width: 0}}
+.lk-table td.lk-bars {{width: 22%; min-width: 48px}}
 .lk-table td.lk-num {{text-align: right; white-space: nowrap}}
 .lk-table .lk-track {{height: 12px; border-radius: 3px; min-width: 2px}}
 .lk-scroll {{max-height: 520px; overflow: auto}}
@@ -93,7 +95,7 @@ def bars_table(names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes
         counts: int64 [classes] by split.
         sizes: the number of images by split.
     """
-    head = "".join(f'<th scope="col" colspan="2" style="min-width:0">{html.escape(name)}</th>' for name in counts)
+    head = "".join(f'<th class="lk-split" colspan="2">{html.escape(name)}</th>' for name in counts)
     rows = []
     for number, name in enumerate(names):
         cells = "".join(
@@ -110,4 +112,5 @@ def bars_table(names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes
 def _cells(count: int, size: int, most: int, color: str) -> str:
     share = f"{count / size:.1%}" if size else "–"
     bar = f'<div class="lk-track" style="width:{100 * count / max(most, 1):.1f}%;background:{color}"></div>'
-    return f'<td class="lk-num" title="{share} of the split">{count:,}</td><td style="width:22%;min-width:48px">{bar}</td>'
+    number = f'<td class="lk-num" title="{share} of the split">{count:,}</td>'
+    return f'{number}<td class="lk-bars">{bar}</td>'

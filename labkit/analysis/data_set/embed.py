@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 __all__ = ["embedded"]
 
-NICENESS = 15  # the dashboard and a training go first
+NICENESS = 10  # the dashboard and a training go first
 COMPONENTS = 50  # of the PCA before t-SNE, as van der Maaten & Hinton 2008 took 30
 PERPLEXITY = 30.0
 ITERATIONS = 750
@@ -27,11 +27,14 @@ def embedded(features: NDArray[np.float32]) -> NDArray[np.float32]:
     components = (left * spread)[:, :COMPONENTS]
     if len(values) >= FEWEST and scale > 0:
         from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
 
         perplexity = min(PERPLEXITY, (len(values) - 1) / 3)
         start = "pca" if components.shape[1] >= 2 else "random"
         solver = TSNE(perplexity=perplexity, init=start, random_state=0, max_iter=ITERATIONS)
-        plane = solver.fit_transform(components)
+        # A second thread saves nothing at this size, and on a busy machine the threads wait for each other.
+        with threadpool_limits(1):
+            plane = solver.fit_transform(components)
     else:
         plane = np.pad(components[:, :2], ((0, 0), (0, max(0, 2 - components.shape[1]))))
     plane = plane - (plane.max(axis=0) + plane.min(axis=0)) / 2

@@ -22,10 +22,9 @@ from labkit.training.scores import right
 
 __all__ = ["MAX_IMAGES", "ImageMap", "chosen_rows", "make_map", "positions"]
 
-MAX_IMAGES = 2_000  # t-SNE of so many takes 5 s on two cores; of 3,000, 15 s
+MAX_IMAGES = 2_000  # t-SNE of so many takes 6.6 s of one core
 PART = 100  # images in one question
 EMBED_SECONDS = 300.0
-THREADS = 2
 Progress = Callable[[int, int], None]
 
 
@@ -142,6 +141,5 @@ def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 def _environment() -> dict[str, str]:
     checkout = str(Path(labkit.__file__).resolve().parents[1])
     paths = [checkout, *filter(None, [os.environ.get("PYTHONPATH")])]
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
-    # Threads that wait by spinning would take the cores from the page.
-    return {**os.environ, **limits, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": os.pathsep.join(paths)}
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **limits, "PYTHONPATH": os.pathsep.join(paths)}
