@@ -128,7 +128,7 @@ def draw(
 
 def picked(key: str, version: str, count: int) -> list[int]:
     """Return the points that the reader has selected on the map ``key``, ascending."""
-    found = getattr(st.session_state.get(key), "picked", None)
+    found: Any = getattr(st.session_state.get(key), "picked", None)
     try:
         if found["version"] != version:
             return []

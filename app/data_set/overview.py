@@ -38,7 +38,7 @@ def scan_of(manifest: Manifest) -> DataScan | None:
 def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
     """Return the name of a label's class; with several labels, zeros and ones [classes], all of them."""
     has = indicators(np.asarray(label)[None], len(classes))[0]
-    return ", ".join(classes[number] for number in np.flatnonzero(has)) or "none"
+    return ", ".join(classes[number] for number in np.flatnonzero(has).tolist()) or "none"
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

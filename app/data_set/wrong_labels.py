@@ -129,7 +129,12 @@ def _tiles(
     return [
         Tile(
             image,
-            [f"{named(suggested)}?", f"given: {named(given)}", f"score {score:.3f}", f"{split} #{index}"],
+            [
+                f"{named(suggested)}?",
+                f"given: {named(given)}",
+                f"score {score:.3f}" if score >= 0.0005 else "score < 0.001",
+                f"{split} #{index}",
+            ],
             image_address(split, int(index)),
         )
         for image, suggested, given, score, index in zip(
