@@ -22,6 +22,7 @@ from labkit.training.scores import indicators
 __all__ = ["balance", "duplicates", "names_of", "read_images", "samples", "scan_of", "source"]
 
 CLASSES_AT_ONCE = 10
+ANY = -1  # in place of the number of a class
 FEW, MORE = 12, 48  # images of a class, at first and on request
 GROUPS = 12  # of duplicates that are shown at first
 OF_A_GROUP = 6
@@ -67,8 +68,8 @@ def samples(scan: DataScan) -> None:
         )
         chosen = st.selectbox(
             "Class",
-            [None, *range(len(names))],
-            format_func=lambda n: "all" if n is None else names[n],
+            [ANY, *range(len(names))],
+            format_func=lambda number: "all" if number == ANY else names[number],
             width=200,
         )
         st.button(
@@ -78,9 +79,9 @@ def samples(scan: DataScan) -> None:
     if not len(found):
         st.info(f"The {plain(split)} split has no images.")
         return
-    numbers = _page_of_classes(len(names)) if chosen is None else [chosen]
+    numbers = _page_of_classes(len(names)) if chosen == ANY else [chosen]
     for number in numbers:
-        _samples_of(manifest, found, split, number, many=chosen is not None)
+        _samples_of(manifest, found, split, number, many=chosen != ANY)
 
 
 def _another() -> None:
@@ -91,7 +92,7 @@ def _page_of_classes(count: int) -> list[int]:
     if count <= CLASSES_AT_ONCE:
         return list(range(count))
     pages = -(-count // CLASSES_AT_ONCE)
-    number = st.pagination(pages, key="samples-page") or 1
+    number = st.pagination(pages, key=f"samples-page-{pages}") or 1
     return list(range((number - 1) * CLASSES_AT_ONCE, min(number * CLASSES_AT_ONCE, count)))
 
 

@@ -101,7 +101,7 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
         )
         return
     pages = -(-len(found) // PAGE_SIZE)
-    number = min(st.session_state.get("labels-page") or 1, pages)
+    number = min(st.session_state.get(f"labels-page-{split}-{pages}") or 1, pages)
     part = slice((number - 1) * PAGE_SIZE, number * PAGE_SIZE)
     st.write(
         f"**{len(found):,} of {found.looked_at:,} labels are suspected** by the network of step {step:,}, "
@@ -115,7 +115,7 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
         return
     st.html(tiles.grid(_tiles(scan, split, found, part, images), 132))
     if pages > 1:
-        st.pagination(pages, key="labels-page")
+        st.pagination(pages, key=f"labels-page-{split}-{pages}")
 
 
 def _tiles(

@@ -21,6 +21,7 @@ from labkit.run_directory import RunDirectory
 __all__ = ["page"]
 
 PAGE_SIZE = 36
+ANY = -1  # in place of the number of a class
 CLASS, RIGHT = "True class", "Right or wrong"
 ALL, RIGHT_ONLY, WRONG_ONLY = "All", "Right only", "Wrong only"
 
@@ -78,10 +79,10 @@ def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: 
         colour = st.segmented_control(
             "Colour", [CLASS, RIGHT], default=CLASS, key="map-colour", required=True
         )
-        chosen = st.selectbox(
+        number = st.selectbox(
             "Class",
-            [None, *range(len(classes))],
-            format_func=lambda number: "all" if number is None else classes[number],
+            [ANY, *range(len(classes))],
+            format_func=lambda number: "all" if number == ANY else classes[number],
             key="map-class",
             width=200,
             help="The images of a class are listed below the map, too.",
@@ -90,6 +91,7 @@ def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: 
             "List", [ALL, RIGHT_ONLY, WRONG_ONLY], default=ALL, key="map-list", required=True
         )
         st.button("Clear selection", on_click=_clear, icon=":material/deselect:")
+    chosen = None if number == ANY else number
     marks = (
         map_chart.marks_of_right(shown)
         if colour == RIGHT
@@ -118,7 +120,7 @@ def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: 
 
 def _clear() -> None:
     st.session_state["map-cleared"] = st.session_state.get("map-cleared", 0) + 1
-    st.session_state["map-class"] = None
+    st.session_state["map-class"] = ANY
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
@@ -149,7 +151,7 @@ def _list(
     wrong = int((~shown.right[numbers]).sum())
     st.write(f"**{len(numbers):,} images**, {wrong:,} of them predicted wrongly")
     pages = -(-len(numbers) // PAGE_SIZE)
-    number = (st.pagination(pages, key="map-page") or 1) if pages > 1 else 1
+    number = (st.pagination(pages, key=f"map-page-{len(numbers)}") or 1) if pages > 1 else 1
     part = numbers[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
     st.html(
         tiles.grid(
