@@ -11,7 +11,17 @@ if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
 from app import state, theme  # noqa: E402
-from app.views import compare, configuration, image, layers, live, predictions, runs  # noqa: E402
+from app.views import (  # noqa: E402
+    compare,
+    configuration,
+    data,
+    image,
+    image_map,
+    layers,
+    live,
+    predictions,
+    runs,
+)
 
 STYLE = Path(__file__).with_name("style.css")
 
@@ -30,6 +40,8 @@ def main() -> None:
                 predictions.page, title="Predictions", icon=":material/grid_view:", url_path="predictions"
             ),
             st.Page(image.page, title="Image", icon=":material/image_search:", url_path="image"),
+            st.Page(data.page, title="Data", icon=":material/photo_library:", url_path="data"),
+            st.Page(image_map.page, title="Map", icon=":material/scatter_plot:", url_path="map"),
             st.Page(compare.page, title="Compare", icon=":material/stacked_line_chart:", url_path="compare"),
             st.Page(
                 configuration.page, title="Configuration", icon=":material/tune:", url_path="configuration"

@@ -1,4 +1,4 @@
-"""Every page of the dashboard in a browser while a run trains: readable, no wider than the window, by keyboard."""
+"""Every page of the dashboard in a browser while a run trains: readable, within the window, by keyboard."""
 
 from collections.abc import Iterator
 from urllib.parse import urlsplit

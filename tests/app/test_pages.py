@@ -25,7 +25,9 @@ from tests.app.boards import boards, charts
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
 MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
-PAGES = ("live", "layers", "predictions", "image", "compare", "configuration")  # that show the selected run
+# That show the selected run.
+PAGES = ("live", "layers", "predictions", "image", "data", "image_map", "compare", "configuration")
+ADDRESSES = {"image_map": "map"}  # of a page whose module has another name
 
 
 def open_main(page: str = "", **url: str) -> AppTest:
@@ -62,9 +64,10 @@ def test_every_page_has_an_address_and_the_runs_are_also_the_root(runs_folder, m
     navigation = st.navigation
     monkeypatch.setattr(st, "navigation", lambda made: pages.extend(made) or navigation(made))
     open_main()
-    assert {page.url_path for page in pages} == {"", "runs", *PAGES}
+    addresses = [ADDRESSES.get(name, name) for name in PAGES]
+    assert {page.url_path for page in pages} == {"", "runs", *addresses}
     shown = [page.title for page in pages if page.visibility == "visible"]
-    assert shown == [name.capitalize() for name in ("runs", *PAGES)]  # once each
+    assert shown == [name.capitalize() for name in ("runs", *addresses)]  # once each
 
 
 def test_without_runs_the_page_says_how_to_make_one(runs_folder):

@@ -7,7 +7,7 @@ from labkit.data.inputs import Distortion
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.hashes import cutout_key, mix64_array
 
-__all__ = ["distorted", "shrunk", "standardized"]
+__all__ = ["distorted", "offsets_of", "shrunk", "standardized"]
 
 Images = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -18,7 +18,7 @@ def distorted(
     images: Images, manifest: Manifest, distortion: Distortion, *, key: int, epoch: Integers, index: Integers
 ) -> Images:
     """Crop and flip each image, then apply cutout where it is enabled; see ``augment.distort``."""
-    top, left, flip = _offsets(key, epoch, index, distortion)
+    top, left, flip = offsets_of(key, epoch, index, distortion)
     images = _cropped_and_flipped(images, top, left, flip, distortion)
     if not distortion.cutout_size:
         return images
@@ -26,8 +26,8 @@ def distorted(
     return _cut_out(images, key, epoch, index, distortion.cutout_size, mean)
 
 
-def _offsets(key: int, epoch: Integers, index: Integers, distortion: Distortion):
-    """Return top and left, int64 [n], and flip, bool [n], of each example."""
+def offsets_of(key: int, epoch: Integers, index: Integers, distortion: Distortion):
+    """Return top and left of the crop, int64 [n], and flip, bool [n], of each example; see ``distorted``."""
     state = mix64_array(mix64_array(key, epoch), index)
     offsets = 2 * distortion.crop_padding + 1
     draw = ((state >> _HALF) * np.uint64(2 * offsets**2) >> _HALF).astype(np.int64)

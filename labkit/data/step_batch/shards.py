@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.data.manifest import Manifest, Split, has_size, verify_shards
+from labkit.data.step_batch.protobuf import features_of, integers_of
 from labkit.errors import InputError
 
 __all__ = ["damage_error", "find_split", "masked_checksums", "read_rows", "verified_paths"]
@@ -113,11 +114,11 @@ def _parsed(
     for index, (record, checksum) in enumerate(zip(records, checksums, strict=True)):
         if checksum != record.checksum:
             raise damage_error(manifest, [record.file], "the checksum of a record is wrong")
-        features = _features(record.data)
-        if _integers(features["index"]) != [rows[index]]:
+        features = features_of(record.data)
+        if integers_of(features["index"]) != [rows[index]]:
             raise damage_error(manifest, [record.file], "records out of order")
         images[index] = np.frombuffer(features["image"], np.uint8).reshape(manifest.image_shape)
-        labels[index] = np.reshape(_integers(features["label"]), manifest.target_shape)
+        labels[index] = np.reshape(integers_of(features["label"]), manifest.target_shape)
     return images, labels
 
 
@@ -147,47 +148,3 @@ def _crc_table() -> NDArray[np.uint32]:
 
 
 _CRC_TABLE = _crc_table()
-
-
-# ---- ``tf.train.Example``, a protocol buffer (https://protobuf.dev/programming-guides/encoding) --------
-
-
-def _features(example: bytes) -> dict[str, bytes]:
-    """Return the content of each feature's list by its name: raw bytes, or packed integers."""
-    [features] = _fields(example)
-    found = {}
-    for entry in _fields(features):
-        name, feature = _fields(entry)
-        [values] = _fields(feature)
-        [found[name.decode()]] = _fields(values)
-    return found
-
-
-def _fields(message: bytes) -> list[bytes]:
-    """Return the content of a message's fields, which all have a length (wire type 2)."""
-    fields, position = [], 0
-    while position < len(message):
-        length, position = _integer(message, position + 1)
-        fields.append(message[position : position + length])
-        position += length
-    return fields
-
-
-def _integers(packed: bytes) -> list[int]:
-    values, position = [], 0
-    while position < len(packed):
-        value, position = _integer(packed, position)
-        values.append(value)
-    return values
-
-
-def _integer(data: bytes, position: int) -> tuple[int, int]:
-    """Return the unsigned integer at a position (7 bits a byte, lowest first), and the position behind it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7

@@ -1,0 +1,1 @@
+"""Parts of the pages about a run's data set."""

@@ -1,0 +1,264 @@
+"""What the data set holds: samples of each class, balance, mean images, statistics, source, duplicates."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from app.data_set import jobs, tiles
+from app.data_set.tiles import Tile
+from app.images.links import image_address
+from app.images.text import plain
+from labkit.analysis.data_set.duplicates import Duplicates, find_duplicates
+from labkit.analysis.data_set.scan import DataScan, SplitScan, scan_data
+from labkit.data.manifest import Manifest
+from labkit.data.step_batch.shards import read_rows
+from labkit.errors import InputError
+from labkit.plurals import counted
+from labkit.training.scores import indicators
+
+__all__ = ["balance", "duplicates", "names_of", "read_images", "samples", "scan_of", "source"]
+
+CLASSES_AT_ONCE = 10
+ANY = -1  # in place of the number of a class
+FEW, MORE = 12, 48  # images of a class, at first and on request
+GROUPS = 12  # of duplicates that are shown at first
+OF_A_GROUP = 6
+
+
+def scan_of(manifest: Manifest) -> DataScan | None:
+    """Return what one pass over the images finds; until it is there, draw its progress and return None."""
+    job = jobs.start(
+        ("scan", manifest.directory, manifest.checksum), lambda report: scan_data(manifest, report)
+    )
+    return jobs.shown(job, "Reading the images", "scan")
+
+
+def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
+    """Return the name of a label's class; with several labels, zeros and ones [classes], all of them."""
+    has = indicators(np.asarray(label)[None], len(classes))[0]
+    return ", ".join(classes[number] for number in np.flatnonzero(has).tolist()) or "none"
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _rows(
+    _manifest: Manifest, checksum: str, split: str, rows: tuple[int, ...]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    return read_rows(_manifest, split, np.array(rows, np.int64))
+
+
+def read_images(
+    manifest: Manifest, split: str, rows: NDArray[Any]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Return images, uint8 [n, height, width, channels], and labels. Raises InputError for damaged files."""
+    return _rows(manifest, f"{manifest.directory} {manifest.checksum}", split, tuple(map(int, rows)))
+
+
+def samples(scan: DataScan) -> None:
+    """Draw a grid of images of each class."""
+    manifest = scan.manifest
+    names = [str(name) for name in manifest.classes]
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        split = str(
+            st.segmented_control(
+                "Split", list(scan.splits), default="train", key="samples-split", required=True
+            )
+        )
+        chosen = st.selectbox(
+            "Class",
+            [ANY, *range(len(names))],
+            format_func=lambda number: "all" if number == ANY else names[number],
+            width=200,
+        )
+        st.button(
+            "Other images", icon=":material/casino:", on_click=_another, help="Draws other images at random."
+        )
+    found = scan.splits[split]
+    if not len(found):
+        st.info(f"The {plain(split)} split has no images.")
+        return
+    numbers = _page_of_classes(len(names)) if chosen == ANY else [chosen]
+    for number in numbers:
+        _samples_of(manifest, found, split, number, many=chosen != ANY)
+
+
+def _another() -> None:
+    st.session_state["samples-seed"] = st.session_state.get("samples-seed", 0) + 1
+
+
+def _page_of_classes(count: int) -> list[int]:
+    if count <= CLASSES_AT_ONCE:
+        return list(range(count))
+    pages = -(-count // CLASSES_AT_ONCE)
+    number = st.pagination(pages, key=f"samples-page-{pages}") or 1
+    return list(range((number - 1) * CLASSES_AT_ONCE, min(number * CLASSES_AT_ONCE, count)))
+
+
+def _samples_of(manifest: Manifest, found: SplitScan, split: str, number: int, many: bool) -> None:
+    rows = found.of_class(number)
+    shown = st.session_state.get("samples-many", MORE) if many else FEW
+    rng = np.random.default_rng((st.session_state.get("samples-seed", 0), number))
+    some = np.sort(rng.permutation(rows)[:shown])
+    st.html(tiles.heading(manifest.classes[number], f"{len(some):,} of {len(rows):,} in {split}"))
+    if not len(some):
+        return
+    try:
+        images, labels = read_images(manifest, split, some)
+    except InputError as error:  # damaged since it was read
+        st.warning(plain(str(error)), icon=":material/broken_image:")
+        return
+    st.html(
+        tiles.strip(
+            Tile(image, [f"{names_of(manifest.classes, label)}", f"#{row}"], image_address(split, int(row)))
+            for image, label, row in zip(images, labels, some, strict=True)
+        )
+    )
+    if many and len(rows) > len(some):
+        st.button("More images", on_click=_more, icon=":material/add:")
+
+
+def _more() -> None:
+    st.session_state["samples-many"] = st.session_state.get("samples-many", MORE) + MORE
+
+
+def balance(scan: DataScan) -> None:
+    """Draw the number of images of each class, the mean images, and the statistics of the pixels."""
+    manifest = scan.manifest
+    st.markdown("#### Class balance")
+    counts = {name: found.class_counts for name, found in scan.splits.items()}
+    sizes = {name: len(found) for name, found in scan.splits.items()}
+    st.html(tiles.bars_table(manifest.classes, counts, sizes))
+    if manifest.multi_label:
+        per_image = scan.splits["train"].labels.sum(axis=1)
+        st.caption(
+            "An image counts for each of its classes. Training images have "
+            f"{per_image.mean():.2f} classes on average; {counted(int((per_image == 0).sum()), 'image')} "
+            "of them none."
+        )
+    st.markdown("#### Mean images")
+    st.caption(
+        "The mean of all training images and of each class's. A sharp one means that its images are alike."
+    )
+    train = scan.splits["train"]
+    means = [("all classes", train.mean_image)]
+    means += [(name, mean) for name, mean in zip(manifest.classes, train.class_means, strict=True)]
+    st.html(tiles.grid((Tile(np.rint(mean).astype(np.uint8), [name]) for name, mean in means), 104))
+    st.markdown("#### Pixels of each channel")
+    st.caption(
+        "Mean and standard deviation of the pixels, from 0 to 1. The network gets (pixel − mean) / standard "
+        "deviation, with the values of the training split."
+    )
+    st.dataframe(_statistics(scan), hide_index=True, key="data-statistics")
+
+
+def _statistics(scan: DataScan) -> list[dict[str, str]]:
+    manifest = scan.manifest
+    channels = ["red", "green", "blue"] if len(manifest.channel_mean) == 3 else None
+    channels = channels or [f"channel {number}" for number in range(len(manifest.channel_mean))]
+    rows = [
+        {"Of": name}
+        | {
+            channel: f"{mean:.4f} ± {std:.4f}"
+            for channel, mean, std in zip(channels, found.channel_mean, found.channel_std, strict=True)
+        }
+        for name, found in scan.splits.items()
+        if len(found)
+    ]
+    used = zip(channels, manifest.channel_mean, manifest.channel_std, strict=True)
+    return [*rows, {"Of": "used for standardization"} | {c: f"{m:.4f} ± {s:.4f}" for c, m, s in used}]
+
+
+def source(manifest: Manifest) -> None:
+    """Draw what the manifest records: splits, source, checksum, licence."""
+    recorded = manifest.source
+    kinds = {
+        "generated": "drawn by labkit",
+        "download": "downloaded",
+        "archive": "read from an archive",
+        "folder": "read from a folder",
+    }
+    published = {True: "yes, the published archive", False: "no, it differs from the published archives"}
+    height, width, channels = manifest.image_shape
+    rows = [
+        ("Data set", manifest.dataset),
+        ("Images", f"{width}×{height} pixels, {counted(channels, 'channel')}"),
+        ("Classes", f"{manifest.num_classes:,}{', several per image' if manifest.multi_label else ''}"),
+        *((f"Split {name}", counted(split.count, "image")) for name, split in manifest.splits.items()),
+        ("Source", f"{kinds.get(recorded['kind'], recorded['kind'])}: {recorded['location']}"),
+        ("Checksum of the source", f"SHA-256 {recorded['sha256']}"),
+        ("Checksum of the data set", f"SHA-256 {manifest.checksum}"),
+        ("Seed of the split", str(manifest.seed)),
+        ("Folder", str(manifest.directory)),
+    ]
+    if recorded["kind"] != "generated":
+        rows.append(("Published", published.get(recorded["matches_published"], "not known for a folder")))
+    known = {"kind", "location", "sha256", "matches_published"}
+    rows += [(name.capitalize(), str(value)) for name, value in recorded.items() if name not in known]
+    if recorded["kind"] == "generated":
+        rows.append(("Licence", "labkit's own: it draws these images itself"))
+    elif not {"licence", "license"} & recorded.keys():
+        rows.append(("Licence", "not recorded; the publisher of the source knows it"))
+    st.html(tiles.facts(rows))
+
+
+def duplicates(scan: DataScan) -> None:
+    """Draw the images that have the same pixels as another one."""
+    found = find_duplicates(scan)
+    st.caption(
+        "Images with exactly the same pixels, by a hash of them. A test image that is also a training image "
+        "makes the test accuracy too high."
+    )
+    if not len(found):
+        total = sum(len(split) for split in scan.splits.values())
+        st.success(f"None: all {total:,} images differ.", icon=":material/check_circle:")
+        return
+    _duplicate_counts(found)
+    shown = st.session_state.get("duplicate-groups", GROUPS)
+    for group in found.worst_first()[:shown].tolist():
+        _duplicate_group(scan, found, group)
+    if shown < len(found):
+        st.button("More duplicates", on_click=_more_groups, icon=":material/add:")
+
+
+def _more_groups() -> None:
+    st.session_state["duplicate-groups"] = st.session_state.get("duplicate-groups", GROUPS) + GROUPS
+
+
+def _duplicate_counts(found: Duplicates) -> None:
+    names = found.splits
+    table = [
+        {"Images of": name}
+        | {f"also in {other}": int(found.shared[row, column]) for column, other in enumerate(names)}
+        for row, name in enumerate(names)
+    ]
+    images, differ = counted(len(found.index), "image"), int(found.disagree.sum())
+    st.write(
+        f"{images} in {counted(len(found), 'group')} of equal pixels; in {differ:,} of the groups the labels "
+        "differ."
+    )
+    st.dataframe(table, hide_index=True, key="duplicate-counts")
+
+
+def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> None:
+    places, manifest = found.places(group), scan.manifest
+    labels = [scan.splits[place.split].labels[place.index] for place in places[:OF_A_GROUP]]
+    first = places[0]
+    try:
+        images, _ = read_images(manifest, first.split, np.array([first.index]))
+    except InputError as error:
+        st.warning(plain(str(error)), icon=":material/broken_image:")
+        return
+    differ = " · the labels differ" if found.disagree[group] else ""
+    st.html(tiles.heading(f"{len(places):,} times the same image", differ.removeprefix(" · ")))
+    st.html(
+        tiles.grid(
+            Tile(
+                images[0],
+                [names_of(manifest.classes, label), f"{place.split} #{place.index}"],
+                image_address(place.split, place.index),
+            )
+            for place, label in zip(places, labels, strict=False)
+        )
+    )

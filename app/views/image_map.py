@@ -1,0 +1,165 @@
+"""The map page: images that the network finds alike lie close together."""
+
+import numpy as np
+import streamlit as st
+
+from app import state
+from app.data_set import map_chart, tiles
+from app.data_set.overview import names_of
+from app.data_set.tiles import Tile
+from app.data_set.wrong_labels import NO_CHECKPOINT
+from app.images import answers
+from app.images.links import image_address
+from app.images.text import plain
+from app.views.data import data_set_or_reason
+from labkit.analysis.ask.client import AskedNetwork
+from labkit.analysis.data_set.image_map import ImageMap, chosen_rows, make_map
+from labkit.analysis.examples import checkpoint_to_ask
+from labkit.data.manifest import Manifest
+from labkit.run_directory import RunDirectory
+
+__all__ = ["page"]
+
+PAGE_SIZE = 36
+ANY = -1  # in place of the number of a class
+CLASS, RIGHT = "True class", "Right or wrong"
+ALL, RIGHT_ONLY, WRONG_ONLY = "All", "Right only", "Wrong only"
+
+
+def page() -> None:
+    """Draw the page of the selected run."""
+    run = state.selected_run()
+    st.subheader(f"Map · {plain(run.name)}", anchor=False)
+    manifest = data_set_or_reason(run)
+    if manifest is None:
+        return
+    step = checkpoint_to_ask(run)
+    if step is None:
+        st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
+        st.code(NO_CHECKPOINT, language="bash")
+        return
+    splits = [name for name in manifest.splits if manifest.count(name)]
+    first = "test" if "test" in splits else splits[0]
+    split = str(
+        st.segmented_control(
+            "Split",
+            splits,
+            default=first,
+            key="map-split",
+            required=True,
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+    )
+    shown = answers.shown(
+        _asked(run, manifest, split, step), "Asking the network, then placing the images", "map"
+    )
+    if shown is None:
+        return
+
+    @st.fragment(key="map-panel")
+    def panel() -> None:
+        _panel(run, manifest, split, step, shown)
+
+    panel()
+
+
+def _asked(run: RunDirectory, manifest: Manifest, split: str, step: int) -> answers.Asked[ImageMap]:
+    rows = chosen_rows(manifest.count(split))
+
+    def work(network: AskedNetwork, progress: answers.Progress) -> ImageMap:
+        return make_map(network, manifest, split, rows, progress)
+
+    return answers.ask(run, step, ("map", split, manifest.checksum), work)
+
+
+def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: ImageMap) -> None:
+    classes = [str(name) for name in manifest.classes]
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        colour = st.segmented_control(
+            "Colour", [CLASS, RIGHT], default=CLASS, key="map-colour", required=True
+        )
+        number = st.selectbox(
+            "Class",
+            [ANY, *range(len(classes))],
+            format_func=lambda number: "all" if number == ANY else classes[number],
+            key="map-class",
+            width=200,
+            help="The images of a class are listed below the map, too.",
+        )
+        kept = st.segmented_control(
+            "List", [ALL, RIGHT_ONLY, WRONG_ONLY], default=ALL, key="map-list", required=True
+        )
+        st.button("Clear selection", on_click=_clear, icon=":material/deselect:")
+    chosen = None if number == ANY else number
+    marks = (
+        map_chart.marks_of_right(shown)
+        if colour == RIGHT
+        else map_chart.marks_of_classes(shown, classes, chosen)
+    )
+    st.html(map_chart.legend(marks))
+    version = f"{run.path}-{split}-{step}-{st.session_state.get('map-cleared', 0)}"
+    key = f"map-{run.path}-{split}"
+    map_chart.draw(
+        shown,
+        marks,
+        _sheet(version, shown),
+        [_words(manifest, shown, split, number, "\n") for number in range(len(shown))],
+        key=key,
+        version=version,
+        label=f"Map of {len(shown):,} {split} images. The list below it shows a class without the mouse.",
+    )
+    few = "" if len(shown) == shown.of else f" of {shown.of:,}, drawn at random"
+    st.caption(
+        f"{len(shown):,} {split} images{few}, placed by t-SNE of the inputs of the last layer at step "
+        f"{step:,}. Images close together are alike to the network; distances between far groups mean "
+        "little. Draw around points to list them, with Shift in a rectangle."
+    )
+    _list(manifest, shown, split, map_chart.picked(key, version, len(shown)), chosen, str(kept))
+
+
+def _clear() -> None:
+    st.session_state["map-cleared"] = st.session_state.get("map-cleared", 0) + 1
+    st.session_state["map-class"] = ANY
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _sheet(version: str, _shown: ImageMap) -> tuple[str, tuple[int, int], int]:
+    return map_chart.sprite(_shown.images)
+
+
+def _words(manifest: Manifest, shown: ImageMap, split: str, number: int, between: str) -> str:
+    true = names_of(manifest.classes, shown.labels[number])
+    predicted = names_of(manifest.classes, np.asarray(shown.predicted[number]))
+    mark = "✓" if shown.right[number] else "✗"
+    return between.join([f"{mark} {predicted}", f"true: {true}", f"{split} #{shown.index[number]}"])
+
+
+def _list(
+    manifest: Manifest, shown: ImageMap, split: str, points: list[int], chosen: int | None, kept: str
+) -> None:
+    """Draw the images of the selection, or of the chosen class."""
+    if not points and chosen is None and kept == ALL:
+        st.caption("Nothing is selected yet.")
+        return
+    numbers = np.array(points or range(len(shown)), np.int64)
+    if chosen is not None:
+        has = shown.labels[:, chosen] > 0 if manifest.multi_label else shown.labels == chosen
+        numbers = numbers[has[numbers]]
+    if kept != ALL:
+        numbers = numbers[shown.right[numbers] == (kept == RIGHT_ONLY)]
+    wrong = int((~shown.right[numbers]).sum())
+    st.write(f"**{len(numbers):,} images**, {wrong:,} of them predicted wrongly")
+    pages = -(-len(numbers) // PAGE_SIZE)
+    number = (st.pagination(pages, key=f"map-page-{len(numbers)}") or 1) if pages > 1 else 1
+    part = numbers[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
+    st.html(
+        tiles.grid(
+            Tile(
+                shown.images[place],
+                _words(manifest, shown, split, place, "\n").split("\n"),
+                image_address(split, int(shown.index[place])),
+            )
+            for place in part.tolist()
+        )
+    )
