@@ -8,7 +8,11 @@ __all__ = ["draw_svg"]
 CALL = """
 export default function ({ data, parentElement }) {
   let host = parentElement.querySelector('.lk-svg');
-  if (!host) { host = document.createElement('div'); host.className = 'lk-svg'; parentElement.appendChild(host); }
+  if (!host) {
+    host = document.createElement('div');
+    host.className = 'lk-svg';
+    parentElement.appendChild(host);
+  }
   if (host.drawn !== data.svg) { host.drawn = data.svg; host.innerHTML = data.svg; }
 }
 """

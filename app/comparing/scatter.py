@@ -114,9 +114,10 @@ def scatter(dots: Sequence[Dot], across: Axis, up: Axis) -> str:
     parts.append(turned + _text(14, middle, up.plain_title + scale, "middle") + "</g>")
     for dot in dots:
         words = html.escape(f"{dot.name}: {across.title} {_value(dot.x)}, {up.title} {_value(dot.y)}")
+        about = f'tabindex="0" role="img" aria-label="{words}"'
         parts.append(
             f'<circle cx="{x(across.place(dot.x)):.1f}" cy="{y(up.place(dot.y)):.1f}" r="6" '
-            f'fill="{dot.color}" fill-opacity=".75" stroke="{dot.color}" tabindex="0" role="img" aria-label="{words}">'
+            f'fill="{dot.color}" fill-opacity=".75" stroke="{dot.color}" {about}>'
             f"<title>{words}</title></circle>"
         )
     label = html.escape(f"{up.title} over {across.title} of {len(dots)} runs", quote=True)

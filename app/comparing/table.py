@@ -9,13 +9,12 @@ import streamlit as st
 from pandas.io.formats.style import Styler
 
 from app.state import clean
-from labkit.analysis.comparison.read import Spread
 from labkit.analysis.run_results.groups import Group, known_measures, title_of
 from labkit.analysis.run_results.results import MEASURES, differing, value_text
+from labkit.analysis.run_results.text import NO_VALUE, spread_text
 
-__all__ = ["frame", "show_table", "spread_text"]
+__all__ = ["frame", "show_table"]
 
-NO_VALUE = "–"
 BEST = "background-color: rgba(26, 158, 119, 0.25)"
 KEY = "compare-table"
 MAX_ROWS_SHOWN = 12  # without scrolling
@@ -86,20 +85,3 @@ def frame(groups: Sequence[Group]) -> tuple[Styler, list[str]]:
     for title, row in best.items():
         styled = styled.map(lambda _: BEST, subset=pd.IndexSlice[[row], [title]])
     return styled, list(texts)
-
-
-def spread_text(measure: str, found: Spread | None) -> str:
-    """Return a result as text: its mean, and standard deviation and number where there are several."""
-    if found is None:
-        return NO_VALUE
-    unit = MEASURES[measure].unit
-    mean, std = found.mean, found.std
-    if unit == "percent":
-        text = f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}") + " %"
-    elif unit == "nats":
-        text = f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
-    elif unit == "seconds":
-        text = f"{mean:,.1f}" + ("" if std is None else f" ± {std:,.1f}") + " s"
-    else:
-        text = f"{mean:,.0f}" + (f" ± {std:,.0f}" if std else "")
-    return text + (f" ({found.count})" if found.count > 1 else "")

@@ -10,7 +10,7 @@ from app import state
 from app.comparing.drawing import draw_svg
 from app.comparing.estimate import estimate
 from app.comparing.images import same_images
-from labkit.analysis.run_results.groups import Group, known_measures, title_of
+from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
 from labkit.analysis.run_results.on_images import OnImages
 from labkit.analysis.run_results.results import MEASURES, Result
 from labkit.analysis.run_results.versus import chance_sentence, versus
@@ -45,10 +45,8 @@ def choose_pair(groups: Sequence[Group]) -> tuple[Pair, str] | None:
 
 
 def _runs(pair: tuple[Group, Group]) -> tuple[Result, Result]:
-    """Return the two runs to look at on images: of one seed if both have it, otherwise the first ones."""
-    counted = [group.counted for group in pair]
-    shared = [(a, b) for a in counted[0] for b in counted[1] if a.seed is not None and a.seed == b.seed]
-    suggested = shared[0] if shared else (counted[0][0], counted[1][0])
+    """Return the two runs to look at on images; where a configuration has several, they can be chosen."""
+    suggested = runs_for_images(*pair)
     if all(len(group.results) == 1 for group in pair):
         return suggested
     with st.popover("Runs for test images", icon=":material/grid_view:"):

@@ -53,7 +53,7 @@ def _grouped(results: Sequence[Result]) -> list[Group]:
 
 def _damaged(results: Sequence[Result]) -> None:
     for result in results:
-        if result.summary.settings is None:
+        if not result.settings:  # not even as a configuration of another program
             st.warning(state.clean(result.summary.message).replace("`", "'"), icon=":material/broken_image:")
 
 

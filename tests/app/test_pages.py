@@ -369,7 +369,7 @@ def test_comparison_draws_every_run_and_shows_differences(make_run):
         assert len({line.color for line in chart.lines.values()}) == 2
     table = at.dataframe[0].value
     assert table["Configuration"].tolist() == ["first", "second"]
-    assert table["model"].tolist() == ["resnet20", "resnet32"]
+    assert table["num_layers"].tolist() == ["20", "32"]
     assert first.exists()
 
 

@@ -8,7 +8,7 @@ from labkit.analysis.comparison.read import Spread, spread
 from labkit.analysis.run_results.results import MEASURES, Result, differing, value_text
 from labkit.plurals import counted
 
-__all__ = ["Group", "grouped", "known_measures", "title_of"]
+__all__ = ["Group", "grouped", "known_measures", "runs_for_images", "title_of"]
 
 MAX_SETTINGS = 4  # in the name of a group
 
@@ -94,6 +94,14 @@ def _name(result: Result, place: int, columns: dict[str, list[Any]]) -> str:
 def known_measures(groups: Sequence[Group]) -> list[str]:
     """Return the names of the measures that any of the groups has."""
     return [name for name in MEASURES if any(group.values(name) for group in groups)]
+
+
+def runs_for_images(first: Group, second: Group) -> tuple[Result, Result]:
+    """Return a run of each to compare on single images: of one seed if both have it, else the first ones."""
+    pairs = [(a, b) for a in first.counted for b in second.counted]
+    return next(
+        (pair for pair in pairs if pair[0].seed is not None and pair[0].seed == pair[1].seed), pairs[0]
+    )
 
 
 def title_of(measure: str, groups: Sequence[Group]) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.inference import Discordance, Interval, mcnemar, paired_interval
-from labkit.analysis.predictions import Predictions
+from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["OnImages", "on_same_images"]
+__all__ = ["OnImages", "load_on_same_images", "on_same_images"]
 
 Indices = NDArray[np.intp]
 
@@ -47,6 +47,22 @@ class OnImages:
             gain = (fixed - broken) / images if images else None
             rows.append({"class": name, "images": images, "fixed": fixed, "broken": broken, "gain": gain})
         return sorted(rows, key=lambda row: -(row["gain"] or 0.0))
+
+
+def load_on_same_images(first: RunDirectory, second: RunDirectory) -> OnImages:
+    """Read the predictions of two runs for the test set and compare them.
+
+    Raises InputError, which says why, where they can't be compared.
+    """
+    loaded = []
+    for run in (first, second):
+        try:
+            loaded.append(load_predictions(run))
+        except FileNotFoundError:
+            raise InputError(
+                f"{run.name} has no predictions; labkit evaluate {run.path} writes them"
+            ) from None
+    return on_same_images(first, second, (loaded[0], loaded[1]))
 
 
 def on_same_images(

@@ -8,7 +8,7 @@ from labkit.analysis.run_results.on_images import OnImages
 from labkit.analysis.run_results.results import MEASURES
 from labkit.plurals import counted
 
-__all__ = ["Versus", "amount", "difference_text", "chance_sentence", "versus"]
+__all__ = ["Versus", "amount", "chance_sentence", "difference_text", "versus"]
 
 ON_IMAGES = "test_accuracy"  # the measure that the predictions of two single runs tell
 
