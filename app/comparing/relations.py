@@ -78,14 +78,18 @@ def axes(groups: Sequence[Group]) -> dict[str, Axis]:
 def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
     import plotly.graph_objects as go  # with its script of 5 MB, for this chart alone
 
+    names = [name for name in names if len({str(value) for value in found[name].values}) > 1]
+    if len(names) < 2:
+        st.info("Fewer than two settings and results differ.")
+        return
     last = found[names[-1]]
     complete = [
         place
         for place in range(len(last.values))
         if all(found[name].values[place] is not None for name in names)
     ]
-    if len(names) < 2 or not complete:
-        st.info("There are no runs that have all these values.")
+    if not complete:
+        st.info("No run has all these values.")
         return
     dimensions = []
     for name in names:

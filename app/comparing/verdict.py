@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import streamlit as st
@@ -36,12 +37,32 @@ def choose_pair(groups: Sequence[Group]) -> tuple[Pair, str] | None:
     names = [state.clean(group.name) for group in groups]
     titles = {title_of(name, groups): name for name in measures}
     columns = st.columns([3, 3, 2])
-    first = columns[0].selectbox("A", names, index=0, key="a", bind="query-params")
-    second = columns[1].selectbox("B", names, index=1, key="b", bind="query-params")
+    _choose_first(names, _suggested(groups, measures[0]))
+    first = columns[0].selectbox("A", names, key="a", bind="query-params")
+    second = columns[1].selectbox("B", names, key="b", bind="query-params")
     by = columns[2].selectbox("By", list(titles), key="by", bind="query-params")
     chosen = groups[names.index(first)], groups[names.index(second)]
     runs = _runs(chosen) if first != second else (chosen[0].results[0], chosen[1].results[0])
     return Pair(*chosen, runs), titles[by]
+
+
+def _choose_first(names: list[str], suggested: list[str]) -> None:
+    """Choose A and B where nobody has, or where the choice is gone, such as after a switch to single runs."""
+    now = {key: st.session_state.get(key, st.query_params.get(key)) for key in ("a", "b")}
+    for key, other in (("a", "b"), ("b", "a")):
+        if now[key] not in names:
+            now[key] = next(name for name in (*suggested, *names) if name != now[other])
+            st.session_state[key] = now[key]
+
+
+def _suggested(groups: Sequence[Group], measure: str) -> list[str]:
+    """Return two names to begin with: of more than two configurations the best ones."""
+    sign = MEASURES[measure].better
+    known = [group for group in groups if group.values(measure)]
+    if len(groups) > 2 and len(known) > 1:
+        best = sorted(known, key=lambda group: -sign * fmean(group.values(measure)))[:2]
+        groups = [group for group in groups if group in best]
+    return [state.clean(group.name) for group in groups[:2]]
 
 
 def _runs(pair: tuple[Group, Group]) -> tuple[Result, Result]:

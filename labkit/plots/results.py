@@ -1,4 +1,4 @@
-"""The figure of a comparison of runs: validation accuracy over the steps, and a result of each configuration."""
+"""The figure of several runs: their validation accuracy by step, and a result of each configuration."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -46,9 +46,9 @@ def run_results(
         left.grid(axis="y")
         left.set_axisbelow(True)
         _draw_results(right, groups, measure)
-        right.set(
-            title=title, xlabel="percent" if MEASURES[measure].unit == "percent" else MEASURES[measure].unit
-        )
+        unit = MEASURES[measure].unit
+        several = any(len(group.values(measure)) > 1 for group in groups)
+        right.set(title=title, xlabel=f"{unit}; bar: 95 % interval of the mean" if several else unit)
     return figure
 
 

@@ -99,9 +99,9 @@ def on_same_images(
 
 def _check_data(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
     """Raise InputError unless both runs recorded the same checksum of their data set."""
-    data = [value if isinstance(value := found.get("data"), dict) else {} for found in (first, second)]
-    checksums = [found.get("checksum") for found in data]
-    if not all(isinstance(checksum, str) and checksum for checksum in checksums):
+    data = [found if isinstance(found := record.get("data"), dict) else {} for record in (first, second)]
+    checksums = [str(found.get("checksum") or "") for found in data]
+    if not all(checksums):
         raise InputError("the checksum of a run's data set isn't recorded")
     if checksums[0] != checksums[1]:
         names = [

@@ -152,8 +152,8 @@ def _settings(run: RunDirectory, summary: RunSummary) -> tuple[dict[str, Any], A
     """Return the settings that matter, and the seed."""
     if summary.settings is not None:
         known = fields_by_name()
-        kept = [name for name, field in known.items() if field.identity and name not in _LEFT_OUT]
-        values = {name: summary.values.get(name) for name in (*kept, *_ADDED)}
+        matter = [name for name, field in known.items() if field.identity and name not in _LEFT_OUT]
+        values = {name: summary.values.get(name) for name in (*matter, *_ADDED)}
         return {"model": summary.model, **values}, summary.values.get("seed")
     try:
         flat = dict(_leaves(run.read_config()))

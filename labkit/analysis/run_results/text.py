@@ -24,7 +24,7 @@ def spread_text(measure: str, found: Spread | None) -> str:
     elif unit == "seconds":
         text = f"{mean:,.1f}" + ("" if std is None else f" ± {std:,.1f}") + " s"
     else:
-        text = f"{mean:,.0f}" + (f" ± {std:,.0f}" if std else "")
+        return f"{mean:,.0f}" + (f" ± {std:,.0f} ({found.count})" if std else "")
     return text + (f" ({found.count})" if found.count > 1 else "")
 
 

@@ -59,7 +59,8 @@ def versus(
             f"{_whose(names)} {title} is {difference_text(measure, plain)}. How sure that is, isn't known."
         )
     else:
-        headline = _headline(difference, measure, title, names)
+        alone = len(values[0]) == len(values[1]) == 1
+        headline = _headline(difference, measure, title, names, alone)
     notes = [basis, *_cautions(first, second, values, measure, names)]
     if candidates > 2:
         notes.append(
@@ -102,17 +103,19 @@ def _interval(
     return None, alone
 
 
-def _headline(difference: Interval, measure: str, title: str, names: tuple[str, str]) -> str:
+def _headline(difference: Interval, measure: str, title: str, names: tuple[str, str], alone: bool) -> str:
+    """``alone``: whether each has one run, whose network is all that was compared."""
     low = amount(measure, difference.low).partition(" ")[0]
     high = amount(measure, difference.high)
     found = f"{_whose(names)} {title} is {difference_text(measure, difference.mean)}"
     interval = f"95 % interval {low} to {high}"
     if difference.low == difference.high:
-        interval = "the runs of each don't differ at all, so there is no interval"
+        return f"{found}. The runs of each don't differ at all, so there is no interval."
     if difference.contains_zero:
         return f"Neither is shown to be better: {found} ({interval}, which includes zero)."
     better = names[1] if difference.mean * MEASURES[measure].better > 0 else names[0]
-    return f"{better} is better: {found} ({interval})."
+    who = f"The network of {better} is better on this test set" if alone else f"{better} is better"
+    return f"{who}: {found} ({interval})."
 
 
 def _whose(names: tuple[str, str]) -> str:
