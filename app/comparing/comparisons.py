@@ -87,7 +87,7 @@ def _show(place: Path) -> None:
     st.html(f'<div class="lk-compared">{comparison._repr_html_()}</div>{STYLE}')
     picture = results_path(place, "png")
     try:
-        st.image(picture.read_bytes(), width=860, caption=f"{counted(len(comparison.models), 'model')}")
+        st.image(picture.read_bytes(), width="stretch", caption=f"{counted(len(comparison.models), 'model')}")
     except Exception:  # there is none until the comparison ends; a damaged one is made again by the command
         st.caption("There is no figure yet. The same command makes it when it ends:")
         st.code(comparison.command, language="bash")

@@ -1,6 +1,6 @@
 """The curves of the compared runs. Of many runs, the chosen ones stand out from thin lines."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import streamlit as st
 
@@ -32,12 +32,12 @@ VALUES = {
 Curves = list[tuple[Result, Snapshot]]
 
 
-def show_curves(groups: Sequence[Group], chosen: Collection[str]) -> None:
+def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
     """Draw the curves of all runs, and again every five seconds.
 
     Args:
         groups: the compared configurations.
-        chosen: the names of those that stand out where there are many runs.
+        chosen: the names of those that stand out where there are many runs, A and B first.
     """
     component.prepare()
     shown = st.pills(
@@ -58,7 +58,7 @@ def show_curves(groups: Sequence[Group], chosen: Collection[str]) -> None:
     panel()
 
 
-def colors_of(groups: Sequence[Group], chosen: Collection[str]) -> dict[str, tuple[str, bool]]:
+def colors_of(groups: Sequence[Group], chosen: Sequence[str]) -> dict[str, tuple[str, bool]]:
     """Return, by the label of each run, its colour and whether it stands out.
 
     Up to eight runs each have a colour. Of more, runs of one configuration share one if there are up to eight
@@ -69,7 +69,7 @@ def colors_of(groups: Sequence[Group], chosen: Collection[str]) -> dict[str, tup
         return {result.label: (PALETTE[place], True) for place, result in enumerate(results)}
     named = [group.name for group in groups]
     if len(groups) > FEW:
-        named = [name for name in named if name in chosen][: FEW - 1]
+        named = [name for name in chosen if name in named][: FEW - 1]
     places = {name: place for place, name in enumerate(named)}
     return {
         result.label: (

@@ -2,7 +2,9 @@
 
 import streamlit as st
 
-__all__ = ["draw_svg"]
+__all__ = ["WIDTHS", "draw_svg"]
+
+WIDTHS = (680, 340)  # pixels
 
 # What is drawn was made in Python, where every text in it was escaped.
 CALL = """
@@ -18,11 +20,20 @@ export default function ({ data, parentElement }) {
 """
 CSS = """
 .lk-svg { color: var(--st-text-color); font-family: var(--st-font), system-ui, sans-serif; }
+.lk-narrow { display: none; }
+@media (max-width: 640px) { .lk-wide { display: none; } .lk-narrow { display: block; } }
 .lk-svg circle:focus-visible { outline: 2px solid var(--st-primary-color); outline-offset: 2px; }
 """
 
 
-def draw_svg(svg: str, key: str) -> None:
-    """Draw an SVG whose texts are escaped, or replace the one drawn under ``key``."""
+def draw_svg(key: str, wide: str, narrow: str) -> None:
+    """Draw an SVG, or replace the one drawn under ``key``. All texts in it must be escaped.
+
+    Args:
+        key: of the component.
+        wide: for a laptop, made for the first of ``WIDTHS``.
+        narrow: the same for a phone, where its texts keep their size.
+    """
+    svg = f'<div class="lk-wide">{wide}</div><div class="lk-narrow">{narrow}</div>'
     frame = st.components.v2.component("labkit_svg", css=CSS, js=CALL, isolate_styles=False)
     frame(key=key, data={"svg": svg}, height="content")

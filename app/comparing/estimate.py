@@ -11,7 +11,7 @@ from labkit.analysis.run_results.versus import Versus, amount
 
 __all__ = ["estimate", "ticks"]
 
-WIDTH, LEFT, RIGHT = 640, 34, 20
+LEFT, RIGHT = 34, 20
 COLORS = PALETTE[:2]
 
 
@@ -26,53 +26,54 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def estimate(first: Group, second: Group, measure: str, answer: Versus) -> str:
-    """Return the picture as HTML; empty where one of both has no result."""
+def estimate(first: Group, second: Group, measure: str, answer: Versus, width: int = 640) -> str:
+    """Return the picture as SVG of some pixels' width; empty where one of both has no result."""
     values = [first.values(measure), second.values(measure)]
     if not all(values):
         return ""
     scale = 100 if MEASURES[measure].unit == "percent" else 1
-    parts, bottom = _dots([[scale * value for value in of_one] for of_one in values], measure)
+    parts, bottom = _dots([[scale * value for value in of_one] for of_one in values], measure, width)
     if answer.difference is not None:
         found = answer.difference
         more, bottom = _interval(
-            [scale * value for value in (found.low, found.mean, found.high)], measure, bottom
+            [scale * value for value in (found.low, found.mean, found.high)], measure, bottom, width
         )
         parts += more
     alt = html.escape(answer.headline, quote=True)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {bottom}" role="img" aria-label="{alt}" font-size="12" '
-        f'fill="currentColor" style="width:100%;max-width:{WIDTH}px;display:block">{"".join(parts)}</svg>'
+        f'<svg viewBox="0 0 {width} {bottom}" role="img" aria-label="{alt}" font-size="12" '
+        f'fill="currentColor" style="width:100%;max-width:{width}px;display:block">{"".join(parts)}</svg>'
     )
 
 
 class _Axis:
     """A horizontal axis over some values with room on both sides."""
 
-    def __init__(self, values: Sequence[float], room: float = 0.08) -> None:
+    def __init__(self, values: Sequence[float], width: int, room: float = 0.08) -> None:
+        self.width = width
         low, high = min(values), max(values)
         wide = (high - low) or abs(high) * 0.1 or 1.0
         self.low, self.high = low - room * wide, high + room * wide
 
     def x(self, value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (value - self.low) / (self.high - self.low)
+        return LEFT + (self.width - LEFT - RIGHT) * (value - self.low) / (self.high - self.low)
 
     def draw(self, y: float, unit: str) -> str:
-        marks = ticks(self.low, self.high)
+        marks = ticks(self.low, self.high, max(2, self.width // 120))
         texts = [
             f'<line x1="{self.x(t):.1f}" x2="{self.x(t):.1f}" y1="{y}" y2="{y + 4}" stroke="currentColor" '
             f'stroke-opacity=".5"/><text x="{self.x(t):.1f}" y="{y + 16}" text-anchor="middle" '
             f'opacity=".8">{f"{t:.6g}".replace("-", "−")}{unit}</text>'
             for t in marks
         ]
-        line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="currentColor" '
+        line = f'<line x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y}" y2="{y}" stroke="currentColor" '
         line += 'stroke-opacity=".3"/>'
         return line + "".join(texts)
 
 
-def _dots(values: list[list[float]], measure: str) -> tuple[list[str], int]:
+def _dots(values: list[list[float]], measure: str, width: int) -> tuple[list[str], int]:
     """Draw a dot for each run and a bar at each mean. Returns the parts and the height so far."""
-    axis = _Axis([value for of_one in values for value in of_one])
+    axis = _Axis([value for of_one in values for value in of_one], width)
     parts = []
     for row, (name, of_one) in enumerate(zip("AB", values, strict=True)):
         y, mean = 16 + 24 * row, sum(of_one) / len(of_one)
@@ -91,9 +92,9 @@ def _dots(values: list[list[float]], measure: str) -> tuple[list[str], int]:
     return parts, 78
 
 
-def _interval(found: list[float], measure: str, top: int) -> tuple[list[str], int]:
+def _interval(found: list[float], measure: str, top: int, width: int) -> tuple[list[str], int]:
     low, mean, high = found
-    axis = _Axis([low, high, 0.0])
+    axis = _Axis([low, high, 0.0], width)
     y = top + 16
     zero = axis.x(0.0)
     scale = 100 if MEASURES[measure].unit == "percent" else 1

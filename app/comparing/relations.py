@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
-from app.comparing.drawing import draw_svg
+from app.comparing.drawing import WIDTHS, draw_svg
 from app.comparing.scatter import Axis, Dot, axis_of, scatter
 from labkit.analysis.run_results.groups import Group, known_measures, title_of
 from labkit.analysis.run_results.results import MEASURES, Result, differing
@@ -39,7 +39,7 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
         if found[x].values[place] is not None and found[y].values[place] is not None
     ]
     if dots:
-        draw_svg(scatter(dots, found[x], found[y]), "scatter")
+        draw_svg("scatter", *(scatter(dots, found[x], found[y], width) for width in WIDTHS))
     else:
         st.info(f"No run has both {x} and {y}.")
     opened = st.expander(
@@ -71,7 +71,9 @@ def axes(groups: Sequence[Group]) -> dict[str, Axis]:
     if len({result.seed for result in results}) > 1:
         columns["seed"] = [result.seed for result in results]
     for setting, values in columns.items():
-        found[setting if setting not in found else f"{setting} (setting)"] = axis_of(setting, values)
+        found[setting if setting not in found else f"{setting} (setting)"] = axis_of(
+            setting, values, few=True
+        )
     return found
 
 

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +12,25 @@ from labkit.analysis.run_results.results import value_text
 
 __all__ = ["Axis", "Dot", "axis_of", "scatter"]
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 380, 70, 52, 14, 20
+HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 360, 70, 52, 14, 20
 LOGARITHMIC = 10  # from this ratio of the largest to the smallest value on
 FEW = 5  # values that each have a mark
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. ``values``: of each run; None: unknown. ``names``: of an axis that isn't of numbers."""
+    """One axis.
+
+    ``values``: of each run; None: unknown. ``names``: of an axis that isn't of numbers. ``few``: whether up
+    to five values each have a mark, as those of a setting.
+    """
 
     title: str
     values: Sequence[Any]
     unit: str = ""
     logarithmic: bool = False
     names: tuple[str, ...] = ()
+    few: bool = False
 
     @property
     def plain_title(self) -> str:
@@ -43,7 +48,7 @@ class Axis:
             return [(float(place), name) for place, name in enumerate(self.names)]
         places = [self.place(value) for value in self.values if value is not None]
         low, high = min(places), max(places)
-        if len(set(places)) <= FEW:
+        if self.few and len(set(places)) <= FEW:
             return sorted(
                 {(self.place(value), f"{value:,.6g}") for value in self.values if value is not None}
             )
@@ -71,12 +76,12 @@ class Dot:
     color: str
 
 
-def axis_of(title: str, values: Sequence[Any], unit: str = "") -> Axis:
+def axis_of(title: str, values: Sequence[Any], unit: str = "", *, few: bool = False) -> Axis:
     """Return the axis of some values: of numbers if all known ones are finite numbers, else of names."""
     known = [value for value in values if value is not None]
     if known and all(_is_number(value) for value in known):
         spread = min(known) > 0 and max(known) / min(known) >= LOGARITHMIC
-        return Axis(title, list(values), unit, spread)
+        return Axis(title, list(values), unit, spread, few=few)
     texts = [clean(value_text(value)) for value in values]
     return Axis(title, texts, unit, names=tuple(dict.fromkeys(texts)))
 
@@ -85,29 +90,27 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def scatter(dots: Sequence[Dot], across: Axis, up: Axis) -> str:
-    """Return the plot as HTML."""
+def scatter(dots: Sequence[Dot], across: Axis, up: Axis, width: int = 680) -> str:
+    """Return the plot as SVG of some pixels' width."""
     low_x, high_x = _range([across.place(dot.x) for dot in dots])
     low_y, high_y = _range([up.place(dot.y) for dot in dots])
 
     def x(place: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (place - low_x) / (high_x - low_x)
+        return LEFT + (width - LEFT - RIGHT) * (place - low_x) / (high_x - low_x)
 
     def y(place: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (high_y - place) / (high_y - low_y)
 
     floor = HEIGHT - BOTTOM
     parts = []
-    for at, text in across.ticks():
-        if low_x <= at <= high_x:
-            parts.append(_line(x(at), x(at), TOP, floor) + _text(x(at), floor + 17, _short(text), "middle"))
-    for at, text in up.ticks():
-        if low_y <= at <= high_y:
-            parts.append(
-                _line(LEFT, WIDTH - RIGHT, y(at), y(at)) + _text(LEFT - 8, y(at) + 4, _short(text), "end")
-            )
+    for at, text in _apart(across.ticks(), x, 34, low_x, high_x):
+        parts.append(_line(x(at), x(at), TOP, floor) + _text(x(at), floor + 17, _short(text), "middle"))
+    for at, text in _apart(up.ticks(), y, 16, low_y, high_y):
+        parts.append(
+            _line(LEFT, width - RIGHT, y(at), y(at)) + _text(LEFT - 8, y(at) + 4, _short(text), "end")
+        )
     scale = ", logarithmic" if across.logarithmic else ""
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, across.plain_title + scale, "middle"))
+    parts.append(_text((LEFT + width - RIGHT) / 2, HEIGHT - 10, across.plain_title + scale, "middle"))
     scale = ", logarithmic" if up.logarithmic else ""
     middle = (TOP + floor) / 2
     turned = f'<g transform="rotate(-90 14 {middle:.0f})">'
@@ -122,9 +125,20 @@ def scatter(dots: Sequence[Dot], across: Axis, up: Axis) -> str:
         )
     label = html.escape(f"{up.title} over {across.title} of {len(dots)} runs", quote=True)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{label}" font-size="12" '
-        f'fill="currentColor" style="width:100%;max-width:{WIDTH}px;display:block">{"".join(parts)}</svg>'
+        f'<svg viewBox="0 0 {width} {HEIGHT}" role="group" aria-label="{label}" font-size="12" '
+        f'fill="currentColor" style="width:100%;max-width:{width}px;display:block">{"".join(parts)}</svg>'
     )
+
+
+def _apart(
+    marks: Sequence[tuple[float, str]], pixel: Callable[[float], float], least: float, low: float, high: float
+) -> list[tuple[float, str]]:
+    """Return the marks of an axis from ``low`` to ``high`` whose texts don't cover those before them."""
+    kept: list[tuple[float, str]] = []
+    for at, text in marks:
+        if low <= at <= high and (not kept or abs(pixel(at) - pixel(kept[-1][0])) >= least):
+            kept.append((at, text))
+    return kept
 
 
 def _range(places: Sequence[float]) -> tuple[float, float]:

@@ -33,7 +33,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         placeholder=NO_VALUE,
         height="content" if len(groups) <= MAX_ROWS_SHOWN else HEIGHT,
         column_config={
-            "Configuration": st.column_config.TextColumn(pinned=True, width=270),
+            "Configuration": st.column_config.TextColumn(pinned=True, width="medium"),
             "State": st.column_config.TextColumn(width=100),
             "Seed": st.column_config.TextColumn(width=80),
             **{title: st.column_config.NumberColumn() for title in numbers},

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from app import state
-from app.comparing.drawing import draw_svg
+from app.comparing.drawing import WIDTHS, draw_svg
 from app.comparing.estimate import estimate
 from app.comparing.images import same_images
 from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
@@ -101,8 +101,7 @@ def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
     single = len(pair.first.values(measure)) == 1 == len(pair.second.values(measure))
     answer = versus(pair.first, pair.second, measure, images if single else None, candidates=candidates)
     st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>{STYLE}')
-    if drawn := estimate(pair.first, pair.second, measure, answer):
-        draw_svg(drawn, "estimate")
+    draw_svg("estimate", *(estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS))
     notes = [f"<li>{html.escape(note)}</li>" for note in answer.notes]
     if images is None:
         notes.append(f"<li>{html.escape(f'Not compared on single test images: {why_not}.')}</li>")

@@ -31,9 +31,10 @@ def page() -> None:
     _damaged(results)
     groups = _grouped(results)
     ticked = show_table(groups)
-    chosen = {group.name for group in ticked} | _verdict(groups)
+    pair = _verdict(groups)
+    chosen = [group.name for group in ticked] or pair
     st.markdown("#### Curves")
-    show_curves(groups, {group.name for group in ticked} or chosen)
+    show_curves(groups, chosen)
     st.markdown("#### Settings and results")
     show_relations(groups, colors_of(groups, chosen))
 
@@ -57,13 +58,13 @@ def _damaged(results: Sequence[Result]) -> None:
             st.warning(state.clean(result.summary.message).replace("`", "'"), icon=":material/broken_image:")
 
 
-def _verdict(groups: Sequence[Group]) -> set[str]:
+def _verdict(groups: Sequence[Group]) -> list[str]:
     """Draw which of two is better, and the images. Returns the names of both."""
     st.markdown("#### Which is better?")
     found = choose_pair(groups)
     if found is None:
         st.info("Choose a second run with results to compare with." if len(groups) < 2 else "No results yet.")
-        return set()
+        return []
     pair, measure = found
     images = show_verdict(pair, measure, len(groups))
     if images is not None and len(images.fixed) + len(images.broken):
@@ -76,4 +77,4 @@ def _verdict(groups: Sequence[Group]) -> set[str]:
         if box.open:
             with box:
                 show_galleries(images, pair.runs)
-    return {pair.first.name, pair.second.name}
+    return [pair.first.name, pair.second.name]

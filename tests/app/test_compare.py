@@ -155,11 +155,11 @@ def test_fifty_runs_share_colours_and_the_chosen_ones_stand_out(trained):
     ]
     groups = grouped(many)
     assert len(groups) == 10
-    colors = colors_of(groups, {groups[2].name, groups[7].name})
+    colors = colors_of(groups, [groups[2].name, groups[7].name])
     assert sum(outstanding for _, outstanding in colors.values()) == 10
     assert len({color for color, outstanding in colors.values() if outstanding}) == 2
     assert len({color for color, outstanding in colors.values() if not outstanding}) == 1
-    few = colors_of(grouped(many[:8]), set())
+    few = colors_of(grouped(many[:8]), [])
     assert len({color for color, _ in few.values()}) == 8
     board = charts(compare("s0", "s1"))[0]
     assert {line.style for line in board.lines.values()} == {"line"}
