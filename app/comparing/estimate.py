@@ -59,7 +59,7 @@ class _Axis:
         return LEFT + (self.width - LEFT - RIGHT) * (value - self.low) / (self.high - self.low)
 
     def draw(self, y: float, unit: str) -> str:
-        marks = ticks(self.low, self.high, max(2, self.width // 120))
+        marks = ticks(self.low, self.high, max(3, self.width // 120))
         texts = [
             f'<line x1="{self.x(t):.1f}" x2="{self.x(t):.1f}" y1="{y}" y2="{y + 4}" stroke="currentColor" '
             f'stroke-opacity=".5"/><text x="{self.x(t):.1f}" y="{y + 16}" text-anchor="middle" '

@@ -6,6 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.charts.board import PALETTE
 from app.comparing.drawing import WIDTHS, draw_svg
 from app.comparing.scatter import Axis, Dot, axis_of, scatter
 from labkit.analysis.run_results.groups import Group, known_measures, title_of
@@ -110,8 +111,9 @@ def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
     figure = go.Figure(
         go.Parcoords(
             dimensions=dimensions,
-            line={"color": color, "colorscale": "Viridis", "showscale": False},
-            labelangle=0,
+            line={"color": color, "colorscale": [[0, PALETTE[0]], [1, PALETTE[1]]], "showscale": False},
+            labelfont={"size": 13},
+            tickfont={"size": 11},
         )
     )
     figure.update_layout(height=420, margin={"l": 70, "r": 70, "t": 60, "b": 30})
@@ -119,6 +121,6 @@ def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
         figure, key="parallel-chart", config={"displayModeBar": False}, alt="Parallel coordinates"
     )
     st.caption(
-        f"A line for each of {len(complete)} runs that have all values; yellow is the highest "
-        f"{last.plain_title}. Drag along an axis to keep a part of it, drag a title to move its axis."
+        f"A line for each of {len(complete)} runs that have all values, blue for the lowest and orange for "
+        f"the highest {last.plain_title}. Drag along an axis to keep a part of it, or a title to move its axis."
     )
