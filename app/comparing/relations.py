@@ -122,5 +122,5 @@ def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
     )
     st.caption(
         f"A line for each of {len(complete)} runs that have all values, blue for the lowest and orange for "
-        f"the highest {last.plain_title}. Drag along an axis to keep a part of it, or a title to move its axis."
+        f"the highest {last.plain_title}. Drag along an axis to keep a part of it; drag a title to move it."
     )
