@@ -1,5 +1,6 @@
 """Test images that only one of two runs classifies correctly."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,10 +43,13 @@ def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | N
         except FileNotFoundError:
             return None, (
                 f"{state.clean(run.name)} has no predictions; "
-                f"labkit evaluate {state.clean(run.path)} writes them"
+                f"labkit evaluate {state.clean(shlex.quote(str(run.path)))} writes them"
             )
         except InputError as error:
-            return None, f"{state.clean(error)}; labkit evaluate {state.clean(run.path)} writes it again"
+            return (
+                None,
+                f"{state.clean(error)}; labkit evaluate {state.clean(shlex.quote(str(run.path)))} writes it again",
+            )
     recorded = tuple(str(run.read_environment().get("data")) for run in (first, second))
     try:
         return _on_images((first.path, second.path), (signature(first), signature(second)), recorded), ""

@@ -146,3 +146,16 @@ def test_other_images_are_not_compared_and_the_reason_is_given(tmp_path):
         write_json_atomic(second.environment_path, {"data": data})
         with pytest.raises(InputError, match=reason):
             load_on_same_images(first, second)
+
+
+def test_several_labels_are_exact_matches_with_their_f1(tmp_path):
+    several = {"dataset": "shapes_multilabel", "loss": "sigmoid"}
+    rows = [{**evaluation("test", 20, 0.4), "f1_micro": 0.8, "f1_macro": 0.7}]
+    runs = [
+        make_run(tmp_path, f"several-{rate}", rows=rows, learning_rate=rate, **several) for rate in (0.1, 0.2)
+    ]
+    groups = grouped(read(*runs))
+    header, table = result_rows(groups)
+    assert header[3:6] == ["test exact match", "test micro F1", "test macro F1"]
+    assert table[0][3:6] == ["40.00 %", "80.00 %", "70.00 %"]
+    assert "test exact match is the same" in versus(*groups, "test_accuracy").headline

@@ -1,5 +1,6 @@
 """Two runs on the same test images: who is right where, and what that says of the two."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,7 @@ def load_on_same_images(first: RunDirectory, second: RunDirectory) -> OnImages:
             loaded.append(load_predictions(run))
         except FileNotFoundError:
             raise InputError(
-                f"{run.name} has no predictions; labkit evaluate {run.path} writes them"
+                f"{run.name} has no predictions; labkit evaluate {shlex.quote(str(run.path))} writes them"
             ) from None
     return on_same_images(first, second, (loaded[0], loaded[1]))
 

@@ -36,7 +36,7 @@ def result_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         "configuration",
         "state",
         "seed",
-        *(title_of(name, groups).lower() for name in measures),
+        *(_small(title_of(name, groups)) for name in measures),
         *settings,
     ]
     rows, first = [], 0
@@ -46,3 +46,7 @@ def result_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         rows.append([group.name, group.state, group.seeds, *cells, *own])
         first += len(group.results)
     return header, rows
+
+
+def _small(title: str) -> str:
+    return title[0].lower() + title[1:]
