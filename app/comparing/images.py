@@ -38,18 +38,13 @@ def _on_images(paths: tuple[Path, Path], files: tuple[Signature, Signature], che
 def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | None, str]:
     """Return both on the same test images; otherwise None, and why, as the end of a sentence."""
     for run in (first, second):
+        command = f"labkit evaluate {shlex.quote(str(run.path))}"
         try:
             _load(run.path, signature(run))
         except FileNotFoundError:
-            return None, (
-                f"{state.clean(run.name)} has no predictions; "
-                f"labkit evaluate {state.clean(shlex.quote(str(run.path)))} writes them"
-            )
+            return None, state.clean(f"{run.name} has no predictions; {command} writes them")
         except InputError as error:
-            return (
-                None,
-                f"{state.clean(error)}; labkit evaluate {state.clean(shlex.quote(str(run.path)))} writes it again",
-            )
+            return None, state.clean(f"{error}; {command} writes it again")
     recorded = tuple(str(run.read_environment().get("data")) for run in (first, second))
     try:
         return _on_images((first.path, second.path), (signature(first), signature(second)), recorded), ""

@@ -88,6 +88,7 @@ def test_two_groups_are_compared_by_welchs_interval(sweep):
     assert "Not counted in A: 1 run unfinished" in " ".join(found.notes)
     turned = versus(second, first, "test_loss")
     assert turned.headline.startswith("B's test loss is the same. The runs of each don't differ at all")
+    assert versus(first, second, "seconds").headline == "A and B have no training time."
     assert "two of 12" in " ".join(versus(first, second, "test_accuracy", candidates=12).notes)
 
 

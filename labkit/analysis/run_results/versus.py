@@ -12,6 +12,13 @@ __all__ = ["Versus", "amount", "chance_sentence", "difference_text", "versus"]
 
 ON_IMAGES = "test_accuracy"  # the measure that the predictions of two single runs tell
 
+# Titles of columns that don't fit a sentence.
+SPOKEN = {
+    "Best validation": "best validation accuracy",
+    "Final validation": "final validation accuracy",
+    "Seconds": "training time",
+}
+
 
 @dataclass(frozen=True)
 class Versus:
@@ -47,7 +54,7 @@ def versus(
     """
     values = first.values(measure), second.values(measure)
     title = title_of(measure, (first, second))
-    title = title[0].lower() + title[1:]
+    title = SPOKEN.get(title) or title[0].lower() + title[1:]
     missing = [name for name, found in zip(names, values, strict=True) if not found]
     if missing:
         which = " and ".join(missing)
@@ -141,7 +148,8 @@ def difference_text(measure: str, value: float) -> str:
     """Return a difference in words: ``1.20 points higher``."""
     if value == 0:
         return "the same"
-    return f"{amount(measure, abs(value), sign=False)} {'higher' if value > 0 else 'lower'}"
+    more, less = ("longer", "shorter") if MEASURES[measure].unit == "seconds" else ("higher", "lower")
+    return f"{amount(measure, abs(value), sign=False)} {more if value > 0 else less}"
 
 
 def chance_sentence(test: Discordance, count: int, names: tuple[str, str] = ("A", "B")) -> str:
