@@ -29,12 +29,13 @@ def choose_runs() -> dict[str, RunDirectory]:
     named = st.session_state.get(KEY) or st.query_params.get_all(KEY)
     first = [chosen_elsewhere] if chosen_elsewhere else []
     options = list(dict.fromkeys([*first, *labels, *named]))
+    if KEY not in st.session_state and KEY not in st.query_params:
+        st.session_state[KEY] = options[: min(2, len(options))]
     st.html(STYLE)
     with st.container(key="compare-runs"):
         chosen = st.multiselect(
             "Runs",
             options,
-            default=options[: min(2, len(options))],
             key=KEY,
             bind="query-params",
             max_selections=MAX_RUNS,

@@ -24,6 +24,7 @@ HEIGHT = 440  # pixels of a longer table
 def show_table(groups: Sequence[Group]) -> list[Group]:
     """Draw the results of the configurations. Returns those whose rows are ticked."""
     styled, numbers = frame(groups)
+    several = any(len(group.results) > 1 for group in groups)
     event: Any = st.dataframe(
         styled,
         key=KEY,
@@ -36,11 +37,10 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
             "Configuration": st.column_config.TextColumn(pinned=True, width="medium"),
             "State": st.column_config.TextColumn(width=100),
             "Seed": st.column_config.TextColumn(width=80),
-            **{title: st.column_config.NumberColumn() for title in numbers},
+            **{title: st.column_config.NumberColumn(width=160 if several else 120) for title in numbers},
         },
         alt="Results and differing settings of each configuration",
     )
-    several = any(len(group.results) > 1 for group in groups)
     st.caption(
         ("Mean ± standard deviation over the finished runs (their number). " if several else "")
         + ("The best of each column is tinted. " if len(groups) > 1 else "")
