@@ -36,10 +36,11 @@ NOT_FINITE = (("NaN", np.isnan, False), ("+Infinity", np.isposinf, True), ("−I
 class Line:
     """One line: ``x`` ascending and ``y``, float64 [n] each, with NaN and infinities as recorded.
 
-    ``style``: ``line``; ``faint``, thin and pale, such as the raw values behind smoothed ones; ``marked``,
-    with its points; ``dots``, the points alone; ``dashed``, a level to compare with, which counts no points.
-    ``edge``, hardly visible, of a band. ``pick``: a click on one of its points is reported. ``band``: the
-    name of the line that the area from this one is filled to; both have the same x.
+    ``style``: ``line``; ``faint``, thin and pale, such as the raw values behind smoothed ones; ``thin``, one
+    of many, which the pointer names but the legend doesn't; ``marked``, with its points; ``dots``, the points
+    alone; ``dashed``, a level to compare with, which counts no points; ``edge``, hardly visible, of a band.
+    ``pick``: a click on one of its points is reported. ``band``: the name of the line that the area from this
+    one is filled to; both have the same x.
     """
 
     name: str
@@ -167,7 +168,7 @@ def _line(
         "of": inside,
         "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
         "y": arrays.add(np.insert(y[kept], gaps, np.nan)),
-        "marks": [] if line.style in ("faint", "edge") else _marks(x, y, logarithmic, arrays),
+        "marks": [] if line.style in ("faint", "thin", "edge") else _marks(x, y, logarithmic, arrays),
     }
 
 

@@ -22,6 +22,7 @@ CORNER = """<style>@media (min-width: 641px) {
 
 # Streamlit keeps a file in memory while it is downloaded. The command line has no such limit.
 MAX_METRICS_BYTES = 500_000_000
+MAX_LISTED = 8  # runs of a comparison whose metrics are offered
 
 
 def share(runs: Sequence[RunDirectory], key: str) -> None:
@@ -45,8 +46,10 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
             help="One file with the charts, the results and the configuration. It opens without a network.",
             width="stretch",
         )
-        for run in runs:
+        for run in runs[:MAX_LISTED]:
             _metrics(run, f"{key}-{run.path}", alone=len(runs) == 1)
+        if len(runs) > MAX_LISTED:
+            st.caption("The metrics of the other runs: `labkit metrics RUN --output metrics.csv`")
 
 
 def share_in_corner(run: RunDirectory) -> None:

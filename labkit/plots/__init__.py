@@ -10,6 +10,7 @@ from labkit.plots.curves import training_curves
 from labkit.plots.detail import draw_heat, prediction_detail
 from labkit.plots.images import image_grid, message, prediction_grid, wrong_predictions
 from labkit.plots.replicas import replica_curves
+from labkit.plots.results import run_results
 from labkit.plots.style import SHOWN_PER_INCH, png
 from labkit.plots.workers import worker_throughput
 
@@ -25,6 +26,7 @@ __all__ = [
     "prediction_detail",
     "prediction_grid",
     "replica_curves",
+    "run_results",
     "training_curves",
     "worker_throughput",
     "wrong_predictions",

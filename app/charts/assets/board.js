@@ -86,10 +86,11 @@
 
   const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power); // round distances between ticks of bytes
 
-  const counted = (line) => !['faint', 'dashed', 'edge'].includes(line.style);
+  const counted = (line) => !['faint', 'thin', 'dashed', 'edge'].includes(line.style);
 
-  const STROKES = { faint: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
-  const stroked = (line) => ({ stroke: ['faint', 'edge'].includes(line.style) ? line.color + '55' : line.color, width: 1.8, ...STROKES[line.style] });
+  const STROKES = { faint: { width: 1 }, thin: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
+  const PALE = { faint: '55', edge: '55', thin: '88' }; // the opacity, as two digits after the colour
+  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: 1.8, ...STROKES[line.style] });
 
   // ---- one chart -----------------------------------------------------------------------------------------
 
@@ -355,8 +356,17 @@
       return found;
     }
 
+    // Of many thin lines only the one that is nearest to the pointer is told.
+    told() {
+      const found = this.nearest(), thin = found.filter(({ line }) => line.style === 'thin');
+      if (thin.length < 2) return found;
+      const away = ({ line, index }) => Math.abs(this.plot.valToPos(line.y[index], 'y') - this.plot.cursor.top);
+      const one = thin.reduce((best, next) => (away(next) < away(best) ? next : best));
+      return found.filter((any) => any.line.style !== 'thin' || any === one);
+    }
+
     showTip() {
-      const found = this.nearest();
+      const found = this.told();
       this.tip.replaceChildren();
       this.tip.hidden = !found.length;
       if (!found.length) return;

@@ -1,12 +1,20 @@
-"""What a few trainings can tell: intervals, McNemar's test, the number of seeds, and selection bias."""
+"""What a few trainings can tell, by simulation: intervals, the number of seeds, and selection bias."""
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
+
+from labkit.analysis.inference import (
+    Discordance,
+    Interval,
+    half_width,
+    mcnemar,
+    mean_interval,
+    t_quantile,
+)
 
 __all__ = [
     "Discordance",
@@ -19,80 +27,6 @@ __all__ = [
     "selection_bias",
     "t_quantile",
 ]
-
-
-def t_quantile(probability: float, degrees: int) -> float:
-    """Return the quantile of Student's t distribution, by numerical integration of its density.
-
-    Args:
-        probability: between 0.5 and 1, such as 0.975 for a two-sided interval of 95 %.
-        degrees: degrees of freedom, at least 1.
-    """
-    # With t = √ν tan φ, the density of φ is proportional to cos^(ν − 1) φ on (−π/2, π/2): no tails to cut.
-    angle = np.linspace(0, math.pi / 2, 200_001)
-    density = np.cos(angle) ** (degrees - 1)
-    summed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    reached = 0.5 + 0.5 * summed / summed[-1]
-    return math.sqrt(degrees) * math.tan(float(np.interp(probability, reached, angle)))
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its confidence interval, and the number of values."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
-
-    @property
-    def contains_zero(self) -> bool:
-        return self.low <= 0 <= self.high
-
-    def __str__(self) -> str:
-        return f"{100 * self.mean:+.1f} points, 95 % interval {100 * self.low:+.1f} to {100 * self.high:+.1f}"
-
-    def __repr__(self) -> str:
-        return f"<{self}, {self.count} values>"
-
-
-def half_width(deviation: float, count: int) -> float:
-    """Return half the width of the 95 % t interval of ``count`` values with this standard deviation."""
-    return t_quantile(0.975, count - 1) * deviation / math.sqrt(count)
-
-
-def mean_interval(values: ArrayLike) -> Interval:
-    """Return the mean of the values, two at least, with its 95 % t interval.
-
-    For a paired comparison, give the differences, one for each seed.
-    """
-    found = np.asarray(values, np.float64)
-    mean, half = float(found.mean()), half_width(float(found.std(ddof=1)), len(found))
-    return Interval(mean, mean - half, mean + half, len(found))
-
-
-@dataclass(frozen=True)
-class Discordance:
-    """Images on which two classifiers differ. ``p``: two-sided, of the exact binomial test."""
-
-    only_first: int
-    only_second: int
-    p: float
-
-
-def mcnemar(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Discordance:
-    """Test whether two classifiers have the same accuracy (McNemar, 1947; exact form).
-
-    Images that both get right, or both wrong, say nothing. If the two are equally good, each of the others is
-    a toss of a coin.
-
-    Args:
-        first, second: whether each classifies each image correctly, [images], the same images in order.
-    """
-    only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())
-    count, fewer = only_first + only_second, min(only_first, only_second)
-    tail = sum(math.comb(count, k) for k in range(fewer + 1))
-    return Discordance(only_first, only_second, min(1.0, float(2 * tail / 2**count)) if count else 1.0)
 
 
 def coverage(counts: Sequence[int], *, experiments: int = 20000) -> dict[str, NDArray[np.float64]]:

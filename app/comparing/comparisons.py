@@ -1,0 +1,114 @@
+"""Comparisons that ``labkit compare`` made: their table, their figure, and all their runs."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import streamlit as st
+
+from app import state
+from app.comparing.selection import set_runs
+from labkit.analysis.comparison.files import request_path, run_directory
+from labkit.analysis.comparison.read import Comparison, read_comparison
+from labkit.analysis.comparison.tables import results_path
+from labkit.errors import InputError
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+
+__all__ = ["found_comparisons", "show_comparisons"]
+
+
+def found_comparisons(runs: Iterable[RunDirectory], folders: Iterable[Path]) -> list[Path]:
+    """Return the folders of comparisons: those that hold a chosen run first, then those in listed folders."""
+    places = [run.path.parent for run in runs]
+    for folder in folders:
+        places.append(folder)
+        try:
+            with os.scandir(folder) as entries:
+                places += sorted(folder / entry.name for entry in entries if entry.is_dir())
+        except OSError:
+            continue
+    return [place for place in dict.fromkeys(places) if _is_file(request_path(place))]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def show_comparisons(chosen: Iterable[RunDirectory]) -> None:
+    """Draw the comparisons, if there are any. That of the chosen runs is open."""
+    chosen = list(chosen)
+    places = found_comparisons(chosen, state.run_folders())
+    if not places:
+        return
+    inside = {run.path.parent for run in chosen}
+    title = "Made by labkit compare: " + ", ".join(_name(place) for place in places[:3])
+    title += f" and {len(places) - 3} more" if len(places) > 3 else ""
+    box = st.expander(
+        title,
+        expanded=places[0] in inside,
+        key="comparisons",
+        icon=":material/table_chart:",
+        on_change="rerun",
+    )
+    if not box.open:
+        return
+    with box:
+        labels = {state.clean(place): place for place in places}
+        place = (
+            labels[st.selectbox("Comparison", list(labels), key="comparison")]
+            if len(labels) > 1
+            else places[0]
+        )
+        _show(place)
+
+
+def _name(place: Path) -> str:
+    return state.clean(place.name).translate({ord(mark): " " for mark in "[]()*_`<>$#:~\\|"})
+
+
+def _show(place: Path) -> None:
+    try:
+        comparison = read_comparison(place)
+    except InputError as error:
+        st.error(state.clean(error).replace("`", "'"), icon=":material/broken_image:")
+        return
+    runs = _runs(comparison)
+    st.button(
+        f"Compare all its runs ({len(runs)})" if runs else "It has no runs yet",
+        icon=":material/stacked_line_chart:",
+        disabled=not runs,
+        on_click=_compare,
+        args=(place, runs),
+    )
+    st.html(f'<div class="lk-compared">{comparison._repr_html_()}</div>{STYLE}')
+    picture = results_path(place, "png")
+    try:
+        st.image(picture.read_bytes(), width="stretch", caption=f"{counted(len(comparison.models), 'model')}")
+    except Exception:  # there is none until the comparison ends; a damaged one is made again by the command
+        st.caption("There is no figure yet. The same command makes it when it ends:")
+        st.code(comparison.command, language="bash")
+
+
+def _runs(comparison: Comparison) -> list[RunDirectory]:
+    runs = [run_directory(comparison.path, one.model, one.seed) for one in comparison.runs]
+    return [run for run in runs if run.exists()]
+
+
+def _compare(place: Path, runs: list[RunDirectory]) -> None:
+    """Choose the runs, and list their folder, so that they have short names."""
+    if place not in state.run_folders():
+        st.session_state["folder"] = str(place)
+    set_runs(runs)
+
+
+STYLE = """<style>
+.lk-compared { overflow-x: auto; }
+.lk-compared table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
+.lk-compared td, .lk-compared th { padding: 3px 10px; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid color-mix(in srgb, currentColor 15%, transparent); }
+.lk-compared td:first-child, .lk-compared th:first-child { text-align: left; }
+</style>"""

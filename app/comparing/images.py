@@ -1,0 +1,136 @@
+"""Test images that only one of two runs classifies correctly."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from app import state
+from app.images import cards
+from app.images.links import image_address
+from labkit.analysis.predictions import Predictions, load_predictions, signature
+from labkit.analysis.run_results.on_images import Indices, OnImages, on_same_images
+from labkit.analysis.run_results.results import Result
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+
+__all__ = ["same_images", "show_galleries"]
+
+PAGE_SIZE = 16
+
+Signature = tuple[tuple[int, int], ...]
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading predictions…")
+def _load(path: Path, files: Signature) -> Predictions:
+    # `files` is part of the cache's key, so that replaced files are read again.
+    return load_predictions(RunDirectory(path))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _on_images(paths: tuple[Path, Path], files: tuple[Signature, Signature], checked: object) -> OnImages:
+    first, second = (RunDirectory(path) for path in paths)
+    loaded = _load(paths[0], files[0]), _load(paths[1], files[1])
+    return on_same_images(first, second, loaded)
+
+
+def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | None, str]:
+    """Return both on the same test images; otherwise None, and why, as the end of a sentence."""
+    for run in (first, second):
+        command = f"labkit evaluate {shlex.quote(str(run.path))}"
+        try:
+            _load(run.path, signature(run))
+        except FileNotFoundError:
+            return None, state.clean(f"{run.name} has no predictions; {command} writes them")
+        except InputError as error:
+            return None, state.clean(f"{error}; {command} writes it again")
+    recorded = tuple(str(run.read_environment().get("data")) for run in (first, second))
+    try:
+        return _on_images((first.path, second.path), (signature(first), signature(second)), recorded), ""
+    except (InputError, FileNotFoundError) as error:
+        return None, state.clean(error)
+
+
+def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
+    """Draw the images that B fixed and those that it broke, those with the greatest change first."""
+    classes = ["any", *images.first.classes]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = st.selectbox("True class", classes, key="compare-class", width=240)
+        shown = st.segmented_control(
+            "Images",
+            ["fixed", "broken"],
+            default="fixed",
+            format_func=lambda kind: _title(kind, images),
+            key="compare-images",
+            required=True,
+        )
+    places = images.broken if shown == "broken" else images.fixed
+    if chosen != "any" and chosen in images.first.classes:
+        places = places[images.first.has[places, images.first.classes.index(chosen)]]
+    if not len(places):
+        st.info(f"There is no image that B {'broke' if shown == 'broken' else 'fixed'}.")
+    else:
+        _gallery(images, runs, places, str(shown))
+    with st.expander("Classes"):
+        st.dataframe(
+            [
+                {**row, "gain": None if row["gain"] is None else 100 * row["gain"]}
+                for row in images.per_class()
+            ],
+            hide_index=True,
+            height="content" if len(classes) <= 21 else 640,
+            column_config={
+                "class": "Class",
+                "images": "Test images",
+                "fixed": "Fixed by B",
+                "broken": "Broken by B",
+                "gain": st.column_config.NumberColumn("B − A", format="%+.1f points"),
+            },
+        )
+
+
+def _title(kind: str, images: OnImages) -> str:
+    if kind == "fixed":
+        return f"Fixed by B: {len(images.fixed):,}"
+    return f"Broken by B: {len(images.broken):,}"
+
+
+def _gallery(images: OnImages, runs: tuple[Result, Result], places: Indices, kind: str) -> None:
+    pages = -(-len(places) // PAGE_SIZE)
+    key = f"compare-{kind}-page"
+    if st.session_state.get(key, 1) > pages:
+        st.session_state[key] = pages
+    first = (st.session_state.get(key, 1) - 1) * PAGE_SIZE
+    part = places[first : first + PAGE_SIZE]
+    said = "A is wrong and B is right" if kind == "fixed" else "A is right and B is wrong"
+    st.caption(
+        f"{first + 1:,}–{first + len(part):,} of {len(places):,}: {said}. The greatest changes of "
+        "probability come first. A click on an image opens its page."
+    )
+    shown = runs[1].label
+    st.html(
+        cards.small_grid(
+            images.first.images[part],
+            [images.first.names(images.first.has[place]) for place in part],
+            [_note(images, int(place)) for place in part],
+            [image_address("test", int(images.first.index[place]), shown) for place in part],
+        )
+    )
+    if pages > 1:
+        st.pagination(pages, key=key)
+
+
+def _note(images: OnImages, place: int) -> str:
+    parts: Sequence[str] = [
+        f"{name}: {_named(predictions, place)}"
+        for name, predictions in (("A", images.first), ("B", images.second))
+    ]
+    return ", ".join(parts)
+
+
+def _named(predictions: Predictions, place: int) -> str:
+    given = predictions.given[place]
+    if predictions.multi_label:  # a comma would end the line
+        return predictions.names(given).replace(", ", " + ")
+    return f"{predictions.names(given)} {predictions.probabilities[place].max():.0%}".replace(", ", " ")

@@ -1,0 +1,126 @@
+"""How results depend on settings and on each other: a scatter plot, and parallel coordinates."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from app import state
+from app.charts.board import PALETTE
+from app.comparing.drawing import WIDTHS, draw_svg
+from app.comparing.scatter import Axis, Dot, axis_of, scatter
+from labkit.analysis.run_results.groups import Group, known_measures, title_of
+from labkit.analysis.run_results.results import MEASURES, Result, differing
+
+__all__ = ["axes", "show_relations"]
+
+
+def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]]) -> None:
+    """Draw the scatter plot and, once it is opened, the parallel coordinates of all runs."""
+    results = [result for group in groups for result in group.results]
+    found = axes(groups)
+    measures = [title_of(name, groups) for name in known_measures(groups)]
+    if not measures:
+        st.info("These runs have no results yet.")
+        return
+    settings = [name for name in found if name not in measures]
+    # A result against itself says nothing: at first a setting, or the time it took.
+    first_x = next((name for name in (*settings, "Seconds", "Steps") if name in found), measures[-1])
+    names = list(found)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        x = st.selectbox(
+            "Horizontal", names, index=names.index(first_x), key="across", bind="query-params", width=240
+        )
+        y = st.selectbox("Vertical", measures, key="up", bind="query-params", width=240)
+    dots = [
+        Dot(
+            state.clean(result.label), found[x].values[place], found[y].values[place], colors[result.label][0]
+        )
+        for place, result in enumerate(results)
+        if found[x].values[place] is not None and found[y].values[place] is not None
+    ]
+    if dots:
+        draw_svg("scatter", *(scatter(dots, found[x], found[y], width) for width in WIDTHS))
+    else:
+        st.info(f"No run has both {x} and {y}.")
+    opened = st.expander(
+        "Parallel coordinates", key="parallel", on_change="rerun", icon=":material/stacked_line_chart:"
+    )
+    if opened.open:
+        with opened:
+            # The last axis gives the lines their colour.
+            _parallel([*settings[:6], *(name for name in _PARALLEL if name in measures)], found)
+
+
+_PARALLEL = tuple(
+    title
+    for name in ("seconds", "training_loss", "best_validation", "test_accuracy")
+    for title in filter(None, (MEASURES[name].title, MEASURES[name].exact))
+)
+
+
+def axes(groups: Sequence[Group]) -> dict[str, Axis]:
+    """Return the axes by their titles: results, then the settings that differ, each with a value a run."""
+    results: list[Result] = [result for group in groups for result in group.results]
+    found: dict[str, Axis] = {}
+    for name in known_measures(groups):
+        scale = 100 if MEASURES[name].unit == "percent" else 1
+        values = [None if (value := result.values.get(name)) is None else scale * value for result in results]
+        unit = {"percent": "%", "nats": "nats", "seconds": "s"}.get(MEASURES[name].unit, "")
+        found[title_of(name, groups)] = axis_of(title_of(name, groups), values, unit)
+    columns: dict[str, list[Any]] = differing(results)
+    if len({result.seed for result in results}) > 1:
+        columns["seed"] = [result.seed for result in results]
+    for setting, values in columns.items():
+        found[setting if setting not in found else f"{setting} (setting)"] = axis_of(
+            setting, values, few=True
+        )
+    return found
+
+
+def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
+    import plotly.graph_objects as go  # with its script of 5 MB, for this chart alone
+
+    names = [name for name in names if len({str(value) for value in found[name].values}) > 1]
+    if len(names) < 2:
+        st.info("Fewer than two settings and results differ.")
+        return
+    last = found[names[-1]]
+    complete = [
+        place
+        for place in range(len(last.values))
+        if all(found[name].values[place] is not None for name in names)
+    ]
+    if not complete:
+        st.info("No run has all these values.")
+        return
+    dimensions = []
+    for name in names:
+        axis = found[name]
+        places = [axis.place(axis.values[place]) for place in complete]
+        marks = axis.ticks()
+        dimensions.append(
+            {
+                "label": state.clean(axis.plain_title).replace("<", "‹"),  # Plotly reads some HTML
+                "values": places,
+                "tickvals": [at for at, _ in marks],
+                "ticktext": [text.replace("<", "‹") for _, text in marks],
+            }
+        )
+    color = [last.place(last.values[place]) for place in complete]
+    figure = go.Figure(
+        go.Parcoords(
+            dimensions=dimensions,
+            line={"color": color, "colorscale": [[0, PALETTE[0]], [1, PALETTE[1]]], "showscale": False},
+            labelfont={"size": 13},
+            tickfont={"size": 11},
+        )
+    )
+    figure.update_layout(height=420, margin={"l": 70, "r": 70, "t": 60, "b": 30})
+    st.plotly_chart(
+        figure, key="parallel-chart", config={"displayModeBar": False}, alt="Parallel coordinates"
+    )
+    st.caption(
+        f"A line for each of {len(complete)} runs that have all values, blue for the lowest and orange for "
+        f"the highest {last.plain_title}. Drag along an axis to keep a part of it; drag a title to move it."
+    )

@@ -1,0 +1,130 @@
+"""Which of two configurations is better: the difference, how sure it is, and what it rests on."""
+
+import html
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import streamlit as st
+
+from app import state
+from app.comparing.drawing import WIDTHS, draw_svg
+from app.comparing.estimate import estimate
+from app.comparing.images import same_images
+from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
+from labkit.analysis.run_results.on_images import OnImages
+from labkit.analysis.run_results.results import MEASURES, Result
+from labkit.analysis.run_results.versus import chance_sentence, versus
+
+__all__ = ["Pair", "choose_pair", "show_verdict"]
+
+NAMES = ("A", "B")
+
+
+class Pair(NamedTuple):
+    """The chosen configurations and, of each, the run whose predictions are compared."""
+
+    first: Group
+    second: Group
+    runs: tuple[Result, Result]
+
+
+def choose_pair(groups: Sequence[Group]) -> tuple[Pair, str] | None:
+    """Draw the choice of A, B and the measure. Returns them; None where there is nothing to choose from."""
+    measures = [name for name in known_measures(groups) if MEASURES[name].better]
+    if len(groups) < 2 or not measures:
+        return None
+    names = [state.clean(group.name) for group in groups]
+    titles = {title_of(name, groups): name for name in measures}
+    columns = st.columns([3, 3, 2])
+    _choose_first(names, _suggested(groups, measures[0]))
+    first = columns[0].selectbox("A", names, key="a", bind="query-params")
+    second = columns[1].selectbox("B", names, key="b", bind="query-params")
+    by = columns[2].selectbox("By", list(titles), key="by", bind="query-params")
+    chosen = groups[names.index(first)], groups[names.index(second)]
+    runs = _runs(chosen) if first != second else (chosen[0].results[0], chosen[1].results[0])
+    return Pair(*chosen, runs), titles[by]
+
+
+def _choose_first(names: list[str], suggested: list[str]) -> None:
+    """Choose A and B where nobody has, or where the choice is gone, such as after a switch to single runs."""
+    now = {key: st.session_state.get(key, st.query_params.get(key)) for key in ("a", "b")}
+    for key, other in (("a", "b"), ("b", "a")):
+        if now[key] not in names:
+            now[key] = next(name for name in (*suggested, *names) if name != now[other])
+            st.session_state[key] = now[key]
+
+
+def _suggested(groups: Sequence[Group], measure: str) -> list[str]:
+    """Return two names to begin with: of more than two configurations the best ones."""
+    sign = MEASURES[measure].better
+    known = [group for group in groups if group.values(measure)]
+    if len(groups) > 2 and len(known) > 1:
+        best = sorted(known, key=lambda group: -sign * fmean(group.values(measure)))[:2]
+        groups = [group for group in groups if group in best]
+    return [state.clean(group.name) for group in groups[:2]]
+
+
+def _runs(pair: tuple[Group, Group]) -> tuple[Result, Result]:
+    """Return the two runs to look at on images; where a configuration has several, they can be chosen."""
+    suggested = runs_for_images(*pair)
+    if all(len(group.results) == 1 for group in pair):
+        return suggested
+    with st.popover("Runs for test images", icon=":material/grid_view:"):
+        found = [
+            _run(name, group, default) for name, group, default in zip(NAMES, pair, suggested, strict=True)
+        ]
+    return found[0], found[1]
+
+
+def _run(name: str, group: Group, default: Result) -> Result:
+    labels = [result.label for result in group.results]
+    if len(labels) == 1:
+        return group.results[0]
+    chosen = st.selectbox(
+        f"Run of {name}",
+        labels,
+        index=labels.index(default.label),
+        key=f"run-{name}-{'/'.join(labels)}",
+        width=320,
+        help="McNemar's test and the galleries compare the predictions of one run of each.",
+    )
+    return group.results[labels.index(chosen)]
+
+
+def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
+    """Draw the answer. Returns both runs on the same test images; None where they can't be compared there."""
+    if pair.first is pair.second:
+        st.info("A and B are the same. Choose two different ones.")
+        return None
+    images, why_not = same_images(*(result.run for result in pair.runs))
+    single = len(pair.first.values(measure)) == 1 == len(pair.second.values(measure))
+    answer = versus(pair.first, pair.second, measure, images if single else None, candidates=candidates)
+    st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>{STYLE}')
+    draw_svg("estimate", *(estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS))
+    notes = [f"<li>{html.escape(note)}</li>" for note in answer.notes]
+    if images is None:
+        notes.append(f"<li>{html.escape(f'Not compared on single test images: {why_not}.')}</li>")
+    else:
+        notes.append(
+            f"<li>{html.escape(chance_sentence(images.test, images.count))}{_which(pair, images)}</li>"
+        )
+    st.html(f'<ul class="lk-notes">{"".join(notes)}</ul>')
+    return images
+
+
+def _which(pair: Pair, images: OnImages) -> str:
+    """Return which runs and checkpoints the predictions are of, where the names don't tell."""
+    steps = [predictions.summary.get("checkpoint_step") for predictions in (images.first, images.second)]
+    parts = [
+        f"{name}: {result.label}" + (f", step {step:,}" if isinstance(step, int) else "")
+        for name, result, step in zip(NAMES, pair.runs, steps, strict=True)
+    ]
+    return html.escape(f" ({'; '.join(map(state.clean, parts))})")
+
+
+STYLE = """<style>
+.lk-verdict { font-size: 1.15rem; font-weight: 600; margin: .3rem 0 !important; line-height: 1.4; }
+.lk-notes { font-size: 14px; line-height: 1.45; opacity: .9; margin: 0 !important; max-width: 60rem; }
+.lk-notes li { margin: 0 0 .25rem !important; }
+</style>"""

@@ -1,0 +1,145 @@
+"""Intervals and tests for the difference of two trainings or of two groups of them. Needs only NumPy."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "Discordance",
+    "Interval",
+    "half_width",
+    "mcnemar",
+    "mean_interval",
+    "paired_interval",
+    "single_interval",
+    "t_quantile",
+    "welch_interval",
+]
+
+CONFIDENCE = 0.975  # the quantile of two-sided intervals of 95 %
+
+
+@functools.lru_cache(maxsize=256)
+def t_quantile(probability: float, degrees: float) -> float:
+    """Return the quantile of Student's t distribution, by numerical integration of its density.
+
+    Args:
+        probability: between 0.5 and 1, such as 0.975 for a two-sided interval of 95 %.
+        degrees: degrees of freedom, at least 1.
+    """
+    # With t = √ν tan φ, the density of φ is proportional to cos^(ν − 1) φ on (−π/2, π/2): no tails to cut.
+    angle = np.linspace(0, math.pi / 2, 200_001)
+    density = np.cos(angle) ** (degrees - 1)
+    summed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    reached = 0.5 + 0.5 * summed / summed[-1]
+    return math.sqrt(degrees) * math.tan(float(np.interp(probability, reached, angle)))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean, or a difference of two, with its confidence interval, and the number of values."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def contains_zero(self) -> bool:
+        return self.low <= 0 <= self.high
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:+.1f} points, 95 % interval {100 * self.low:+.1f} to {100 * self.high:+.1f}"
+
+    def __repr__(self) -> str:
+        return f"<{self}, {self.count} values>"
+
+
+def half_width(deviation: float, count: int) -> float:
+    """Return half the width of the 95 % t interval of ``count`` values with this standard deviation."""
+    return t_quantile(CONFIDENCE, count - 1) * deviation / math.sqrt(count)
+
+
+def mean_interval(values: ArrayLike) -> Interval:
+    """Return the mean of the values, two at least, with its 95 % t interval.
+
+    For a paired comparison, give the differences, one for each seed.
+    """
+    found = np.asarray(values, np.float64)
+    mean, half = float(found.mean()), half_width(float(found.std(ddof=1)), len(found))
+    return Interval(mean, mean - half, mean + half, len(found))
+
+
+def welch_interval(first: ArrayLike, second: ArrayLike) -> Interval:
+    """Return the mean of ``second`` minus that of ``first``, with its 95 % interval (Welch, 1947).
+
+    The two may have different standard deviations. Each needs two values at least.
+    """
+    groups = [np.asarray(values, np.float64) for values in (first, second)]
+    squares = [float(group.var(ddof=1)) / len(group) for group in groups]
+    difference, variance = float(groups[1].mean() - groups[0].mean()), sum(squares)
+    half = 0.0
+    if variance > 0:
+        spent = sum(s**2 / (len(group) - 1) for s, group in zip(squares, groups, strict=True))
+        half = t_quantile(CONFIDENCE, variance**2 / spent if spent else 1.0) * math.sqrt(variance)
+    return Interval(difference, difference - half, difference + half, sum(map(len, groups)))
+
+
+def single_interval(values: ArrayLike, single: float) -> Interval:
+    """Return how much ``single`` lies above the mean of ``values``, two at least, with its 95 % interval.
+
+    The interval assumes that the source of ``single`` spreads as much as that of ``values``: Student's t test
+    of two groups, one of which has one value.
+    """
+    group = np.asarray(values, np.float64)
+    difference = float(single - group.mean())
+    deviation = float(group.std(ddof=1)) * math.sqrt(1 + 1 / len(group))
+    half = t_quantile(CONFIDENCE, len(group) - 1) * deviation
+    return Interval(difference, difference - half, difference + half, len(group) + 1)
+
+
+def paired_interval(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Interval:
+    """Return the accuracy of ``second`` minus that of ``first`` on the same images, with its 95 % interval.
+
+    The interval is of Agresti and Min (2005): half an image is added to each of the four cells, right or
+    wrong by either. Unlike the plain one it keeps its promise for few images, too, and isn't empty where the
+    two never differ.
+
+    Args:
+        first, second: whether each classifies each image correctly, [images], the same images in order.
+    """
+    lost, won = int((first & ~second).sum()), int((~first & second).sum())
+    count = len(first)
+    share_lost, share_won = (lost + 0.5) / (count + 2), (won + 0.5) / (count + 2)
+    center = share_won - share_lost
+    half = t_quantile(CONFIDENCE, 1e5) * math.sqrt((share_lost + share_won - center**2) / (count + 2))
+    return Interval((won - lost) / max(count, 1), max(-1.0, center - half), min(1.0, center + half), count)
+
+
+@dataclass(frozen=True)
+class Discordance:
+    """Images on which two classifiers differ. ``p``: two-sided, of the exact binomial test."""
+
+    only_first: int
+    only_second: int
+    p: float
+
+
+def mcnemar(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Discordance:
+    """Test whether two classifiers have the same accuracy (McNemar, 1947; exact form).
+
+    Images that both get right, or both wrong, say nothing. If the two are equally good, each of the others is
+    a toss of a coin.
+
+    Args:
+        first, second: whether each classifies each image correctly, [images], the same images in order.
+    """
+    only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())
+    count, fewer = only_first + only_second, min(only_first, only_second)
+    tail, term = 0, 1  # term: the ways to choose k of the images
+    for k in range(fewer + 1):
+        tail, term = tail + term, term * (count - k) // (k + 1)
+    return Discordance(only_first, only_second, min(1.0, float(2 * tail / 2**count)) if count else 1.0)

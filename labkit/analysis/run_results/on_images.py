@@ -1,0 +1,112 @@
+"""Two runs on the same test images: who is right where, and what that says of the two."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.analysis.inference import Discordance, Interval, mcnemar, paired_interval
+from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+
+__all__ = ["OnImages", "load_on_same_images", "on_same_images"]
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class OnImages:
+    """Two runs on the same images, which stand in the same order in both.
+
+    ``fixed``: the positions, int [m], of images that only the second classifies correctly; ``broken``: that
+    only the first does. Both begin with the image on which the probabilities moved most.
+    """
+
+    first: Predictions
+    second: Predictions
+    fixed: Indices
+    broken: Indices
+    difference: Interval
+    test: Discordance
+
+    @property
+    def count(self) -> int:
+        return len(self.first)
+
+    def per_class(self) -> list[dict[str, Any]]:
+        """Return a row for each class: images that have it, fixed and broken ones, and the difference."""
+        has = self.first.has
+        rows = []
+        for number, name in enumerate(self.first.classes):
+            of_class = has[:, number]
+            fixed, broken = (int(of_class[places].sum()) for places in (self.fixed, self.broken))
+            images = int(of_class.sum())
+            gain = (fixed - broken) / images if images else None
+            rows.append({"class": name, "images": images, "fixed": fixed, "broken": broken, "gain": gain})
+        return sorted(rows, key=lambda row: -(row["gain"] or 0.0))
+
+
+def load_on_same_images(first: RunDirectory, second: RunDirectory) -> OnImages:
+    """Read the predictions of two runs for the test set and compare them.
+
+    Raises InputError, which says why, where they can't be compared.
+    """
+    loaded = []
+    for run in (first, second):
+        try:
+            loaded.append(load_predictions(run))
+        except FileNotFoundError:
+            raise InputError(
+                f"{run.name} has no predictions; labkit evaluate {shlex.quote(str(run.path))} writes them"
+            ) from None
+    return on_same_images(first, second, (loaded[0], loaded[1]))
+
+
+def on_same_images(
+    first: RunDirectory, second: RunDirectory, predictions: tuple[Predictions, Predictions]
+) -> OnImages:
+    """Compare the predictions of two runs for the same images.
+
+    Raises InputError, which says why, where they aren't of the same images.
+    """
+    mine, theirs = predictions
+    _check_data(first.read_environment(), second.read_environment())
+    if len(mine) != len(theirs):
+        raise InputError(f"one predicted {len(mine):,} test images and the other {len(theirs):,}")
+    if not len(mine):
+        raise InputError("their predictions hold no image")
+    if not np.array_equal(mine.index, theirs.index):
+        raise InputError("they predicted other images of the test set, or in another order")
+    if mine.classes != theirs.classes:
+        raise InputError("their classes differ")
+    if mine.labels.shape != theirs.labels.shape or not np.array_equal(mine.labels, theirs.labels):
+        raise InputError("the true classes of their test images differ")
+    right = ~mine.wrong, ~theirs.wrong
+    moved = np.abs(theirs.probabilities - mine.probabilities).max(axis=1)
+    fixed, broken = np.flatnonzero(~right[0] & right[1]), np.flatnonzero(right[0] & ~right[1])
+    return OnImages(
+        mine,
+        theirs,
+        fixed[np.argsort(-moved[fixed], kind="stable")],
+        broken[np.argsort(-moved[broken], kind="stable")],
+        paired_interval(*right),
+        mcnemar(*right),
+    )
+
+
+def _check_data(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    """Raise InputError unless both runs recorded the same checksum of their data set."""
+    data = [found if isinstance(found := record.get("data"), dict) else {} for record in (first, second)]
+    checksums = [str(found.get("checksum") or "") for found in data]
+    if not all(checksums):
+        raise InputError("the checksum of a run's data set isn't recorded")
+    if checksums[0] != checksums[1]:
+        names = [
+            f"{found.get('dataset')} ({checksum[:8]})"
+            for found, checksum in zip(data, checksums, strict=True)
+        ]
+        raise InputError(f"their data sets differ: {' and '.join(names)}")

@@ -1,0 +1,197 @@
+"""The results of a run, and the settings that may have made them."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.config import fields_by_name
+from labkit.config.recorded import describe
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.digest import number
+from labkit.run_directory.summary import RunSummary, Summaries
+
+__all__ = ["MEASURES", "Measure", "Result", "differing", "read_results", "result_of", "value_text"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One kind of result. ``unit``: ``percent`` for fractions, ``nats``, ``seconds`` or ``count``.
+
+    ``better``: 1 if higher is better, -1 if lower is, 0 if neither. ``exact``: the title where an image has
+    several labels; None: the same.
+    """
+
+    title: str
+    unit: str
+    better: int = 1
+    exact: str | None = None
+
+
+MEASURES = {
+    "test_accuracy": Measure("Test accuracy", "percent", exact="Test exact match"),
+    "test_f1_micro": Measure("Test micro F1", "percent"),
+    "test_f1_macro": Measure("Test macro F1", "percent"),
+    "best_validation": Measure("Best validation", "percent", exact="Best validation exact match"),
+    "final_validation": Measure("Final validation", "percent", exact="Final validation exact match"),
+    "test_loss": Measure("Test loss", "nats", -1),
+    "validation_loss": Measure("Validation loss", "nats", -1),
+    "training_loss": Measure("Training loss", "nats", -1),
+    "seconds": Measure("Seconds", "seconds", -1),
+    "parameters": Measure("Parameters", "count", 0),
+    "steps": Measure("Steps", "count", 0),
+}
+
+# What a model's name tells (labkit.config.architectures.model_name).
+_MODEL = ("model", "application", "num_layers", "width_factor", "resnet_version", "block")
+# These fields identify a run but say nothing of its results, or are shown apart.
+_LEFT_OUT = ("seed", "input_path", *_MODEL)
+# These don't identify a run and may change its results all the same.
+_ADDED = ("num_gpus", "sync", "max_staleness", "callbacks", "test_time_augmentation")
+# In a configuration that isn't labkit's: names that tell where a run was made, not what it is.
+_PLACES = re.compile(
+    r"(^|_)(path|paths|dir|directory|folder|host|hosts|port|ports|name|output|id|address|bind)$"
+)
+_PARAMETERS = re.compile(r", ([\d,]+) parameters\b")
+LOG_BYTES = 65_536  # of the log's beginning, where the number of parameters stands
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run, with what it has reached.
+
+    Attributes:
+        label: what it is called; unique among the results.
+        run: its directory.
+        summary: what else is known of it.
+        settings: the settings that may change results, by their names, without the seed.
+        seed: of the run; None: unknown.
+        data: the checksum of its data set; None: unknown.
+        values: the results that are known, by the names of ``MEASURES``; accuracies are fractions.
+    """
+
+    label: str
+    run: RunDirectory
+    summary: RunSummary
+    settings: Mapping[str, Any]
+    seed: Any
+    data: str | None
+    values: Mapping[str, float]
+
+    @property
+    def finished(self) -> bool:
+        return self.summary.state == "finished"
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an image may have several labels, so that accuracies are of exact matches."""
+        return self.settings.get("loss") == "sigmoid"
+
+
+def read_results(runs: Mapping[str, RunDirectory]) -> list[Result]:
+    """Return the results of the runs, given by their labels, in their order."""
+    summaries = Summaries(describe).of(runs.values())
+    return [result_of(label, summary) for label, summary in zip(runs, summaries, strict=True)]
+
+
+def result_of(label: str, summary: RunSummary) -> Result:
+    """Return the results of one run, whatever is missing or damaged."""
+    run = RunDirectory(summary.path)
+    environment = run.read_environment()
+    data = environment.get("data")
+    checksum = data.get("checksum") if isinstance(data, dict) else None
+    settings, seed = _settings(run, summary)
+    return Result(
+        label,
+        run,
+        summary,
+        settings,
+        seed,
+        checksum if isinstance(checksum, str) else None,
+        _values(summary, _parameters(run, environment)),
+    )
+
+
+def _values(summary: RunSummary, parameters: int | None) -> dict[str, float]:
+    test, validation = (summary.results.get(split, {}) for split in ("test", "validation"))
+    found = {
+        "test_accuracy": test.get("accuracy"),
+        "test_f1_micro": test.get("f1_micro"),
+        "test_f1_macro": test.get("f1_macro"),
+        "best_validation": summary.best_validation_accuracy,
+        "final_validation": validation.get("accuracy"),
+        "test_loss": test.get("loss"),
+        "validation_loss": validation.get("loss"),
+        "training_loss": summary.training_loss,
+        "seconds": summary.duration,
+        "parameters": parameters,
+        "steps": summary.step,
+    }
+    return {name: value for name, given in found.items() if (value := number(given)) is not None}
+
+
+def _parameters(run: RunDirectory, environment: Mapping[str, Any]) -> int | None:
+    """Return the number of the network's parameters; runs of older versions have it in their log alone."""
+    recorded = number(environment.get("parameters"))
+    if recorded is not None:
+        return int(recorded)
+    try:
+        with open(run.log_path, "rb") as file:
+            found = _PARAMETERS.search(file.read(LOG_BYTES).decode(errors="replace"))
+    except OSError:
+        return None
+    return int(found[1].replace(",", "")) if found else None
+
+
+# ---- settings ------------------------------------------------------------------------------------------
+
+
+def _settings(run: RunDirectory, summary: RunSummary) -> tuple[dict[str, Any], Any]:
+    """Return the settings that matter, and the seed."""
+    if summary.settings is not None:
+        known = fields_by_name()
+        matter = [name for name, field in known.items() if field.identity and name not in _LEFT_OUT]
+        values = {name: summary.values.get(name) for name in (*matter, *_ADDED)}
+        return {"model": summary.model, **values}, summary.values.get("seed")
+    try:
+        flat = dict(_leaves(run.read_config()))
+    except (InputError, RecursionError):
+        return {}, None
+    kept = {name: value for name, value in flat.items() if not _PLACES.search(name) and name != "seed"}
+    return kept, flat.get("seed")
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value)
+        else:
+            yield str(name), value
+
+
+def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
+    """Return the settings in which the results differ, each with the value of every result.
+
+    Data sets of one name whose contents differ count as a setting, ``data``, the start of their checksum.
+    """
+    names = dict.fromkeys(name for result in results for name in result.settings)
+    columns = {name: [result.settings.get(name) for result in results] for name in names}
+    if len({result.data for result in results if result.data}) > len(
+        set(map(str, columns.get("dataset", [])))
+    ):
+        columns["data"] = [result.data and result.data[:8] for result in results]
+    return {name: values for name, values in columns.items() if len({repr(value) for value in values}) > 1}
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value as people read it. Of a path only the last part is shown."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    return (Path(text).name or text) if "/" in text else text

@@ -1,0 +1,191 @@
+"""Which of two configurations is better, in words that say no more than the runs do."""
+
+from dataclasses import dataclass
+
+from labkit.analysis.inference import Discordance, Interval, single_interval, welch_interval
+from labkit.analysis.run_results.groups import Group, title_of
+from labkit.analysis.run_results.on_images import OnImages
+from labkit.analysis.run_results.results import MEASURES
+from labkit.plurals import counted
+
+__all__ = ["Versus", "amount", "chance_sentence", "difference_text", "versus"]
+
+ON_IMAGES = "test_accuracy"  # the measure that the predictions of two single runs tell
+
+# Titles of columns that don't fit a sentence.
+SPOKEN = {
+    "Best validation": "best validation accuracy",
+    "Final validation": "final validation accuracy",
+    "Seconds": "training time",
+}
+
+
+@dataclass(frozen=True)
+class Versus:
+    """The answer for one measure.
+
+    ``difference``: of the second to the first, in the unit of the measure; None where a result is missing or
+    nothing tells how sure it is. ``headline`` and ``notes``: plain text.
+    """
+
+    measure: str
+    difference: Interval | None
+    headline: str
+    notes: tuple[str, ...]
+
+
+def versus(
+    first: Group,
+    second: Group,
+    measure: str,
+    images: OnImages | None = None,
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    candidates: int = 2,
+) -> Versus:
+    """Return which of two configurations is better by one measure, and how sure that is.
+
+    Args:
+        first, second: the configurations.
+        measure: of ``MEASURES``; higher or lower must be better.
+        images: both on the same test images; counts where both have one run and the measure is the accuracy.
+        names: what the sentences call the two.
+        candidates: how many configurations the two were chosen from.
+    """
+    values = first.values(measure), second.values(measure)
+    title = title_of(measure, (first, second))
+    title = SPOKEN.get(title) or title[0].lower() + title[1:]
+    missing = [name for name, found in zip(names, values, strict=True) if not found]
+    if missing:
+        which = " and ".join(missing)
+        return Versus(measure, None, f"{which} {'has' if len(missing) == 1 else 'have'} no {title}.", ())
+    difference, basis = _interval(values, measure, images, names)
+    if difference is None:
+        plain = sum(values[1]) / len(values[1]) - sum(values[0]) / len(values[0])
+        headline = (
+            f"{_whose(names)} {title} is {difference_text(measure, plain)}. How sure that is, isn't known."
+        )
+    else:
+        alone = len(values[0]) == len(values[1]) == 1
+        headline = _headline(difference, measure, title, names, alone)
+    notes = [basis, *_cautions(first, second, values, measure, names)]
+    if candidates > 2:
+        notes.append(
+            f"{names[0]} and {names[1]} are two of {candidates} configurations. If you chose them for their "
+            "results, they look further apart than they are: the best of many was lucky, too."
+        )
+    return Versus(measure, difference, headline, tuple(notes))
+
+
+def _interval(
+    values: tuple[list[float], list[float]], measure: str, images: OnImages | None, names: tuple[str, str]
+) -> tuple[Interval | None, str]:
+    """Return the interval of the difference, and what it rests on."""
+    first, second = values
+    if len(first) > 1 and len(second) > 1:
+        return welch_interval(first, second), (
+            f"Welch's interval from {len(first)} runs of {names[0]} and {len(second)} of {names[1]}: it "
+            "tells what to expect of other seeds."
+        )
+    if len(first) > 1 or len(second) > 1:
+        one, many = (names[0], names[1]) if len(second) > 1 else (names[1], names[0])
+        if len(first) > 1:
+            found = single_interval(first, second[0])
+        else:
+            turned = single_interval(second, first[0])
+            found = Interval(-turned.mean, -turned.high, -turned.low, turned.count)
+        return found, (
+            f"{one} has one run. The interval assumes that other seeds of {one} would spread as much as "
+            f"those of {many}, which nothing here shows."
+        )
+    alone = (
+        "One seed each says nothing about the spread over seeds: another seed may turn the order. "
+        "To learn that, train both with other values of --seed."
+    )
+    if images is not None and measure == ON_IMAGES:
+        return images.difference, (
+            f"{alone} The interval rests on the {images.count:,} test images alone: it tells how these two "
+            "networks would differ on other images."
+        )
+    return None, alone
+
+
+def _headline(difference: Interval, measure: str, title: str, names: tuple[str, str], alone: bool) -> str:
+    """``alone``: whether each has one run, whose network is all that was compared."""
+    low = amount(measure, difference.low).partition(" ")[0]
+    high = amount(measure, difference.high)
+    found = f"{_whose(names)} {title} is {difference_text(measure, difference.mean)}"
+    interval = f"95 % interval {low} to {high}"
+    if difference.low == difference.high:
+        return f"{found}. The runs of each don't differ at all, so there is no interval."
+    if difference.contains_zero:
+        return f"Neither is shown to be better: {found} ({interval}, which includes zero)."
+    better = names[1] if difference.mean * MEASURES[measure].better > 0 else names[0]
+    who = f"The network of {better} is better on this test set" if alone else f"{better} is better"
+    return f"{who}: {found} ({interval})."
+
+
+def _whose(names: tuple[str, str]) -> str:
+    return f"{names[1]}'s"
+
+
+def amount(measure: str, value: float, *, sign: bool = True) -> str:
+    """Return a difference with its unit: fractions in points, such as ``+1.20 points``."""
+    unit = MEASURES[measure].unit
+    form = "+" if sign else ""
+    if unit == "percent":
+        return _minus(f"{100 * value:{form}.2f} points")
+    if unit == "seconds":
+        return _minus(f"{value:{form},.1f} s")
+    return _minus(f"{value:{form}.4g}" + (f" {unit}" if unit == "nats" else ""))
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def difference_text(measure: str, value: float) -> str:
+    """Return a difference in words: ``1.20 points higher``."""
+    if value == 0:
+        return "the same"
+    more, less = ("longer", "shorter") if MEASURES[measure].unit == "seconds" else ("higher", "lower")
+    return f"{amount(measure, abs(value), sign=False)} {more if value > 0 else less}"
+
+
+def chance_sentence(test: Discordance, count: int, names: tuple[str, str] = ("A", "B")) -> str:
+    """Return what McNemar's test found, in words."""
+    differ = test.only_first + test.only_second
+    if not differ:
+        return f"{names[0]} and {names[1]} are right and wrong on the same images, all {count:,} of them."
+    chance = f"{test.p:.2g}" if test.p >= 0.001 else "less than 0.001"
+    told = (
+        "which is rare: these two networks differ. Other seeds give other networks"
+        if test.p < 0.05
+        else "so chance alone may explain it"
+    )
+    return (
+        f"Of {counted(count, 'test image')}, {test.only_second:,} are right in {names[1]} only and "
+        f"{test.only_first:,} in {names[0]} only. If both were equally good, the counts would be at least as "
+        f"unequal with probability {chance} (McNemar's exact test), {told}."
+    )
+
+
+def _cautions(
+    first: Group, second: Group, values: tuple[list[float], list[float]], measure: str, names: tuple[str, str]
+) -> list[str]:
+    found = []
+    for name, group, known in zip(names, (first, second), values, strict=True):
+        if left := len(group.results) - len(known):
+            found.append(f"Not counted in {name}: {counted(left, 'run')} unfinished or without this result.")
+        if not any(result.finished for result in group.results):
+            found.append(f"No run of {name} is finished: what it reaches may still change.")
+        seeds = [result.seed for result in group.counted if result.seed is not None]
+        if len(set(seeds)) < len(seeds):
+            found.append(f"Runs of {name} share a seed, so their spread isn't that of different seeds.")
+    data = {result.data for group in (first, second) for result in group.results if result.data}
+    sets = {result.summary.dataset for group in (first, second) for result in group.results}
+    if len(data) > 1 or len(sets) > 1:
+        found.append("The two were trained on different data, which may be what makes the difference.")
+    if measure in ("best_validation", "validation_loss", "final_validation"):
+        found.append("Checkpoints and settings are often chosen on validation, which flatters its results.")
+    return found

@@ -1,0 +1,162 @@
+"""What several runs have reached: configurations over their seeds, and which of two is better."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from labkit.analysis.predictions import load_predictions
+from labkit.analysis.run_results.groups import grouped, known_measures, runs_for_images
+from labkit.analysis.run_results.on_images import load_on_same_images
+from labkit.analysis.run_results.results import differing, read_results
+from labkit.analysis.run_results.text import result_rows
+from labkit.analysis.run_results.versus import chance_sentence, versus
+from labkit.errors import InputError
+from labkit.run_directory import write_json_atomic
+from tests.app.conftest import write_predictions
+from tests.commands.made_runs import evaluation, make_run
+
+DATA = {"dataset": "shapes", "checksum": "abcdef0123456789"}
+
+
+def made(folder, name, accuracy=0.8, *, data=DATA, **values):
+    rows = [evaluation("validation", 10, accuracy), evaluation("validation", 20, accuracy - 0.1)]
+    run = make_run(folder, name, rows=[*rows, evaluation("test", 20, accuracy - 0.05)], **values)
+    write_json_atomic(run.environment_path, {"data": data, "parameters": 1234})
+    return run
+
+
+def read(*runs):
+    return read_results({run.name: run for run in runs})
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Two learning rates with three seeds each, of which the last is still training."""
+    return [
+        made(
+            tmp_path, f"{rate}-{seed}", 0.7 + rate + 0.01 * seed,
+            seed=seed, learning_rate=rate, state="finished" if seed < 3 else "interrupted",
+        )
+        for rate in (0.1, 0.2) for seed in (1, 2, 3)
+    ]  # fmt: skip
+
+
+def test_runs_that_differ_in_their_seed_and_places_alone_are_one_configuration(sweep, tmp_path):
+    elsewhere = made(tmp_path, "elsewhere", seed=9, learning_rate=0.1, keep_checkpoints=7, log_every_steps=3)
+    results = read(*sweep, elsewhere)
+    assert list(differing(results)) == ["learning_rate"]
+    groups = grouped(results)
+    assert [group.name for group in groups] == ["learning_rate 0.1", "learning_rate 0.2"]
+    assert [group.seeds for group in groups] == ["1, 2, 3, 9", "1, 2, 3"]
+    assert groups[1].state == "2 finished, 1 interrupted"
+    found = groups[1].spread("best_validation")
+    assert (found.mean, found.std, found.count) == pytest.approx((0.915, np.std([0.91, 0.92], ddof=1), 2))
+    assert groups[1].values("final_validation") == pytest.approx([0.81, 0.82])
+    assert len(grouped(results, seeds_together=False)) == 7
+    header, rows = result_rows(groups)
+    assert dict(zip(header, rows[1], strict=True))["test accuracy"] == "86.50 ± 0.71 % (2)"
+    assert dict(zip(header, rows[1], strict=True))["parameters"] == "1,234"
+
+
+def test_models_have_one_name_and_data_sets_of_one_name_are_told_apart(tmp_path):
+    other = made(tmp_path, "b", data={**DATA, "checksum": "f" * 64}, num_layers=14)
+    found = differing(read(made(tmp_path, "a"), other))
+    assert found == {"model": ["resnet8", "resnet14"], "data": ["abcdef01", "ffffffff"]}
+
+
+def test_a_foreign_or_damaged_configuration_breaks_nothing(tmp_path):
+    foreign, damaged = made(tmp_path, "foreign"), made(tmp_path, "damaged")
+    write_json_atomic(foreign.config_path, {"a": {"depth": 3, "job_dir": "/x"}, "seed": 1, "port": 80})
+    damaged.config_path.write_text('{"a":' * 100_000)
+    first, second = read(foreign, damaged)
+    assert (first.settings, first.seed, second.settings) == ({"depth": 3}, 1, {})
+    assert len(grouped([first, second])) == 2
+    assert known_measures(grouped([second])) == [
+        "test_accuracy", "best_validation", "final_validation", "test_loss", "validation_loss", "parameters",
+        "steps",
+    ]  # fmt: skip
+
+
+def test_two_groups_are_compared_by_welchs_interval(sweep):
+    first, second = grouped(read(*sweep))
+    found = versus(first, second, "test_accuracy")
+    expected = stats.ttest_ind(
+        second.values("test_accuracy"), first.values("test_accuracy"), equal_var=False
+    ).confidence_interval()
+    assert (found.difference.low, found.difference.high) == pytest.approx(tuple(expected), rel=1e-3)
+    assert found.headline.startswith("B is better: B's test accuracy is 10.00 points higher (95 % interval +")
+    assert "Not counted in A: 1 run unfinished" in " ".join(found.notes)
+    turned = versus(second, first, "test_loss")
+    assert turned.headline.startswith("B's test loss is the same. The runs of each don't differ at all")
+    assert versus(first, second, "seconds").headline == "A and B have no training time."
+    assert "two of 12" in " ".join(versus(first, second, "test_accuracy", candidates=12).notes)
+
+
+def test_one_seed_each_says_nothing_about_seeds(sweep):
+    first, second = grouped(read(sweep[0], sweep[3]))
+    found = versus(first, second, "best_validation")
+    assert found.difference is None
+    assert "How sure that is, isn't known" in found.headline
+    assert "One seed each says nothing about the spread over seeds" in found.notes[0]
+    one, several = grouped(read(sweep[0], sweep[3], sweep[4]))
+    mixed = versus(one, several, "test_accuracy")
+    assert mixed.difference.mean == pytest.approx(0.105)
+    assert mixed.difference.low < 0.105 < mixed.difference.high
+    assert "A has one run" in mixed.notes[0]
+    assert versus(first, second, "test_f1_micro").headline == "A and B have no test micro F1."
+
+
+def test_the_same_test_images_tell_what_one_fixed_and_broke(tmp_path):
+    runs = [made(tmp_path, name, seed=4, learning_rate=rate) for name, rate in (("a", 0.1), ("b", 0.2))]
+    arrays = write_predictions(runs[0], 300)
+    shuffled = arrays["probabilities"][np.r_[100:300, 0:100]]
+    write_predictions(runs[1], 300)
+    np.savez(runs[1].predictions_path / "test.npz", **{**arrays, "probabilities": shuffled})
+    found = load_on_same_images(*runs)
+    wrong = [load_predictions(run).wrong for run in runs]
+    assert set(found.fixed) == set(np.flatnonzero(wrong[0] & ~wrong[1]))
+    assert set(found.broken) == set(np.flatnonzero(~wrong[0] & wrong[1]))
+    assert found.difference.mean == pytest.approx(wrong[0].mean() - wrong[1].mean())
+    count = len(found.fixed) + len(found.broken)
+    assert found.test.p == pytest.approx(stats.binomtest(len(found.fixed), count).pvalue)
+    assert f"{len(found.fixed)} are right in B only" in chance_sentence(found.test, found.count)
+    first, second = grouped(read(*runs))
+    answer = versus(first, second, "test_accuracy", found)
+    assert answer.difference == found.difference
+    assert "rests on the 300 test images alone" in answer.notes[0]
+    assert [result.label for result in runs_for_images(first, second)] == ["a", "b"]
+
+
+def test_other_images_are_not_compared_and_the_reason_is_given(tmp_path):
+    first, second = made(tmp_path, "a"), made(tmp_path, "b")
+    write_predictions(first)
+    with pytest.raises(InputError, match="b has no predictions; labkit evaluate"):
+        load_on_same_images(first, second)
+    arrays = write_predictions(second)
+    assert not len(load_on_same_images(first, second).fixed)
+    np.savez(second.predictions_path / "test.npz", **{**arrays, "index": arrays["index"][::-1]})
+    with pytest.raises(InputError, match="other images of the test set, or in another order"):
+        load_on_same_images(first, second)
+    write_predictions(second, seed=1)
+    with pytest.raises(InputError, match="the true classes of their test images differ"):
+        load_on_same_images(first, second)
+    write_predictions(second, 40)
+    with pytest.raises(InputError, match="one predicted 60 test images and the other 40"):
+        load_on_same_images(first, second)
+    for data, reason in (({**DATA, "checksum": "1" * 64}, "their data sets differ"), (3, "isn't recorded")):
+        write_json_atomic(second.environment_path, {"data": data})
+        with pytest.raises(InputError, match=reason):
+            load_on_same_images(first, second)
+
+
+def test_several_labels_are_exact_matches_with_their_f1(tmp_path):
+    several = {"dataset": "shapes_multilabel", "loss": "sigmoid"}
+    rows = [{**evaluation("test", 20, 0.4), "f1_micro": 0.8, "f1_macro": 0.7}]
+    runs = [
+        make_run(tmp_path, f"several-{rate}", rows=rows, learning_rate=rate, **several) for rate in (0.1, 0.2)
+    ]
+    groups = grouped(read(*runs))
+    header, table = result_rows(groups)
+    assert header[3:6] == ["test exact match", "test micro F1", "test macro F1"]
+    assert table[0][3:6] == ["40.00 %", "80.00 %", "70.00 %"]
+    assert "test exact match is the same" in versus(*groups, "test_accuracy").headline
