@@ -11,7 +11,7 @@ if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
 from app import state  # noqa: E402
-from app.views import compare, configuration, image, layers, live, predictions, runs  # noqa: E402
+from app.views import compare, configuration, image, layers, live, predictions, runs, start  # noqa: E402
 
 # Less room above the page, so that charts are above the fold of a laptop; facts in a row that wraps.
 STYLE = """<style>
@@ -33,6 +33,7 @@ def main() -> None:
     page = st.navigation(
         [
             st.Page(runs.page, title="Runs", icon=":material/list:", url_path="", default=True),
+            st.Page(start.page, title="Start", icon=":material/add_circle:", url_path="start"),
             st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live"),
             st.Page(layers.page, title="Layers", icon=":material/layers:", url_path="layers"),
             st.Page(

@@ -10,6 +10,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.acting import buttons, ending
 from app.charts import component, frames, workers
 from app.charts.board import Chart
 from app.charts.columns import MAX_COLUMNS
@@ -59,7 +60,7 @@ def page() -> None:
     @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
     def panel() -> None:
         _panel(run)
-        if refreshes and not _is_refreshed(run):
+        if refreshes != _is_refreshed(run):  # it has ended, or is being resumed
             st.rerun()
 
     panel()
@@ -73,7 +74,7 @@ def _liveness(status: Status | None) -> str:
 
 
 def _is_refreshed(run: RunDirectory) -> bool:
-    return STATES[_liveness(run.read_status())][3]
+    return STATES[_liveness(run.read_status())][3] or buttons.is_pending(run)
 
 
 def _evaluated_at(run: RunDirectory) -> float:
@@ -108,12 +109,13 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
             st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=260)
         else:
             st.caption(f"Step {step:,}", width="content")
+        buttons.draw(run, status, liveness)
+    buttons.report(run)
     if status is None:
         st.caption("The run has not written its status yet (no readable `status.json`).")
     elif liveness == "lost":
         st.error(
-            f"Process {status.pid} no longer exists and gave no reason. "
-            "Run the same command again to resume from the last checkpoint.",
+            f"Process {status.pid} no longer exists and gave no reason.",
             icon=":material/skull:",
         )
     elif liveness == "stalled":
@@ -123,6 +125,7 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message:
         st.caption(status.message)
+    ending.show_end(run, status, liveness)
     st.html(facts_html(key_figures(status, liveness, metrics, state.seconds_of(run))))
 
 

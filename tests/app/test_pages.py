@@ -68,9 +68,9 @@ def test_every_page_has_an_address_and_the_runs_are_also_the_root(runs_folder, m
     navigation = st.navigation
     monkeypatch.setattr(st, "navigation", lambda made: pages.extend(made) or navigation(made))
     open_main()
-    assert {page.url_path for page in pages} == {"", "runs", *PAGES}
+    assert {page.url_path for page in pages} == {"", "runs", "start", *PAGES}
     shown = [page.title for page in pages if page.visibility == "visible"]
-    assert shown == [name.capitalize() for name in ("runs", *PAGES)]  # once each
+    assert shown == [name.capitalize() for name in ("runs", "start", *PAGES)]  # once each
 
 
 def test_without_runs_the_page_says_how_to_make_one(runs_folder):

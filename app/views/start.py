@@ -1,0 +1,138 @@
+"""The page that starts a run: a form, the command that it makes, and a button."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app import state
+from app.acting import form, launches
+from app.acting.draft import Checked, check, draft_of
+from app.state import clean
+from app.views import live
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+
+__all__ = ["page"]
+
+WAITING, FAILED, OPEN, FILLED = "start-waiting", "start-failed", "start-open", "start-filled"
+POLL_SECONDS = 0.5
+LAST_LINES = 4  # of what a start prints before it trains
+
+STYLE = """<style>
+.lk-wrong { color: #b3261e; font-size: 13.5px; margin: -.3rem 0 .4rem; overflow-wrap: anywhere; }
+@media (prefers-color-scheme: dark) { .lk-wrong { color: #ff8a80; } }
+@media (min-width: 900px) { .st-key-start-side { position: sticky; top: 3.5rem; } }
+</style>"""
+
+
+def page() -> None:
+    """Draw the form, or what the run that was just started does before it trains."""
+    _follow()
+    st.html(STYLE)
+    st.subheader("Start a run", anchor=False)
+    _fill_again()
+    shown = form.draft()
+    checked = check(shown)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        form.draw(shown, checked)
+    with right, st.container(key="start-side"):
+        _command(checked, shown.run())
+
+
+def _follow() -> None:
+    """Go to the Live page of the run that has begun to train, if one has."""
+    if label := st.session_state.pop(OPEN, ""):
+        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
+
+
+def _fill_again() -> None:
+    """Fill the form with the run of the address, once."""
+    label = st.query_params.get("again", "")
+    if not label:
+        return
+    run = state.find_run(label)
+    if st.session_state.get(FILLED) != label:
+        try:
+            form.fill(draft_of(run))
+        except InputError as error:
+            st.error(clean(error).replace("`", "'"), icon=":material/block:")
+            return
+        st.session_state[FILLED] = label
+    st.text(f"The configuration of {clean(run.name)}. What you change makes the new run.")
+
+
+def _command(checked: Checked, run: RunDirectory) -> None:
+    st.markdown("**Command**")
+    if checked.command:
+        st.code(clean(checked.command), language="bash", wrap_lines=True)
+    else:
+        st.caption("The command appears when each value can be read.")
+    waiting = st.session_state.get(WAITING)
+    if waiting:
+        _wait(RunDirectory(waiting))
+        return
+    failure = st.session_state.get(FAILED, "")
+    sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
+    if failure or sentence:
+        st.error(clean(sentence or failure).replace("`", "'"), icon=":material/block:")
+    if not state.may_act():
+        st.caption("This dashboard is read-only. The command starts the run in a shell.")
+        return
+    st.button(
+        "Start",
+        type="primary",
+        icon=":material/play_arrow:",
+        disabled=bool(sentence),
+        on_click=_start,
+        args=(checked.arguments, str(run.path)),
+        help="The training goes on when this page and its server are closed.",
+    )
+
+
+def _taken(run: RunDirectory) -> str:
+    try:
+        launches.refuse_taken(run)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _start(arguments: Sequence[str], path: str) -> None:
+    st.session_state.pop(FAILED, None)
+    try:
+        launches.start(arguments, RunDirectory(path))
+    except InputError as error:
+        st.session_state[FAILED] = str(error)
+    else:
+        st.session_state[WAITING] = path
+
+
+def _wait(run: RunDirectory) -> None:
+    """Show what a started process does until it trains or refuses."""
+
+    @st.fragment(run_every=POLL_SECONDS, key="start-wait")
+    def wait() -> None:
+        launch = launches.launch_of(run)
+        if run.exists():
+            st.session_state.pop(WAITING, None)
+            label = run.name if state.find_run(run.name).path == run.path else str(run.path)
+            st.session_state[OPEN] = st.session_state[state.NEXT_RUN] = clean(label)
+            form.draft().name = ""
+            st.rerun()
+        if launch is None or not launch.is_waiting:
+            st.session_state.pop(WAITING, None)
+            st.session_state[FAILED] = launch.refusal if launch else "the start was interrupted"
+            if launch is not None:
+                launches.tidy(launch)
+            st.rerun()
+        st.info(
+            f"Starting {clean(run.name)}: it checks data set and devices first …".replace("`", "'"),
+            icon=":material/hourglass_top:",
+        )
+        if lines := launch.output[-LAST_LINES:] if launch else []:
+            st.code(clean("\n".join(lines)), language=None, wrap_lines=True)
+        if state.may_act():
+            st.button("Cancel", on_click=launches.cancel, args=(run,))
+
+    wait()
