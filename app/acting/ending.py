@@ -20,15 +20,17 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
     """Draw the last checkpoint, the command that continues the run and the ends of its logs."""
     if status is None or liveness not in ("interrupted", "failed", "lost"):
         return
-    st.caption(checkpoint_in_words(run, status))
+    words = checkpoint_in_words(run, status)
     try:
-        command = shlex.join(["labkit", *launches.resume_arguments(run)])
+        command = clean(shlex.join(["labkit", *launches.resume_arguments(run)]))
     except InputError as error:
-        st.text(f"To continue: {clean(error)}")
+        st.text(f"{words} To continue: {clean(error)}")
     else:
-        words = "When the cause is mended, continue with" if liveness == "failed" else "Continue with"
-        st.caption(f"{words} *Resume*, or in a shell:" if state.may_act() else f"{words}:")
-        st.code(clean(command), language="bash", wrap_lines=True)
+        when = "When the cause is mended, continue" if liveness == "failed" else "Continue"
+        how = "with *Resume*, or in a shell with" if state.may_act() else "with"
+        st.caption(f"{words} {when} {how} {'' if '`' in command else f'`{command}`'}")
+        if "`" in command:  # which would end the code
+            st.code(command, language="bash", wrap_lines=True)
     with st.expander("End of the log", icon=":material/article:", expanded=liveness != "interrupted"):
         _log(run)
 

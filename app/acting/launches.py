@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,12 +21,13 @@ from labkit.cluster.continued import local_cluster_command, tasks_flag
 from labkit.cluster.detached import start_detached
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
-from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
 
 __all__ = ["Launch", "cancel", "launch_of", "refuse_taken", "resume", "resume_arguments", "start", "stop"]
 
 ERROR_PREFIX = "labkit: error: "  # of the line in which a command says why it refuses
+END_SECONDS = 10.0  # from the last status of a process to its end
 LAST_BYTES = 65_536  # of the output that are searched for that line
 
 
@@ -183,13 +185,24 @@ def resume(run: RunDirectory) -> None:
     launches = _launches()
     with launches.lock:
         known = launches.by_path.get(run.path)
-        if known is not None and known.process.poll() is None:
+        if known is not None and known.is_waiting:
             return
-        process = training_process(run)
+        process = _still_training(run)
         if process is not None:
             raise InputError(f"{run.name} is running already, in process {process}")
         refuse_elsewhere(run, "resume")
         launches.by_path[run.path] = _launched(resume_arguments(run), run, is_new=False)
+
+
+def _still_training(run: RunDirectory) -> int | None:
+    """Return the process that trains the run. One that has said that it ended gets time to be gone."""
+    give_up = time.monotonic() + END_SECONDS
+    while (process := training_process(run)) is not None:
+        status = run.read_status()
+        if (status is not None and status.state in ACTIVE_STATES) or time.monotonic() > give_up:
+            break
+        time.sleep(0.1)
+    return process
 
 
 def stop(run: RunDirectory) -> str:

@@ -106,7 +106,7 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
         if total > 0:
-            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=260)
+            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=200)
         else:
             st.caption(f"Step {step:,}", width="content")
         buttons.draw(run, status, liveness)
