@@ -22,6 +22,7 @@ STYLE = """<style>
 .lk-facts dt { font-size: 12.5px; opacity: .8; }
 .lk-facts dd { margin: 0; font-size: 1.25rem; white-space: nowrap; line-height: 1.3;
   font-variant-numeric: tabular-nums; }
+button[data-testid="stBaseButton-primary"]:enabled { color: light-dark(#fff, #0b1a33); }
 </style>"""
 
 

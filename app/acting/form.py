@@ -53,10 +53,14 @@ def draw(shown: Draft, checked: Checked) -> None:
         if not found:
             st.caption("No setting has these words. Empty the search to see all groups.")
         return
+    # A group with a mistake opens, and doesn't close below the hand that mends it.
+    opened: set[str] = st.session_state.setdefault("start-opened", set())
     for group, text in GROUPS.items():
         members = [info for info in rest if info.group == group]
-        wrong = any(info.name in checked.errors for info in members)
-        with st.expander(f"{group.capitalize()}: {text}", expanded=wrong, key=f"start-group-{group}"):
+        if any(info.name in checked.errors for info in members):
+            opened.add(group)
+        title = f"{group.capitalize()}: {text}"
+        with st.expander(title, expanded=group in opened, key=f"start-group-{group}"):
             if group == "cluster":
                 _processes(shown)
             _grid(members, shown, checked)

@@ -125,7 +125,8 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message:
         st.caption(status.message)
-    ending.show_end(run, status, liveness)
+    if not buttons.is_pending(run):
+        ending.show_end(run, status, liveness)
     st.html(facts_html(key_figures(status, liveness, metrics, state.seconds_of(run))))
 
 

@@ -19,9 +19,9 @@ POLL_SECONDS = 0.5
 LAST_LINES = 4  # of what a start prints before it trains
 
 STYLE = """<style>
-.lk-wrong { color: #b3261e; font-size: 13.5px; margin: -.3rem 0 .4rem; overflow-wrap: anywhere; }
-@media (prefers-color-scheme: dark) { .lk-wrong { color: #ff8a80; } }
-@media (min-width: 900px) { .st-key-start-side { position: sticky; top: 3.5rem; } }
+.lk-wrong { color: light-dark(#b3261e, #ff8a80); font-size: 13.5px; margin: -.3rem 0 .4rem; overflow-wrap: anywhere; }
+/* The command stays in sight beside the form. */
+.stColumn:has(> div .st-key-start-side) { position: sticky; top: 3.5rem; align-self: flex-start; }
 </style>"""
 
 
@@ -63,15 +63,15 @@ def _fill_again() -> None:
 
 
 def _command(checked: Checked, run: RunDirectory) -> None:
+    waiting = st.session_state.get(WAITING)
+    if waiting:
+        _wait(RunDirectory(waiting))
+        return
     st.markdown("**Command**")
     if checked.command:
         st.code(clean(checked.command), language="bash", wrap_lines=True)
     else:
         st.caption("The command appears when each value can be read.")
-    waiting = st.session_state.get(WAITING)
-    if waiting:
-        _wait(RunDirectory(waiting))
-        return
     failure = st.session_state.get(FAILED, "")
     sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
     if failure or sentence:
