@@ -14,12 +14,15 @@ from labkit.run_directory import RunDirectory
 
 __all__ = ["page"]
 
-WAITING, FAILED, OPEN, FILLED = "start-waiting", "start-failed", "start-open", "start-filled"
+WAITING = "start-waiting"  # the run that is being started, the one selected before, the arguments
+FAILED = "start-failed"  # arguments of a start, and why it failed
+FILLED = "start-filled"  # the run that the form was filled with
 POLL_SECONDS = 0.5
 LAST_LINES = 4  # of what a start prints before it trains
 
 STYLE = """<style>
-.lk-wrong { color: light-dark(#b3261e, #ff8a80); font-size: 13.5px; margin: -.3rem 0 .4rem; overflow-wrap: anywhere; }
+.lk-wrong { color: light-dark(#b3261e, #ff8a80); font-size: 13.5px; margin: -.3rem 0 .4rem;
+  overflow-wrap: anywhere; }
 /* The command stays in sight beside the form. */
 .stColumn:has(> div .st-key-start-side) { position: sticky; top: 3.5rem; align-self: flex-start; }
 </style>"""
@@ -27,7 +30,6 @@ STYLE = """<style>
 
 def page() -> None:
     """Draw the form, or what the run that was just started does before it trains."""
-    _follow()
     st.html(STYLE)
     st.subheader("Start a run", anchor=False)
     _fill_again()
@@ -38,12 +40,6 @@ def page() -> None:
         form.draw(shown, checked)
     with right, st.container(key="start-side"):
         _command(checked, shown.run())
-
-
-def _follow() -> None:
-    """Go to the Live page of the run that has begun to train, if one has."""
-    if label := st.session_state.pop(OPEN, ""):
-        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
 
 
 def _fill_again() -> None:
@@ -63,16 +59,16 @@ def _fill_again() -> None:
 
 
 def _command(checked: Checked, run: RunDirectory) -> None:
-    waiting = st.session_state.get(WAITING)
-    if waiting:
-        _wait(RunDirectory(waiting))
+    if WAITING in st.session_state:
+        _wait(*st.session_state[WAITING])
         return
     st.markdown("**Command**")
     if checked.command:
         st.code(clean(checked.command), language="bash", wrap_lines=True)
     else:
         st.caption("The command appears when each value can be read.")
-    failure = st.session_state.get(FAILED, "")
+    tried, failure = st.session_state.get(FAILED, ([], ""))
+    failure = failure if tried == checked.arguments else ""
     sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
     if failure or sentence:
         st.error(clean(sentence or failure).replace("`", "'"), icon=":material/block:")
@@ -100,15 +96,18 @@ def _taken(run: RunDirectory) -> str:
 
 def _start(arguments: Sequence[str], path: str) -> None:
     st.session_state.pop(FAILED, None)
+    run = RunDirectory(path)
     try:
-        launches.start(arguments, RunDirectory(path))
+        launches.start(arguments, run)
     except InputError as error:
-        st.session_state[FAILED] = str(error)
-    else:
-        st.session_state[WAITING] = path
+        st.session_state[FAILED] = (arguments, str(error))
+        return
+    # Selected at once, before the sidebar is drawn: the Live page opens as soon as the run is there.
+    st.session_state[WAITING] = (run, st.session_state.get("run"), arguments)
+    st.session_state["run"] = clean(run.name if state.find_run(run.name).path == run.path else run.path)
 
 
-def _wait(run: RunDirectory) -> None:
+def _wait(run: RunDirectory, before: str | None, arguments: Sequence[str]) -> None:
     """Show what a started process does until it trains or refuses."""
 
     @st.fragment(run_every=POLL_SECONDS, key="start-wait")
@@ -116,13 +115,14 @@ def _wait(run: RunDirectory) -> None:
         launch = launches.launch_of(run)
         if run.exists():
             st.session_state.pop(WAITING, None)
-            label = run.name if state.find_run(run.name).path == run.path else str(run.path)
-            st.session_state[OPEN] = st.session_state[state.NEXT_RUN] = clean(label)
             form.draft().name = ""
-            st.rerun()
+            label = st.session_state.get("run") or clean(run.path)
+            st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
         if launch is None or not launch.is_waiting:
             st.session_state.pop(WAITING, None)
-            st.session_state[FAILED] = launch.refusal if launch else "the start was interrupted"
+            why = launch.refusal if launch else "The start was interrupted."
+            st.session_state[FAILED] = (arguments, why)
+            st.session_state[state.NEXT_RUN] = before
             if launch is not None:
                 launches.tidy(launch)
             st.rerun()
@@ -130,7 +130,7 @@ def _wait(run: RunDirectory) -> None:
             f"Starting {clean(run.name)}: it checks data set and devices first …".replace("`", "'"),
             icon=":material/hourglass_top:",
         )
-        if lines := launch.output[-LAST_LINES:] if launch else []:
+        if lines := launch.output[-LAST_LINES:]:
             st.code(clean("\n".join(lines)), language=None, wrap_lines=True)
         if state.may_act():
             st.button("Cancel", on_click=launches.cancel, args=(run,))
