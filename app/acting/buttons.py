@@ -41,27 +41,26 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
             on_click=_attempt,
             args=(run, launches.resume),
         )
-    if (
-        acts
-        and status is not None
-        and st.button(
-            "Again with changes",
-            icon=":material/edit:",
-            key=f"again-{clean(run.path)}",
-            help="Opens the form for a new run with the configuration of this one.",
-        )
-    ):
-        open_form(run)
+    if acts and status is not None:
+        _again(run)
     _commands(run, liveness)
 
 
-def open_form(run: RunDirectory) -> None:
-    """Go to the page that starts a run, with the configuration of ``run`` in the form."""
+def _again(run: RunDirectory) -> None:
+    """Draw the link to the form of a new run with the configuration of this one.
+
+    A link, not a button: a page that a fragment leaves may still be drawn into by it.
+    """
     from app.views import start
 
-    st.session_state.pop(start.FILLED, None)
-    address = {"again": clean(run.path)}
-    st.switch_page(st.Page(start.page, url_path="start"), query_params=address)
+    st.session_state.pop(start.FILLED, None)  # the form is filled again, whatever was changed in it
+    st.page_link(
+        st.Page(start.page, url_path="start"),
+        label="Again with changes",
+        icon=":material/edit:",
+        help="Opens the form for a new run with the configuration of this one.",
+        query_params={"again": clean(run.path)},
+    )
 
 
 def report(run: RunDirectory) -> None:

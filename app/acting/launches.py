@@ -22,6 +22,7 @@ from labkit.cluster.detached import start_detached
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
+from labkit.run_directory.disk import holds_something_else
 from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
 
 __all__ = ["Launch", "cancel", "launch_of", "refuse_taken", "resume", "resume_arguments", "start", "stop"]
@@ -129,11 +130,11 @@ def refuse_taken(run: RunDirectory) -> None:
     if run.exists():
         raise InputError(f"{run.name} is there already; choose another name, or continue it on its Live page")
     try:
-        if not run.path.exists() or (run.path.is_dir() and not any(run.path.iterdir())):
-            return
+        taken = run.path.exists() and (not run.path.is_dir() or holds_something_else(run))
     except OSError as error:
         raise InputError(f"{str(run.path)[:200]}: {error.strerror}; choose another name") from None
-    raise InputError(f"{run.path} isn't empty; choose another name")
+    if taken:
+        raise InputError(f"{run.path} holds something else; choose another name")
 
 
 def _launched(arguments: Sequence[str], run: RunDirectory, *, is_new: bool) -> Launch:

@@ -109,30 +109,33 @@ def _start(arguments: Sequence[str], path: str) -> None:
 
 def _wait(run: RunDirectory, before: str | None, arguments: Sequence[str]) -> None:
     """Show what a started process does until it trains or refuses."""
-
-    @st.fragment(run_every=POLL_SECONDS, key="start-wait")
-    def wait() -> None:
-        launch = launches.launch_of(run)
-        if run.exists():
-            st.session_state.pop(WAITING, None)
-            form.draft().name = ""
-            label = st.session_state.get("run") or clean(run.path)
-            st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
-        if launch is None or not launch.is_waiting:
-            st.session_state.pop(WAITING, None)
-            why = launch.refusal if launch else "The start was interrupted."
-            st.session_state[FAILED] = (arguments, why)
-            st.session_state[state.NEXT_RUN] = before
-            if launch is not None:
-                launches.tidy(launch)
-            st.rerun()
-        st.info(
-            f"Starting {clean(run.name)}: it checks data set and devices first …".replace("`", "'"),
-            icon=":material/hourglass_top:",
-        )
-        if lines := launch.output[-LAST_LINES:]:
-            st.code(clean("\n".join(lines)), language=None, wrap_lines=True)
-        if state.may_act():
-            st.button("Cancel", on_click=launches.cancel, args=(run,))
-
-    wait()
+    launch = launches.launch_of(run)
+    if run.exists():
+        st.session_state.pop(WAITING, None)
+        form.draft().name = ""
+        label = st.session_state.get("run") or clean(run.path)
+        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
+    if launch is None or not launch.is_waiting:
+        st.session_state.pop(WAITING, None)
+        why = launch.refusal if launch else "The start was interrupted."
+        st.session_state[FAILED] = (arguments, why)
+        st.session_state[state.NEXT_RUN] = before
+        if launch is not None:
+            launches.tidy(launch)
+        st.rerun()
+    st.info(
+        f"Starting {clean(run.name)}: it checks data set and devices first …".replace("`", "'"),
+        icon=":material/hourglass_top:",
+    )
+    lines = launch.output[-LAST_LINES:]
+    if lines:
+        st.code(clean("\n".join(lines)), language=None, wrap_lines=True)
+    if state.may_act():
+        st.button("Cancel", on_click=launches.cancel, args=(run,))
+    # The watch draws nothing itself: what a fragment draws late would meet the page that comes next.
+    state.watch(
+        "start",
+        lambda: (run.exists(), launch.is_waiting, launch.output[-LAST_LINES:]),
+        POLL_SECONDS,
+        seen=(False, True, lines),
+    )
