@@ -18,7 +18,6 @@ from labkit.run_directory.digest import MetricsDigest
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = [
-    "NEXT_RUN",
     "choose_run",
     "clean",
     "completed",
@@ -37,7 +36,6 @@ __all__ = [
     "watch",
 ]
 
-NEXT_RUN = "next-run"  # in the session: the run that a page chose, which the sidebar selects
 WATCH_SECONDS = 5.0  # between two checks of what changes rarely: the list of runs, a run that has ended
 
 
@@ -148,12 +146,7 @@ def choose_run() -> None:
     """Draw the selection of the run. It is kept in ``st.session_state["run"]`` and in the URL."""
     labels = run_labels()
     # A run of the URL that isn't listed becomes an option, so that the page can say what is wrong with it.
-    chosen = (
-        st.session_state.pop(NEXT_RUN, None)
-        or st.session_state.get("run")
-        or st.query_params.get("run")
-        or (labels[0] if labels else None)
-    )
+    chosen = st.session_state.get("run") or st.query_params.get("run") or (labels[0] if labels else None)
     st.session_state["run"] = chosen
     options = labels if not chosen or chosen in labels else [chosen, *labels]
     st.selectbox(

@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
-from app.acting import buttons, ending
+from app.acting import buttons, ending, waiting
 from app.charts import component, frames, workers
 from app.charts.board import Chart
 from app.charts.columns import MAX_COLUMNS
@@ -51,6 +51,7 @@ MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 
 def page() -> None:
     """Draw the page of the selected run."""
+    waiting.show_start()
     run = state.selected_run()
     component.prepare()
     if run.cluster_path.is_dir():

@@ -14,11 +14,9 @@ from labkit.run_directory import RunDirectory
 
 __all__ = ["page"]
 
-WAITING = "start-waiting"  # the run that is being started, the one selected before, the arguments
-FAILED = "start-failed"  # arguments of a start, and why it failed
+OPEN = "start-open"  # the label of the run that was just started
+FAILED = "start-failed"  # why a start failed, for the form as it was
 FILLED = "start-filled"  # the run that the form was filled with
-POLL_SECONDS = 0.5
-LAST_LINES = 4  # of what a start prints before it trains
 
 STYLE = """<style>
 .lk-wrong { color: light-dark(#b3261e, #ff8a80); font-size: 13.5px; margin: -.3rem 0 .4rem;
@@ -29,7 +27,10 @@ STYLE = """<style>
 
 
 def page() -> None:
-    """Draw the form, or what the run that was just started does before it trains."""
+    """Draw the form. A click on its button leads to the Live page."""
+    if label := st.session_state.pop(OPEN, ""):
+        # At once, not when the run is there: timers of the page that is left would disturb the next one.
+        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
     st.html(STYLE)
     st.subheader("Start a run", anchor=False)
     _fill_again()
@@ -59,9 +60,6 @@ def _fill_again() -> None:
 
 
 def _command(checked: Checked, run: RunDirectory) -> None:
-    if WAITING in st.session_state:
-        _wait(*st.session_state[WAITING])
-        return
     st.markdown("**Command**")
     if checked.command:
         st.code(clean(checked.command), language="bash", wrap_lines=True)
@@ -102,40 +100,7 @@ def _start(arguments: Sequence[str], path: str) -> None:
     except InputError as error:
         st.session_state[FAILED] = (arguments, str(error))
         return
-    # Selected at once, before the sidebar is drawn: the Live page opens as soon as the run is there.
-    st.session_state[WAITING] = (run, st.session_state.get("run"), arguments)
-    st.session_state["run"] = clean(run.name if state.find_run(run.name).path == run.path else run.path)
-
-
-def _wait(run: RunDirectory, before: str | None, arguments: Sequence[str]) -> None:
-    """Show what a started process does until it trains or refuses."""
-    launch = launches.launch_of(run)
-    if run.exists():
-        st.session_state.pop(WAITING, None)
-        form.draft().name = ""
-        label = st.session_state.get("run") or clean(run.path)
-        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
-    if launch is None or not launch.is_waiting:
-        st.session_state.pop(WAITING, None)
-        why = launch.refusal if launch else "The start was interrupted."
-        st.session_state[FAILED] = (arguments, why)
-        st.session_state[state.NEXT_RUN] = before
-        if launch is not None:
-            launches.tidy(launch)
-        st.rerun()
-    st.info(
-        f"Starting {clean(run.name)}: it checks data set and devices first …".replace("`", "'"),
-        icon=":material/hourglass_top:",
-    )
-    lines = launch.output[-LAST_LINES:]
-    if lines:
-        st.code(clean("\n".join(lines)), language=None, wrap_lines=True)
-    if state.may_act():
-        st.button("Cancel", on_click=launches.cancel, args=(run,))
-    # The watch draws nothing itself: what a fragment draws late would meet the page that comes next.
-    state.watch(
-        "start",
-        lambda: (run.exists(), launch.is_waiting, launch.output[-LAST_LINES:]),
-        POLL_SECONDS,
-        seen=(False, True, lines),
-    )
+    label = clean(run.name if state.find_run(run.name).path == run.path else run.path)
+    # Set here, before the sidebar is drawn, which selects it.
+    st.session_state["run"] = st.session_state[OPEN] = label
+    form.draft().name = ""

@@ -37,7 +37,7 @@ def declare_dashboard(parser: Parser) -> Run:
     parser.add_argument(
         "--read-only",
         action="store_true",
-        help="Leaves out all that starts, stops, tags, archives or moves a run.",
+        help="Leaves out all that acts on a run.",
     )
     return _dashboard
 

@@ -179,20 +179,18 @@ def test_the_page_starts_once_and_opens_the_run(runs_folder, started):
     press.click().run()
     launches.start(command, RunDirectory(runs_folder / "mine"))  # what a second click does
     assert started.arguments == [command]
-    assert "Starting mine" in words(checked(at))
-    assert button(at, "Start") is None
+    assert "Starting: it checks" in words(open_page("live", "mine"))
 
 
 def test_what_the_command_refuses_is_shown_and_the_name_is_free_again(runs_folder, started):
     started.says, started.code = "noise\nlabkit: error: --num-gpus is 9; <b>here</b> are none\n", 2
-    at = open_page("start", "")
-    button(at, "Start").click().run()
-    said = "--num-gpus is 9; <b>here</b> are none"
-    until(lambda: said in words(checked(at.run())))
-    at.text_input(key="start-1-field-train_steps").set_value("7").run()
-    assert said not in words(checked(at))
-    assert not (runs_folder / "smoke").exists()
-    button(at, "Start").click().run()
+    new = RunDirectory(runs_folder / "smoke")
+    launches.start(["train"], new)
+    at = open_page("live", "smoke")
+    until(lambda: "--num-gpus is 9; <b>here</b> are none" in words(checked(at.run())))
+    assert at.get("page_link")
+    assert not new.path.exists()
+    launches.start(["train"], new)
     assert len(started.arguments) == 2
 
 
