@@ -13,6 +13,7 @@ from labkit.run_directory import RunDirectory, Status
 
 __all__ = ["show_end"]
 
+LONGEST_INLINE = 100  # characters of a command within a line of text
 LAST_BYTES = 12_000  # of a log
 
 
@@ -28,8 +29,9 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
     else:
         when = "When the cause is mended, continue" if liveness == "failed" else "Continue"
         how = "with *Resume*, or in a shell with" if state.may_act() else "with"
-        st.caption(f"{words} {when} {how} {'' if '`' in command else f'`{command}`'}")
-        if "`" in command:  # which would end the code
+        inline = len(command) <= LONGEST_INLINE and "`" not in command  # which would end the code
+        st.caption(f"{words} {when} {how} {f'`{command}`' if inline else ''}")
+        if not inline:
             st.code(command, language="bash", wrap_lines=True)
     with st.expander("End of the log", icon=":material/article:", expanded=liveness != "interrupted"):
         _log(run)
