@@ -187,7 +187,7 @@ def test_what_the_command_refuses_is_shown_and_the_name_is_free_again(runs_folde
     new = RunDirectory(runs_folder / "smoke")
     launches.start(["train"], new)
     at = open_page("live", "smoke")
-    until(lambda: "--num-gpus is 9; <b>here</b> are none" in words(checked(at.run())))
+    until(lambda: "started: --num-gpus is 9; <b>here</b> are none" in words(checked(at.run())))
     assert at.get("page_link")
     assert not new.path.exists()
     launches.start(["train"], new)
