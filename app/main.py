@@ -21,6 +21,7 @@ from app.views import (  # noqa: E402
     live,
     predictions,
     runs,
+    start,
 )
 
 STYLE = Path(__file__).with_name("style.css")
@@ -34,6 +35,7 @@ def main() -> None:
     page = st.navigation(
         [
             st.Page(runs.page, title="Runs", icon=":material/list:", url_path="", default=True),
+            st.Page(start.page, title="Start", icon=":material/add_circle:", url_path="start"),
             st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live"),
             st.Page(layers.page, title="Layers", icon=":material/layers:", url_path="layers"),
             st.Page(

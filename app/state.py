@@ -32,7 +32,6 @@ __all__ = [
     "seconds_of",
     "selected_run",
     "summaries",
-    "tail",
     "watch",
 ]
 
@@ -253,17 +252,3 @@ def _curve_store(path: Path) -> CurveStore:
 def curves(run: RunDirectory) -> Snapshot:
     """Return the current metrics of a run. Only what was appended since the last call is read."""
     return _curve_store(run.metrics_path).poll()
-
-
-def tail(path: Path, max_bytes: int = 32_768) -> str:
-    """Return the last whole lines of a text file, at most ``max_bytes``; empty if it can't be read."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - max_bytes))
-            data = file.read(max_bytes)
-    except OSError:
-        return ""
-    if size > max_bytes:
-        data = data[data.find(b"\n") + 1 :]
-    return data.decode(errors="replace")

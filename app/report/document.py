@@ -14,9 +14,11 @@ from app.report.charts import board_html, comparison_charts, machine_board, read
 from app.report.markup import escaped, folded, moment, note, section, table
 from app.report.pictures import predictions_html
 from app.report.summary import COLUMNS, all_results, head, overview_row
-from app.views.compare import differences, unique_names
 from app.views.configuration import flatten, shell_line
 from labkit import __version__
+from labkit.analysis.run_results.groups import grouped
+from labkit.analysis.run_results.results import result_of
+from labkit.analysis.run_results.text import result_rows
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -40,7 +42,7 @@ def report(runs: Sequence[RunDirectory]) -> str:
     for run in runs:
         if not run.exists():
             raise InputError(f"there is no run in {run.path}: it has no config.json")
-    names = unique_names(list(runs))
+    names = _unique_names(runs)
     summaries = Summaries(describe).of(runs)
     parts = [_Run(*given) for given in zip(names, runs, summaries, strict=True)]
     body = _alone(parts[0]) if len(parts) == 1 else _compared(parts)
@@ -106,6 +108,12 @@ class _Run:
         return "" if self.metrics is None else machine_board(self.run, self.metrics)
 
 
+def _unique_names(runs: Sequence[RunDirectory]) -> list[str]:
+    """Return the names of the runs, or the path of each run whose name isn't unique."""
+    names = [run.name for run in runs]
+    return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
+
+
 def _alone(one: _Run) -> str:
     charts = "" if one.metrics is None else run_board(one.name, one.metrics)
     return "".join(
@@ -125,14 +133,12 @@ def _alone(one: _Run) -> str:
 def _compared(parts: Sequence[_Run]) -> str:
     read = [(part.name, part.metrics) for part in parts if part.metrics is not None]
     charts = comparison_charts(read)
-    configurations = {part.name: part.configuration() or {} for part in parts}
-    rows = [tuple(row.values()) for row in differences(configurations)]
-    same = "<p>These runs have the same configuration.</p>"
+    header, rows = result_rows(grouped([result_of(part.name, part.summary) for part in parts]))
     return "".join(
         [
+            section("Results", table(header, rows)),
             section("Runs", table(COLUMNS, (overview_row(part.name, part.summary) for part in parts))),
             section("Charts", board_html(charts, "comparison", None) if charts else note("No metrics yet.")),
-            section("Differences", table(("Setting", *configurations), rows) or same),
             *(section(part.name, _details(part)) for part in parts),
         ]
     )

@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.logs import show_log, tail
 from labkit.errors import InputError
 
 __all__ = ["flatten", "page"]
@@ -44,12 +45,7 @@ def page() -> None:
 
     @st.fragment(run_every=2.0, key="log")
     def log() -> None:
-        text = state.tail(run.log_path)
-        if text:
-            # Not st.code: its text can't be scrolled by the keyboard.
-            st.html(f'<pre class="lk-log" tabindex="0" aria-label="End of the log">{html.escape(text)}</pre>')
-        else:
-            st.caption("The log is empty.")
+        show_log(tail(run.log_path))
 
     log()
 

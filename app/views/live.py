@@ -10,6 +10,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.acting import buttons, ending, waiting
 from app.charts import component, picked, workers
 from app.charts.board import Chart
 from app.charts.columns import MAX_COLUMNS
@@ -52,6 +53,7 @@ MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 
 def page() -> None:
     """Draw the page of the selected run."""
+    waiting.show_start()
     run = state.selected_run()
     component.prepare()
     refreshes, step = _is_refreshed(run), picked.chosen_step(run)
@@ -59,9 +61,11 @@ def page() -> None:
 
     @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
     def panel() -> None:
-        if picked.chosen_step(run) != step or (refreshes and not _is_refreshed(run)):
+        if picked.chosen_step(run) != step:
             st.rerun()
         _panel(run, step)
+        if refreshes != _is_refreshed(run):  # it has ended, or is being resumed
+            st.rerun()
 
     panel()
     if step is not None:
@@ -76,7 +80,7 @@ def _liveness(status: Status | None) -> str:
 
 
 def _is_refreshed(run: RunDirectory) -> bool:
-    return STATES[_liveness(run.read_status())][3]
+    return STATES[_liveness(run.read_status())][3] or buttons.is_pending(run)
 
 
 def _evaluated_at(run: RunDirectory) -> float:
@@ -115,15 +119,16 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
         if total > 0:
-            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=260)
+            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=200)
         else:
             st.caption(f"Step {step:,}", width="content")
+        buttons.draw(run, status, liveness)
+    buttons.report(run)
     if status is None:
         st.caption("The run has not written its status yet (no readable `status.json`).")
     elif liveness == "lost":
         st.error(
-            f"Process {status.pid} no longer exists and gave no reason. "
-            "Run the same command again to resume from the last checkpoint.",
+            f"Process {status.pid} no longer exists and gave no reason.",
             icon=":material/skull:",
         )
     elif liveness == "stalled":
@@ -133,6 +138,8 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message:
         st.caption(status.message)
+    if not buttons.is_pending(run):
+        ending.show_end(run, status, liveness)
     st.html(facts_html(key_figures(status, liveness, metrics, state.seconds_of(run))))
 
 

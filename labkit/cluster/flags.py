@@ -2,6 +2,7 @@
 
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
+from labkit.config.flags import flags_of
 from labkit.errors import InputError
 from labkit.training.checks import check_together
 
@@ -15,22 +16,17 @@ def train_arguments(config: Config) -> list[str]:
 
     Raises InputError if the configuration names the tasks of a cluster, which is the launcher's job.
     """
-    arguments = ["train"]
     values = config.flat()
     left_out = {"num_layers": default_depth(config.model.model, config.model.block)}
-    for name, info in fields_by_name().items():
-        value = values[name]
-        if value == left_out.get(name, info.default):
-            continue
-        if name in CLUSTER_FLAGS:
-            raise InputError(
-                f"{info.flag} is {value!r}; the launcher sets it for each task: leave the flag out"
-            )
-        if isinstance(value, bool):
-            arguments.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
-        else:
-            arguments += [info.flag, "none" if value is None else str(value)]
-    return arguments
+    given = {
+        name: values[name]
+        for name, info in fields_by_name().items()
+        if values[name] != left_out.get(name, info.default)
+    }
+    if named := [name for name in CLUSTER_FLAGS if name in given]:
+        flag, value = fields_by_name()[named[0]].flag, given[named[0]]
+        raise InputError(f"{flag} is {value!r}; the launcher sets it for each task: leave the flag out")
+    return ["train", *flags_of(given)]
 
 
 def check_replicas(config: Config, tasks: int, gpus_per_task: int, ps: int) -> None:

@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from labkit.cluster.flags import train_arguments
@@ -68,9 +70,28 @@ class Launch:
                 DATA_CHOICE: data_choice,
                 **gpu_environment(task, self.config.distribution.num_gpus),
             },
-            output=output,
+            output=_recorded(output, self.run.cluster_path),
             stall_timeout=self.config.distribution.peer_timeout_seconds,
         )
+
+
+def _recorded(output: Callable[[str], None], folder: Path) -> Callable[[str], None]:
+    """Return ``output``, which also appends each task's lines to its log in ``folder``, worker-1.log.
+
+    The lines of the launcher are in launcher.log. A log that can't be written doesn't end the run.
+    """
+    names = {"cluster": "launcher"}
+
+    def record(line: str) -> None:
+        output(line)
+        task, _, text = line.removeprefix("[").partition("] ")
+        name = names.setdefault(task, task.replace(":", "-"))
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"{name}.log", "a", encoding="utf-8", errors="backslashreplace") as log:
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    return record
 
 
 def plan_launch(

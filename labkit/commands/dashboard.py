@@ -35,7 +35,9 @@ def declare_dashboard(parser: Parser) -> Run:
     _add_port(parser)
     parser.add_argument("--no-browser", action="store_true", help="Opens no browser.")
     parser.add_argument(
-        "--read-only", action="store_true", help="Leaves out all that tags, archives or moves a run."
+        "--read-only",
+        action="store_true",
+        help="Leaves out all that acts on a run.",
     )
     return _dashboard
 

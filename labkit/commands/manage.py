@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import socket
 import sys
 import time
 from pathlib import Path
@@ -12,11 +11,18 @@ from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, seconds
 from labkit.errors import InputError
-from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
+from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import find_run
 from labkit.run_directory.notes import Notes, change_notes, notes_path, read_notes
-from labkit.run_directory.stop import LOCKS, ask_to_stop, forget_request, take_locks, training_process
+from labkit.run_directory.stop import (
+    LOCKS,
+    ask_to_stop,
+    forget_request,
+    refuse_elsewhere,
+    take_locks,
+    training_process,
+)
 from labkit.run_directory.trash import list_trash, move_to_trash, restore
 
 if TYPE_CHECKING:
@@ -51,7 +57,7 @@ def _stop(options: argparse.Namespace) -> int:
     process = training_process(run)
     if process is None:
         status = run.read_status()
-        _refuse_elsewhere(run, status, "stop")
+        refuse_elsewhere(run, "stop")
         print(f"{run.name} isn't running: {_standing(status)}")
         return 0
     print(f"{ask_to_stop(run, process)}; waiting up to {options.wait_seconds:g} s", flush=True)
@@ -87,15 +93,6 @@ def _standing(status: Status | None) -> str:
     return f"{status.liveness()} at step {status.step} of {status.total_steps}"
 
 
-def _refuse_elsewhere(run: RunDirectory, status: Status | None, command: str) -> None:
-    """Raise InputError where the run is trained on another machine, as far as its heartbeat tells."""
-    if status and status.host != socket.gethostname() and status.liveness() in ACTIVE_STATES:
-        raise InputError(
-            f"{run.name} is running on host {status.host!r}, this is {socket.gethostname()!r}; "
-            f"there: labkit {command} {run.path}"
-        )
-
-
 # ---- resume --------------------------------------------------------------------------------------------
 
 
@@ -119,7 +116,7 @@ def _resume(options: argparse.Namespace) -> int:
     process = training_process(run)
     if process is not None:
         raise InputError(f"{run.name} is running in process {process}; labkit stop {options.run} stops it")
-    _refuse_elsewhere(run, status, "resume")
+    refuse_elsewhere(run, "resume")
     if (words := _how_a_cluster_continues(run, config)) is not None:
         raise InputError(f"{run.name} was trained by a cluster; {words}")
     return train_as(None, config, overwrite=False)
@@ -127,21 +124,14 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:
     """Return how to continue a run that a cluster has trained; None for a run of one process."""
-    from labkit.cluster.flags import CLUSTER_FLAGS, train_arguments
-    from labkit.config import fields_by_name
-    from labkit.distributed.heartbeat import read_heartbeats
+    from labkit.cluster.continued import local_cluster_command, tasks_flag
 
-    for name in CLUSTER_FLAGS:
-        if config.flat()[name] is not None:
-            flag = fields_by_name()[name].flag
-            return f"start each of its tasks again with the command that started it (it has {flag})"
-    tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
-    if not tasks:
+    if flag := tasks_flag(config):
+        return f"start each of its tasks again with the command that started it (it has {flag})"
+    command = local_cluster_command(run, config)
+    if not command:
         return None
-    servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
-    words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, "--"]
-    command = shlex.join([*words, *train_arguments(config)])
-    return f"submit its job again, or continue it on this machine with: {command}"
+    return f"submit its job again, or continue it on this machine with: {shlex.join(command)}"
 
 
 # ---- delete --------------------------------------------------------------------------------------------
@@ -171,7 +161,7 @@ def _delete(options: argparse.Namespace) -> int:
         )
         return 0
     status = run.read_status()
-    _refuse_elsewhere(run, status, "delete")
+    refuse_elsewhere(run, "delete")
     locks = take_locks(run)
     if not locks:
         raise InputError(f"{run.name} is running; labkit stop {options.run} stops it")

@@ -144,6 +144,11 @@ class RunDirectory:
         return self.path / "out.log"
 
     @property
+    def console_path(self) -> Path:
+        """What the processes print that the dashboard started: also errors of Python and TensorFlow."""
+        return self.path / "console.log"
+
+    @property
     def events_path(self) -> Path:
         return self.path / "events"
 

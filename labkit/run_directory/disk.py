@@ -54,6 +54,7 @@ def holds_something_else(run: RunDirectory) -> bool:
         STOP_REQUEST,
         "cluster",
         run.log_path.name,
+        run.console_path.name,
         run.events_path.name,
         run.checkpoints_path.name,
     }
@@ -84,6 +85,7 @@ def discard(run: RunDirectory) -> None:
         run.status_path,
         run.environment_path,
         run.log_path,
+        run.console_path,
         run.transfer_path,
         run.path / STOP_REQUEST,
         run.config_path,

@@ -2,15 +2,24 @@
 
 import os
 import re
+import shlex
 import signal
 import socket
 from pathlib import Path
 
 from labkit.errors import InputError
-from labkit.run_directory.directory import RunDirectory, RunLock
+from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, RunLock
 from labkit.run_directory.disk import STOP_REQUEST
 
-__all__ = ["LOCKS", "ask_to_stop", "forget_request", "take_locks", "training_process"]
+__all__ = [
+    "LOCKS",
+    "ask_to_stop",
+    "forget_request",
+    "refuse_elsewhere",
+    "take_locks",
+    "training_process",
+    "was_asked_to_stop",
+]
 
 LOCKS = (".launcher", ".lock")  # who starts the tasks of a cluster goes before the task that writes the run
 
@@ -36,7 +45,7 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
     Raises InputError if the process belongs to another user.
     """
     asked = run.path / STOP_REQUEST
-    if asked.is_file() and asked.read_text() == str(process):
+    if was_asked_to_stop(run, process):
         return f"process {process} was asked before and is stopping"
     if not _takes_sigterm(process):
         return f"process {process} takes no further request; it may be stopping already"
@@ -49,6 +58,27 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
         asked.unlink()
         raise InputError(f"process {process} belongs to another user; ask its owner to stop it") from None
     return f"asked process {process} to save and stop"
+
+
+def was_asked_to_stop(run: RunDirectory, process: int) -> bool:
+    """Return whether somebody has asked this process, the run's, to save and stop."""
+    try:
+        return (run.path / STOP_REQUEST).read_text() == str(process)
+    except (OSError, ValueError):
+        return False
+
+
+def refuse_elsewhere(run: RunDirectory, command: str) -> None:
+    """Raise InputError where the run is trained on another machine, as far as its heartbeat tells.
+
+    ``command``: of labkit, which the message names.
+    """
+    status = run.read_status()
+    if status and status.host != socket.gethostname() and status.liveness() in ACTIVE_STATES:
+        raise InputError(
+            f"{run.name} is running on host {status.host!r}, this is {socket.gethostname()!r}; "
+            f"there: labkit {command} {shlex.quote(str(run.path))}"
+        )
 
 
 def forget_request(run: RunDirectory) -> None:

@@ -63,7 +63,7 @@ def test_every_page_has_an_address_and_the_runs_are_also_the_root(runs_folder, m
     navigation = st.navigation
     monkeypatch.setattr(st, "navigation", lambda made: pages.extend(made) or navigation(made))
     open_main()
-    addresses = [ADDRESSES.get(name, name) for name in PAGES]
+    addresses = ["start", *(ADDRESSES.get(name, name) for name in PAGES)]
     assert {page.url_path for page in pages} == {"", "runs", *addresses}
     shown = [page.title for page in pages if page.visibility == "visible"]
     assert shown == [name.capitalize() for name in ("runs", *addresses)]  # once each

@@ -1,0 +1,1 @@
+"""What the dashboard does to runs: start, stop, resume. Nothing here acts on a read-only dashboard."""

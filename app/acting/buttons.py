@@ -1,0 +1,126 @@
+"""The buttons of the Live page: stop, resume, start again with changes, copy the commands."""
+
+import shlex
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import streamlit as st
+
+from app import state
+from app.acting import launches
+from app.state import clean
+from labkit.cluster.continued import making_command
+from labkit.errors import InputError
+from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
+from labkit.run_directory.disk import STOP_REQUEST
+
+__all__ = ["draw", "is_pending", "report"]
+
+RUNS = (*ACTIVE_STATES, "stalled")
+ENDED_EARLY = ("interrupted", "failed", "lost")
+
+
+def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
+    """Draw the buttons that make sense for a run in this state."""
+    acts = state.may_act()
+    if is_pending(run):
+        st.caption(":material/hourglass_top: Resuming: it checks and loads first …", width="content")
+    elif acts and liveness in RUNS and status and status.host == socket.gethostname():
+        if _is_stopping(run):
+            st.caption(":material/hourglass_top: Stopping: it saves first …", width="content")
+        else:
+            _stop(run)
+    elif acts and liveness in ENDED_EARLY:
+        st.button(
+            "Resume",
+            icon=":material/play_arrow:",
+            key=f"resume-{clean(run.path)}",
+            help="Trains on from the last checkpoint with the same configuration. "
+            "It goes on when this page is closed.",
+            on_click=_attempt,
+            args=(run, launches.resume),
+        )
+    if acts and status is not None:
+        _again(run)
+    _commands(run, liveness)
+
+
+def _again(run: RunDirectory) -> None:
+    """Draw the link to the form of a new run with the configuration of this one.
+
+    A link, not a button: a page that a fragment leaves may still be drawn into by it.
+    """
+    from app.views import start
+
+    st.session_state.pop(start.FILLED, None)  # the form is filled again, whatever was changed in it
+    st.page_link(
+        st.Page(start.page, url_path="start"),
+        label="Again with changes",
+        icon=":material/edit:",
+        help="Opens the form for a new run with the configuration of this one.",
+        query_params={"again": clean(run.path)},
+    )
+
+
+def report(run: RunDirectory) -> None:
+    """Say why the last action failed, until the next one."""
+    failure = st.session_state.get(_failure_key(run), "")
+    launch = launches.launch_of(run)
+    if not failure and launch is not None and (refusal := launch.refusal):
+        failure = f"It wasn't started: {refusal}"
+    if failure:
+        st.error(clean(failure).replace("`", "'"), icon=":material/block:")
+
+
+def is_pending(run: RunDirectory) -> bool:
+    """Return whether this server has started a process for the run that has not begun to train."""
+    launch = launches.launch_of(run)
+    return launch is not None and launch.is_waiting
+
+
+def _is_stopping(run: RunDirectory) -> bool:
+    """Return whether the process that was asked to stop is still there, whoever asked it."""
+    with suppress(OSError, ValueError):
+        return process_alive(int((run.path / STOP_REQUEST).read_text()))
+    return False
+
+
+def _failure_key(run: RunDirectory) -> str:
+    return f"act-failed-{run.path}"
+
+
+def _attempt(run: RunDirectory, act: Callable[[RunDirectory], object]) -> None:
+    st.session_state.pop(_failure_key(run), None)
+    try:
+        act(run)
+    except InputError as error:
+        st.session_state[_failure_key(run)] = str(error)
+
+
+def _stop(run: RunDirectory) -> None:
+    with st.popover("Stop", icon=":material/stop_circle:"):
+        st.write("The training saves a checkpoint and ends. *Resume* continues it from there.")
+        st.button(
+            "Save and stop",
+            type="primary",
+            key=f"stop-{clean(run.path)}",
+            on_click=_attempt,
+            args=(run, launches.stop),
+        )
+
+
+def _commands(run: RunDirectory, liveness: str) -> None:
+    with st.popover("Copy command", icon=":material/content_copy:"):
+        try:
+            st.caption("Makes this run:")
+            st.code(clean(shlex.join(making_command(run))), language="bash", wrap_lines=True)
+            if liveness not in RUNS and liveness != "finished":
+                st.caption("Continues it:")
+                command = ["labkit", *launches.resume_arguments(run)]
+                st.code(clean(shlex.join(command)), language="bash", wrap_lines=True)
+            elif liveness in RUNS:
+                st.caption("Saves and stops it:")
+                st.code(clean(shlex.join(["labkit", "stop", str(run.path)])), language="bash")
+        except InputError as error:
+            st.text(clean(error))

@@ -1,0 +1,248 @@
+"""The form of a new run: its texts, what they say, and the command that they make. Needs no Streamlit."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from labkit.cluster.flags import CLUSTER_FLAGS
+from labkit.cluster.local import LocalCluster
+from labkit.commands.terminal.arguments import typed
+from labkit.config import Config, fields_by_name
+from labkit.config.architectures import default_depth
+from labkit.config.fields import FieldInfo
+from labkit.config.flags import flags_of
+from labkit.config.presets import PRESETS, preset_values
+from labkit.config.recorded import recorded_config
+from labkit.data.manifest import GENERATED, find_manifest
+from labkit.distributed.heartbeat import read_heartbeats
+from labkit.errors import InputError
+from labkit.home import data_home, runs_home
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.disk import check_writable
+from labkit.training.checks import check_fits, check_targets, check_together, refuse_cluster
+
+__all__ = ["Checked", "Draft", "base_values", "check", "data_sets", "draft_of", "form_fields", "new_draft"]
+
+# The form has a name for job_dir and numbers of processes for the rest.
+LEFT_OUT = ("job_dir", "sync", *CLUSTER_FLAGS)
+LONGEST_NAME = 200  # bytes; file systems take 255
+NO_NAME = re.compile(r"[/\x00-\x1f\x7f]")
+
+Shown = str | bool  # what a widget holds
+
+
+@dataclass
+class Draft:
+    """What the form shows.
+
+    Args:
+        preset: its name, or "".
+        shown: what the widget of each field holds; "" of an optional field is None.
+        name: of the run as typed; "" takes a suggestion.
+        stem: what the suggestion begins with.
+        workers, ps: processes; 1 and 0 train in one.
+    """
+
+    preset: str = ""
+    shown: dict[str, Shown] = field(default_factory=dict)
+    name: str = ""
+    stem: str = ""
+    workers: int = 1
+    ps: int = 0
+
+    def run(self) -> RunDirectory:
+        """Return the directory of the run: of the typed name, or of a suggested one that is free."""
+        return RunDirectory(runs_home() / (self.name.strip() or self.suggested_name()))
+
+    def suggested_name(self) -> str:
+        """Return a name that no run has yet, such as ``smoke-2``."""
+        stem = re.sub(r"-\d+$", "", self.stem) or self.preset or str(self.shown.get("model") or "run")
+        number, name = 1, stem
+        while (runs_home() / name).exists():
+            number += 1
+            name = f"{stem}-{number}"
+        return name
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a draft says.
+
+    Args:
+        given: the values that differ from those of the preset, or the defaults.
+        errors: a sentence for each field that is wrong.
+        problem: what is wrong with the whole; "" where it can be started.
+        arguments: of ``labkit``; empty where a field can't be read.
+    """
+
+    given: dict[str, Any]
+    errors: dict[str, str]
+    problem: str
+    arguments: list[str]
+
+    @property
+    def command(self) -> str:
+        """The command as a line for a shell."""
+        return shlex.join(["labkit", *self.arguments]) if self.arguments else ""
+
+
+def form_fields() -> dict[str, FieldInfo]:
+    """Return the fields of the form by name, in the order of the command line's help."""
+    return {name: info for name, info in fields_by_name().items() if name not in LEFT_OUT}
+
+
+def base_values(preset: str) -> dict[str, Any]:
+    """Return the value of each field of the form before anybody changes it. Raises InputError."""
+    values = {name: info.default for name, info in form_fields().items()}
+    return values | (dict(preset_values(preset)) if preset else {})
+
+
+def shown_value(value: Any) -> Shown:
+    """Return what the widget of a field holds for a value."""
+    return value if isinstance(value, bool) else "" if value is None else str(value)
+
+
+def new_draft(preset: str = "") -> Draft:
+    """Return the form of a preset, or with the defaults."""
+    return Draft(preset, {name: shown_value(value) for name, value in base_values(preset).items()})
+
+
+def draft_of(run: RunDirectory) -> Draft:
+    """Return the form with the configuration of a run. Raises InputError if that is damaged."""
+    config = recorded_config(run)
+    values = {name: value for name, value in config.flat().items() if name in form_fields()}
+    if values["num_layers"] == default_depth(config.model.model, config.model.block):
+        values["num_layers"] = None
+    if values["data_dir"] is not None and Path(values["data_dir"]) == data_home():
+        values["data_dir"] = None
+    if values["input_path"] == "memory":  # which auto takes again
+        values["input_path"] = "auto"
+    tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
+    # The preset that leaves the shortest command.
+    preset = min(("", *PRESETS), key=lambda name: _count_changes(values, base_values(name)))
+    shown = {name: shown_value(value) for name, value in values.items()}
+    workers = tasks.count("worker") or 1
+    return Draft(preset, shown, stem=run.name, workers=workers, ps=tasks.count("ps"))
+
+
+def with_preset(draft: Draft, preset: str) -> Draft:
+    """Return the form filled by another preset; name and processes stay."""
+    return replace(draft, preset=preset, shown=new_draft(preset).shown, stem="")
+
+
+def _count_changes(values: Mapping[str, Any], base: Mapping[str, Any]) -> int:
+    return sum(value != base[name] for name, value in values.items())
+
+
+def data_sets(draft: Draft) -> tuple[dict[str, str], str]:
+    """Return the data sets that can be trained on now, with what is known of each, and how to get others.
+
+    A data set is offered if it is prepared or is generated when it is needed.
+    """
+    directory = _data_directory(draft)
+    there = {name: _is_prepared(directory, name) for name in ("cifar10", *GENERATED)}
+    own = not draft.shown.get("data_dir")
+    known = {"auto": "auto · CIFAR-10 if it is there or can be downloaded, else shapes"}
+    for name, prepared in there.items():
+        if prepared:
+            known[name] = f"{name} · prepared"
+        elif own and name in GENERATED:
+            known[name] = f"{name} · generated at the start"
+    missing = "" if there["cifar10"] else "CIFAR-10 isn't prepared: labkit data prepare --dataset cifar10"
+    if missing and not own:
+        missing += f" --data-dir {shlex.quote(str(directory))}"
+    return known, missing
+
+
+def _data_directory(draft: Draft) -> Path:
+    named = draft.shown.get("data_dir")
+    return Path(str(named)).expanduser().absolute() if named else data_home()
+
+
+def _is_prepared(directory: Path, name: str) -> bool:
+    try:
+        return find_manifest(directory, name) is not None
+    except (InputError, OSError, ValueError):
+        return False
+
+
+# ---- what the form says --------------------------------------------------------------------------------
+
+
+def check(draft: Draft) -> Checked:
+    """Read and check the form with the functions of the command line, as far as they need no TensorFlow.
+
+    The rest is checked by the command itself before it trains.
+    """
+    base, given, errors = base_values(draft.preset), {}, {}
+    for name, info in form_fields().items():
+        try:
+            value = read_field(info, draft.shown.get(name, shown_value(base[name])))
+        except InputError as error:
+            errors[name] = str(error)
+        else:
+            if value != base[name]:
+                given[name] = value
+    if errors:
+        return Checked(given, errors, "", [])
+    problem, run = "", draft.run()
+    try:
+        check_name(draft.name.strip() or run.name)
+        config = Config.from_flat({**dict(preset_values(draft.preset) if draft.preset else {}), **given})
+        _check_whole(config, draft)
+        check_writable(run.path, "--job-dir")
+    except InputError as error:
+        problem = str(error)
+    if named := re.match(r"--([a-z0-9-]+)", problem):
+        name = named[1].replace("-", "_")
+        errors = {name: problem} if name in form_fields() else {}
+    preset = ["--preset", draft.preset] if draft.preset else []
+    train = ["train", *preset, *flags_of(given), "--job-dir", str(run.path)]
+    return Checked(given, errors, problem, [*_launcher(draft), *train])
+
+
+def read_field(info: FieldInfo, shown: Shown) -> Any:
+    """Return the value that a widget's text stands for. Raises InputError as the command line does."""
+    if info.optional and isinstance(shown, str) and not shown.strip():
+        return None
+    value = info.check(typed(info, shown.strip() if isinstance(shown, str) else shown))
+    if info.is_path and value is not None:  # the command works from any folder
+        return str(Path(value).expanduser().absolute())
+    return value
+
+
+def check_name(name: str) -> None:
+    """Raise InputError where a run can't have this name: it is one folder, which no list hides."""
+    if NO_NAME.search(name) or name.startswith(".") or not 0 < len(name.encode()) <= LONGEST_NAME:
+        raise InputError(
+            f"the name is {name[:100]!r}; allowed: up to {LONGEST_NAME} characters without / that don't "
+            "begin with a dot"
+        )
+
+
+def _launcher(draft: Draft) -> list[str]:
+    if (draft.workers, draft.ps) == (1, 0):
+        return []
+    servers = ["--ps", str(draft.ps)] if draft.ps else []
+    return ["cluster", "local", "--workers", str(draft.workers), *servers, "--"]
+
+
+def _check_whole(config: Config, draft: Draft) -> None:
+    cluster = LocalCluster(draft.workers, draft.ps)
+    if _launcher(draft):
+        check_together(config, num_workers=cluster.workers, asynchronous=cluster.asynchronous)
+    else:
+        refuse_cluster(config)
+    manifest = None
+    if config.data.dataset != "auto" and _is_prepared(_data_directory(draft), config.data.dataset):
+        manifest = find_manifest(_data_directory(draft), config.data.dataset)
+    check_targets(config, manifest)
+    if manifest is not None:
+        check_fits(config, manifest)
+        return
+    known, way_out = data_sets(draft)
+    if config.data.dataset not in known:
+        raise InputError(f"--dataset is {config.data.dataset!r}, which isn't prepared. {way_out}")

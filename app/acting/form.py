@@ -1,0 +1,175 @@
+"""The widgets of the form of a new run: basic fields first, the rest by group, found by a search."""
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from app.acting.draft import Checked, Draft, data_sets, form_fields, new_draft, with_preset
+from labkit.config.fields import GROUPS, FieldInfo
+from labkit.config.presets import PRESETS, preset_summary
+
+__all__ = ["draft", "draw", "fill"]
+
+DRAFT, GENERATION = "start-draft", "start-generation"
+COLUMNS = 2
+NO_PRESET = "none: labkit's defaults"
+
+
+def draft() -> Draft:
+    """Return the form of this visitor. It is kept while other pages are shown."""
+    if DRAFT not in st.session_state:
+        fill(new_draft("smoke"))
+    kept: Draft = st.session_state[DRAFT]
+    return kept
+
+
+def fill(filled: Draft) -> None:
+    """Show another form. Its widgets are new ones, which take their values from it."""
+    st.session_state[DRAFT] = filled
+    st.session_state[GENERATION] = st.session_state.get(GENERATION, 0) + 1
+
+
+def draw(shown: Draft, checked: Checked) -> None:
+    """Draw the form, with the sentence about each field that is wrong below it."""
+    _head(shown)
+    fields = form_fields()
+    _grid([info for info in fields.values() if info.common], shown, checked)
+    _, missing = data_sets(shown)
+    if missing:
+        st.caption(escape(missing))
+    wanted = st.text_input(
+        "Find a setting",
+        key="start-find",
+        placeholder="learning rate, momentum, checkpoint …",
+        icon=":material/search:",
+        live=True,
+    )
+    rest = [info for info in fields.values() if not info.common]
+    if wanted and wanted.strip():
+        found = [info for info in fields.values() if _fits(info, wanted)]
+        _grid([info for info in found if not info.common], shown, checked)
+        if not found:
+            st.caption("No setting has these words. Empty the search to see all groups.")
+        return
+    # A group with a mistake opens, and doesn't close below the hand that mends it.
+    opened: set[str] = st.session_state.setdefault("start-opened", set())
+    for group, text in GROUPS.items():
+        members = [info for info in rest if info.group == group]
+        if any(info.name in checked.errors for info in members):
+            opened.add(group)
+        title = f"{group.capitalize()}: {text}"
+        with st.expander(title, expanded=group in opened, key=f"start-group-{group}"):
+            if group == "cluster":
+                _processes(shown)
+            _grid(members, shown, checked)
+
+
+def _fits(info: FieldInfo, wanted: str) -> bool:
+    text = f"{info.name.replace('_', ' ')} {info.flag} {info.name} {info.help}".lower()
+    return all(word in text for word in wanted.lower().split())
+
+
+def _head(shown: Draft) -> None:
+    left, right = st.columns(2)
+    key = _key("preset")
+    options = ["", *PRESETS]
+    if key not in st.session_state:
+        st.session_state[key] = shown.preset
+    left.selectbox(
+        "Preset",
+        options,
+        key=key,
+        format_func=lambda name: name or NO_PRESET,
+        on_change=lambda: fill(with_preset(shown, str(st.session_state[key]))),
+        help="Fills the form. What you change then is added to the command.",
+    )
+    named = _key("name")
+    if named not in st.session_state:
+        st.session_state[named] = shown.name
+    right.text_input(
+        "Name",
+        key=named,
+        placeholder=shown.suggested_name(),
+        on_change=lambda: setattr(shown, "name", str(st.session_state[named] or "")),
+        help="Of the run's folder. Left empty, it is the one shown in grey.",
+    )
+    if shown.preset:
+        st.caption(preset_summary(shown.preset))
+
+
+def _processes(shown: Draft) -> None:
+    columns = st.columns(COLUMNS)
+    for column, name, label, least, help in (
+        (columns[0], "workers", "Workers", 1, "Processes that train, on this machine."),
+        (columns[1], "ps", "Parameter servers", 0, "With one or more, the workers are asynchronous."),
+    ):
+        key = _key(name)
+        if key not in st.session_state:
+            st.session_state[key] = getattr(shown, name)
+        column.number_input(
+            label,
+            min_value=least,
+            max_value=64,
+            step=1,
+            key=key,
+            on_change=lambda name=name, key=key: setattr(shown, name, int(st.session_state[key] or 0)),
+            help=help,
+        )
+
+
+def _grid(fields: Iterable[FieldInfo], shown: Draft, checked: Checked) -> None:
+    """Draw fields row by row, so that Tab goes through them in the order in which they are read."""
+    members = list(fields)
+    for first in range(0, len(members), COLUMNS):
+        for column, info in zip(st.columns(COLUMNS), members[first : first + COLUMNS], strict=False):
+            with column:
+                _field(info, shown)
+                if sentence := checked.errors.get(info.name):
+                    st.html(f'<p class="lk-wrong" role="alert">{escape(sentence)}</p>')
+
+
+def _key(name: str) -> str:
+    return f"start-{st.session_state.get(GENERATION, 0)}-{name}"
+
+
+def _field(info: FieldInfo, shown: Draft) -> None:
+    key = _key(f"field-{info.name}")
+    if key not in st.session_state:
+        st.session_state[key] = shown.shown[info.name]
+    settings: dict[str, Any] = {
+        "key": key,
+        "on_change": lambda: shown.shown.__setitem__(info.name, _held(st.session_state[key])),
+        "help": _help(info),
+    }
+    label = info.name.replace("_", " ").capitalize()
+    if info.type is bool:
+        st.checkbox(label, **settings)
+    elif info.choices:
+        _choice(info, label, shown, settings)
+    else:
+        st.text_input(label, placeholder=info.default_in_words, **settings)
+
+
+def _choice(info: FieldInfo, label: str, shown: Draft, settings: dict[str, Any]) -> None:
+    options = [str(choice) for choice in info.choices or ()]
+    words = {name: name for name in options}
+    if info.name == "dataset":
+        words, _ = data_sets(shown)
+        options = list(words)
+    if info.optional:
+        options, words = ["", *options], {"": info.default_in_words, **words}
+    held = str(st.session_state[settings["key"]])
+    if held not in options:  # a data set that isn't prepared: the sentence below says so
+        options.append(held)
+    st.selectbox(label, options, format_func=lambda name: words.get(name, name), **settings)
+
+
+def _held(value: Any) -> str | bool:
+    return value if isinstance(value, bool) else str(value if value is not None else "")
+
+
+def _help(info: FieldInfo) -> str:
+    text = f"{info.help} Default: {info.default_in_words}.".replace("<", "\\<").replace("*", "\\*")
+    return f"{text}  \n`{info.flag}`"

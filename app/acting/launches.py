@@ -1,0 +1,227 @@
+"""The processes that this server starts: ``labkit train`` and ``resume``, which go on without the server.
+
+Each function that acts refuses where the dashboard is read-only, whatever the page has drawn.
+"""
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+
+import streamlit as st
+
+from app import state
+from labkit.cluster.continued import local_cluster_command, tasks_flag
+from labkit.cluster.detached import start_detached
+from labkit.config.recorded import recorded_config
+from labkit.errors import InputError
+from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
+from labkit.run_directory.disk import holds_something_else
+from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
+
+__all__ = ["Launch", "cancel", "launch_of", "refuse_taken", "resume", "resume_arguments", "start", "stop"]
+
+ERROR_PREFIX = "labkit: error: "  # of the line in which a command says why it refuses
+END_SECONDS = 10.0  # from the last status of a process to its end
+LAST_BYTES = 65_536  # of the output that are searched for that line
+
+
+@dataclass
+class Launch:
+    """A process that was started for a run.
+
+    Args:
+        run: what it trains.
+        process: the one that was started.
+        before: the run's status before the start.
+        offset: bytes of the log that earlier processes have written.
+        is_new: whether the directory was made for it.
+    """
+
+    run: RunDirectory
+    process: "Popen[bytes]"
+    before: Status | None
+    offset: int
+    is_new: bool
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the training has written its first status; from then on its directory tells all."""
+        status = self.run.read_status() if self.run.exists() else None
+        return status is not None and status != self.before
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its process checks and loads, and has not begun to train."""
+        return self.process.poll() is None and not self.has_begun
+
+    @property
+    def output(self) -> list[str]:
+        """The last lines that its process has printed."""
+        try:
+            with open(self.run.console_path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self.offset, size - LAST_BYTES))
+                text = file.read(LAST_BYTES).decode(errors="replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()]
+
+    @property
+    def refusal(self) -> str:
+        """Why it ended without training, in a sentence; "" where it trains or still may."""
+        if self.process.poll() is None or self.has_begun:
+            return ""
+        lines = self.output
+        said = [line.partition(ERROR_PREFIX)[2] for line in lines if ERROR_PREFIX in line]
+        last = [*lines, "it printed nothing"][len(lines) - 1 if lines else 0]
+        if self.process.returncode == -signal.SIGTERM:
+            return "The start was cancelled."
+        return said[-1] if said else f"it ended with exit code {self.process.returncode}: {last}"
+
+
+@dataclass
+class _Launches:
+    by_path: dict[Path, Launch] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@st.cache_resource(show_spinner=False)
+def _launches() -> _Launches:
+    return _Launches()
+
+
+def launch_of(run: RunDirectory) -> Launch | None:
+    """Return what this server last started for the run."""
+    return _launches().by_path.get(run.path)
+
+
+def start(arguments: Sequence[str], run: RunDirectory) -> None:
+    """Start the training of a new run. A second call while the first one starts does nothing.
+
+    Args:
+        arguments: of ``labkit``, each a word of its own.
+        run: the directory that they name.
+
+    Raises InputError where the directory is taken or can't be made.
+    """
+    _refuse_read_only()
+    launches = _launches()
+    with launches.lock:
+        known = launches.by_path.get(run.path)
+        if known is not None and known.process.poll() is None:
+            return
+        refuse_taken(run)
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{run.path} can't be made: {error.strerror}; choose another name") from None
+        launches.by_path[run.path] = _launched(arguments, run, is_new=True)
+
+
+def refuse_taken(run: RunDirectory) -> None:
+    """Raise InputError, with the way out, where the directory of a new run holds something."""
+    if run.exists():
+        raise InputError(f"{run.name} is there already; choose another name, or continue it on its Live page")
+    try:
+        taken = run.path.exists() and (not run.path.is_dir() or holds_something_else(run))
+    except OSError as error:
+        raise InputError(f"{str(run.path)[:200]}: {error.strerror}; choose another name") from None
+    if taken:
+        raise InputError(f"{run.path} holds something else; choose another name")
+
+
+def _launched(arguments: Sequence[str], run: RunDirectory, *, is_new: bool) -> Launch:
+    before = run.read_status()
+    try:
+        offset = run.console_path.stat().st_size if run.console_path.exists() else 0
+        process = start_detached(arguments, run.console_path)
+    except OSError as error:
+        raise InputError(f"{run.name} can't be started: {error.strerror}") from None
+    return Launch(run, process, before, offset, is_new)
+
+
+def cancel(run: RunDirectory) -> None:
+    """End a start that has not begun to train."""
+    _refuse_read_only()
+    launch = launch_of(run)
+    if launch is not None and launch.is_waiting:
+        launch.process.terminate()
+
+
+def tidy(launch: Launch) -> None:
+    """Remove the directory of a start that was refused, so that its name is free again."""
+    _refuse_read_only()
+    if not launch.is_new or launch.run.exists() or launch.process.poll() is None:
+        return
+    with suppress(OSError):
+        if {path.name for path in launch.run.path.iterdir()} <= {launch.run.console_path.name}:
+            shutil.rmtree(launch.run.path)
+    _launches().by_path.pop(launch.run.path, None)
+
+
+def resume_arguments(run: RunDirectory) -> list[str]:
+    """Return the arguments of ``labkit`` that continue the run.
+
+    Raises InputError where only its tasks' own commands do, or the configuration is damaged.
+    """
+    config = recorded_config(run).replace({"job_dir": str(run.path)})
+    if flag := tasks_flag(config):
+        raise InputError(f"start each of its tasks again with the command that started it (it has {flag})")
+    return local_cluster_command(run, config)[1:] or ["resume", str(run.path)]
+
+
+def resume(run: RunDirectory) -> None:
+    """Continue the training of a run. A second call while the first one starts does nothing.
+
+    Raises InputError for what ``labkit resume`` refuses at once.
+    """
+    _refuse_read_only()
+    launches = _launches()
+    with launches.lock:
+        known = launches.by_path.get(run.path)
+        if known is not None and known.is_waiting:
+            return
+        process = _still_training(run)
+        if process is not None:
+            raise InputError(f"{run.name} is running already, in process {process}")
+        refuse_elsewhere(run, "resume")
+        launches.by_path[run.path] = _launched(resume_arguments(run), run, is_new=False)
+
+
+def _still_training(run: RunDirectory) -> int | None:
+    """Return the process that trains the run. One that has said that it ended gets time to be gone."""
+    give_up = time.monotonic() + END_SECONDS
+    while (process := training_process(run)) is not None:
+        status = run.read_status()
+        if (status is not None and status.state in ACTIVE_STATES) or time.monotonic() > give_up:
+            break
+        time.sleep(0.1)
+    return process
+
+
+def stop(run: RunDirectory) -> str:
+    """Ask the training of a run to save and stop, as ``labkit stop`` does. Returns what was done.
+
+    Raises InputError where no process of this user on this machine trains it.
+    """
+    _refuse_read_only()
+    process = training_process(run)
+    if process is None:
+        refuse_elsewhere(run, "stop")
+        raise InputError(f"{run.name} isn't running any more, or another user runs it")
+    try:
+        return ask_to_stop(run, process)
+    except OSError as error:
+        raise InputError(f"{run.path} can't be written: {error.strerror}") from None
+
+
+def _refuse_read_only() -> None:
+    if not state.may_act():
+        raise InputError("this dashboard is read-only; start it without --read-only to act on runs")

@@ -1,0 +1,106 @@
+"""The page that starts a run: a form, the command that it makes, and a button."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app import state
+from app.acting import form, launches
+from app.acting.draft import Checked, check, draft_of
+from app.state import clean
+from app.views import live
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+
+__all__ = ["page"]
+
+OPEN = "start-open"  # the label of the run that was just started
+FAILED = "start-failed"  # why a start failed, for the form as it was
+FILLED = "start-filled"  # the run that the form was filled with
+
+STYLE = """<style>
+.lk-wrong { color: light-dark(#b3261e, #ff8a80); font-size: 13.5px; margin: -.3rem 0 .4rem;
+  overflow-wrap: anywhere; }
+/* The command stays in sight beside the form. */
+.stColumn:has(> div .st-key-start-side) { position: sticky; top: 3.5rem; align-self: flex-start; }
+</style>"""
+
+
+def page() -> None:
+    """Draw the form. A click on its button leads to the Live page."""
+    if label := st.session_state.pop(OPEN, ""):
+        # At once, not when the run is there: timers of the page that is left would disturb the next one.
+        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
+    st.html(STYLE)
+    st.subheader("Start a run", anchor=False)
+    _fill_again()
+    shown = form.draft()
+    checked = check(shown)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        form.draw(shown, checked)
+    with right, st.container(key="start-side"):
+        _command(checked, shown.run())
+
+
+def _fill_again() -> None:
+    """Fill the form with the run of the address, once."""
+    label = st.query_params.get("again", "")
+    if not label:
+        return
+    run = state.find_run(label)
+    if st.session_state.get(FILLED) != label:
+        try:
+            form.fill(draft_of(run))
+        except InputError as error:
+            st.error(clean(error).replace("`", "'"), icon=":material/block:")
+            return
+        st.session_state[FILLED] = label
+    st.text(f"The configuration of {clean(run.name)}. What you change makes the new run.")
+
+
+def _command(checked: Checked, run: RunDirectory) -> None:
+    st.markdown("**Command**")
+    if checked.command:
+        st.code(clean(checked.command), language="bash", wrap_lines=True)
+    else:
+        st.caption("The command appears when each value can be read.")
+    tried, failure = st.session_state.get(FAILED, ([], ""))
+    failure = failure if tried == checked.arguments else ""
+    sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
+    if failure or sentence:
+        st.error(clean(sentence or failure).replace("`", "'"), icon=":material/block:")
+    if not state.may_act():
+        st.caption("This dashboard is read-only. The command starts the run in a shell.")
+        return
+    st.button(
+        "Start",
+        type="primary",
+        icon=":material/play_arrow:",
+        disabled=bool(sentence),
+        on_click=_start,
+        args=(checked.arguments, str(run.path)),
+        help="The training goes on when this page and its server are closed.",
+    )
+
+
+def _taken(run: RunDirectory) -> str:
+    try:
+        launches.refuse_taken(run)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _start(arguments: Sequence[str], path: str) -> None:
+    st.session_state.pop(FAILED, None)
+    run = RunDirectory(path)
+    try:
+        launches.start(arguments, run)
+    except InputError as error:
+        st.session_state[FAILED] = (arguments, str(error))
+        return
+    label = clean(run.name if state.find_run(run.name).path == run.path else run.path)
+    # Set here, before the sidebar is drawn, which selects it.
+    st.session_state["run"] = st.session_state[OPEN] = label
+    form.draft().name = ""

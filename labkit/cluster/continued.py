@@ -1,0 +1,45 @@
+"""The commands that make a run again and that continue it, from what its directory records."""
+
+from pathlib import Path
+
+from labkit.cluster.flags import CLUSTER_FLAGS, train_arguments
+from labkit.config import Config, fields_by_name
+from labkit.config.recorded import recorded_config
+from labkit.distributed.heartbeat import read_heartbeats
+from labkit.run_directory import RunDirectory
+
+__all__ = ["local_cluster_command", "making_command", "tasks_flag"]
+
+
+def making_command(run: RunDirectory) -> list[str]:
+    """Return the command that makes a run: as it is recorded, else made from the configuration.
+
+    A run of a notebook or a comparison, and one that was resumed, hasn't recorded such a command.
+    Raises InputError if the configuration is needed and damaged.
+    """
+    recorded = run.read_environment().get("command")
+    words = [str(word) for word in recorded] if isinstance(recorded, list) else []
+    ours = len(words) > 1 and Path(words[0]).name in ("labkit", "__main__.py") and words[1] == "train"
+    if ours and not read_heartbeats(run.cluster_path):
+        return ["labkit", *words[1:]]
+    config = recorded_config(run).replace({"job_dir": str(run.path)})
+    # The flags of a task have no meaning without the other tasks, whose commands aren't recorded.
+    if tasks_flag(config):
+        return ["labkit", *words[1:]]
+    return local_cluster_command(run, config) or ["labkit", *train_arguments(config)]
+
+
+def tasks_flag(config: Config) -> str:
+    """Return the flag that makes a process a task of a cluster, if the configuration has one; else ""."""
+    values = config.flat()
+    return next((fields_by_name()[name].flag for name in CLUSTER_FLAGS if values[name] is not None), "")
+
+
+def local_cluster_command(run: RunDirectory, config: Config) -> list[str]:
+    """Return what continues the run of a cluster on this machine; empty for a run of one process."""
+    tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
+    if not tasks:
+        return []
+    servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
+    words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, "--"]
+    return [*words, *train_arguments(config)]

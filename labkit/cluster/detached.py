@@ -1,0 +1,42 @@
+"""Start a command that goes on when this process has ended."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import labkit
+
+__all__ = ["start_detached"]
+
+
+def start_detached(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start ``labkit`` with these arguments, in a session of its own and without input.
+
+    It outlives this process, its terminal and a signal to its process group. No shell sees the arguments.
+
+    Args:
+        arguments: such as ``["resume", "/home/me/runs/first"]``.
+        log: the file that its output is appended to.
+
+    Raises OSError if the log can't be written or the system can't create a process.
+    """
+    # TF_CONFIG would make it a task of a cluster that this process may belong to.
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    checkout = str(Path(labkit.__file__).resolve().parents[1])
+    paths = [checkout, *filter(None, [environment.get("PYTHONPATH")])]
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "labkit", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # While this process lives, nobody else takes note of the end, and a zombie would stay.
+    threading.Thread(target=process.wait, name="labkit detached", daemon=True).start()
+    return process

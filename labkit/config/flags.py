@@ -1,0 +1,36 @@
+"""Values of a configuration as the flags of ``labkit train``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from labkit.config.whole import fields_by_name
+from labkit.errors import unknown_name_error
+
+__all__ = ["flags_of"]
+
+
+def flags_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the arguments that give these fields these values, in the order of the fields.
+
+    Raises InputError for an unknown name. The values aren't checked.
+
+    Example::
+
+        flags_of({"model": "vgg", "nesterov": True, "start_from": None})
+        # ["--model", "vgg", "--nesterov", "--start-from", "none"]
+    """
+    known = fields_by_name()
+    if unknown := [name for name in values if name not in known]:
+        raise unknown_name_error("parameter", unknown[0], known)
+    arguments: list[str] = []
+    for name, info in known.items():
+        if name not in values:
+            continue
+        value = values[name]
+        if isinstance(value, bool):
+            arguments.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
+        elif isinstance(value, str) and value.startswith("-"):
+            arguments.append(f"{info.flag}={value}")  # or it would be read as a flag
+        else:
+            arguments += [info.flag, "none" if value is None else str(value)]
+    return arguments

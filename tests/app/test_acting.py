@@ -1,0 +1,383 @@
+"""Start, stop and resume from the dashboard: the form makes the command line's command."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.acting import launches
+from app.acting.draft import check, draft_of, new_draft, with_preset
+from labkit.commands import main as cli
+from labkit.commands.main import parse
+from labkit.commands.terminal.arguments import config_of, training_of
+from labkit.config import Config
+from labkit.config.presets import PRESETS, preset_values
+from labkit.config.recorded import recorded_config
+from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory, write_json_atomic
+from tests.app.test_pages import checked, open_page, words
+from tests.commands.test_manage import TRAINING
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """No start of another test is remembered."""
+    launches._launches.clear()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Stands for ``labkit``: notes its arguments, says what ``says`` holds and ends as ``code`` says."""
+    noted = SimpleNamespace(arguments=[], says="", code=None)
+
+    def start(arguments, log):
+        noted.arguments.append(list(arguments))
+        script = "import time; time.sleep(60)" if noted.code is None else f"raise SystemExit({noted.code})"
+        Path(log).write_text(noted.says)
+        process = subprocess.Popen([sys.executable, "-c", script])
+        processes.append(process)
+        return process
+
+    processes: list[subprocess.Popen] = []
+    monkeypatch.setattr(launches, "start_detached", start)
+    yield noted
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def write_config(run: RunDirectory, **values) -> Config:
+    config = Config.from_flat({"dataset": "shapes", "job_dir": str(run.path), **values})
+    write_json_atomic(run.config_path, config.to_json())
+    return config
+
+
+def in_cluster(run: RunDirectory, tasks=("worker:0", "worker:1")) -> None:
+    run.cluster_path.mkdir()
+    for name in tasks:
+        beat = Heartbeat(name, "127.0.0.1:1", "h", 1, "i", 1, "left", 3, {}, "", None)
+        write_heartbeat(heartbeat_path(run.cluster_path, name), beat)
+
+
+# ---- the form and its command --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_the_command_trains_what_the_form_shows(runs_folder, preset):
+    draft = new_draft(preset)
+    draft.shown |= {"dataset": "shapes", "nesterov": True, "train_steps": "77", "weight_decay": "1e-3"}
+    draft.shown["checkpoint_every_seconds"] = ""  # none, where the default is a number
+    draft.name = "a b's <i>"
+    found = check(draft)
+    assert (found.errors, found.problem) == ({}, "")
+    assert shlex.split(found.command) == ["labkit", *found.arguments]
+    _, options, _ = parse(found.arguments)
+    values = {"dataset": "shapes", "nesterov": True, "train_steps": 77, "weight_decay": 1e-3}
+    values |= {"checkpoint_every_seconds": None, "job_dir": str(runs_folder / "a b's <i>")}
+    assert config_of(options) == Config.from_flat({**dict(preset_values(preset) if preset else {}), **values})
+
+
+def test_only_what_differs_from_the_preset_is_in_the_command(runs_folder):
+    draft = new_draft("smoke")
+    assert check(draft).arguments == ["train", "--preset", "smoke", "--job-dir", str(runs_folder / "smoke")]
+    draft.shown["train_steps"] = " 20 "
+    assert check(draft).given == {}
+    assert with_preset(draft, "fast").shown["model"] == "fast"
+
+
+def test_a_run_fills_the_form_with_its_own_configuration(make_run):
+    values = {"model": "vgg", "num_layers": 13, "train_steps": 9, "use_distortion_for_training": False}
+    run = make_run("mine-2")
+    recorded = write_config(run, **values, input_path="memory")
+    found = check(draft_of(run))
+    _, options, _ = parse(found.arguments)
+    assert config_of(options).identity() == recorded.replace({"input_path": "auto"}).identity()
+    assert found.arguments[-1] == str(run.path.parent / "mine")
+    write_config(run, **preset_values("smoke"))
+    assert check(draft_of(run)).arguments[1:3] == ["--preset", "smoke"]
+
+
+def test_several_processes_become_a_cluster_on_this_machine(make_run):
+    run = make_run()
+    write_config(run)
+    in_cluster(run, ("chief:0", "ps:0", "worker:0", "worker:1"))
+    arguments = check(draft_of(run)).arguments
+    assert arguments[:7] == ["cluster", "local", "--workers", "2", "--ps", "1", "--"]
+    _, options, _ = parse(arguments)
+    assert training_of(options, "labkit")[0].run.job_dir == arguments[-1]
+    draft = draft_of(run)
+    draft.shown["optimizer"] = "muon"
+    assert "allowed in asynchronous training: sgd" in check(draft).problem
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train_batch_size", "x"),
+        ("train_steps", "0"),
+        ("learning_rate", ""),
+        ("learning_rate", "nan"),
+        ("num_layers", "9"),
+        ("loss", "sigmoid"),
+        ("data_dir", "gs://bucket"),
+        ("profile_steps", "9"),
+        ("slow_worker", "1:3"),
+    ],
+)
+def test_a_mistake_is_refused_with_the_sentence_of_the_command_line(runs_folder, capsys, name, text):
+    draft = new_draft("smoke")
+    draft.shown[name] = text
+    assert cli.main(["train", "--preset", "smoke", f"--{name.replace('_', '-')}={text}"]) == 2
+    assert capsys.readouterr().err == f"labkit: error: {check(draft).errors[name]}\n"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "/etc/x", ".hidden", "..", "x\ny", "x" * 300])
+def test_a_name_that_isnt_one_folder_is_refused(runs_folder, name):
+    draft = new_draft("smoke")
+    draft.name = name
+    assert "the name is" in check(draft).problem
+
+
+def test_a_path_in_the_form_is_made_absolute(runs_folder):
+    draft = new_draft("smoke")
+    draft.shown["callbacks"] = "mine.py"
+    assert check(draft).given["callbacks"] == str(Path("mine.py").absolute())
+
+
+# ---- the page that starts ------------------------------------------------------------------------------
+
+
+def until(true) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+
+
+def button(at: AppTest, label: str):
+    return next((one for one in at.button if one.label == label), None)
+
+
+def test_the_page_starts_once_and_opens_the_run(runs_folder, started):
+    at = open_page("start", "")
+    at.text_input(key="start-1-name").set_value("mine").run()
+    at.text_input(key="start-1-field-train_steps").set_value("7").run()
+    checked(at)
+    command = ["train", "--preset", "smoke", "--train-steps", "7", "--job-dir", str(runs_folder / "mine")]
+    assert shlex.join(["labkit", *command]) in words(at)
+    press = button(at, "Start")
+    press.click().run()
+    launches.start(command, RunDirectory(runs_folder / "mine"))  # what a second click does
+    assert started.arguments == [command]
+    assert "Starting: it checks" in words(open_page("live", "mine"))
+
+
+def test_what_the_command_refuses_is_shown_and_the_name_is_free_again(runs_folder, started):
+    started.says, started.code = "noise\nlabkit: error: --num-gpus is 9; <b>here</b> are none\n", 2
+    new = RunDirectory(runs_folder / "smoke")
+    launches.start(["train"], new)
+    at = open_page("live", "smoke")
+    until(lambda: "started: --num-gpus is 9; <b>here</b> are none" in words(checked(at.run())))
+    assert at.get("page_link")
+    assert not new.path.exists()
+    launches.start(["train"], new)
+    assert len(started.arguments) == 2
+
+
+def test_a_folder_that_holds_something_is_refused(make_run, runs_folder, started):
+    run = make_run("taken")
+    at = open_page("start", "")
+    at.text_input(key="start-1-name").set_value("taken").run()
+    assert "taken is there already; choose another name" in words(checked(at))
+    assert button(at, "Start").disabled
+    (runs_folder / "other").mkdir()
+    (runs_folder / "other" / "letter.txt").write_text("mine")
+    for held in (run, RunDirectory(runs_folder / "other")):
+        with pytest.raises(InputError, match="choose another name"):
+            launches.start(["train", "--job-dir", str(held.path)], held)
+    assert started.arguments == []
+    assert check(new_draft("smoke")).arguments[-1] == str(runs_folder / "smoke")
+
+
+def test_the_search_finds_settings_and_keeps_what_was_typed(runs_folder):
+    at = open_page("start", "")
+    at.text_input(key="start-1-field-momentum").set_value("0.5").run()
+    at.text_input(key="start-find").set_value("label smoothing").run()
+    fields = [one.key for one in at.text_input if one.key.startswith("start-1-field-")]
+    assert "start-1-field-label_smoothing" in fields
+    assert "start-1-field-momentum" not in fields
+    at.text_input(key="start-find").set_value("").run()
+    assert "--momentum 0.5" in words(checked(at))
+    at.selectbox(key="start-1-preset").set_value("fast").run()
+    assert "--momentum" not in words(checked(at))
+    assert at.text_input(key="start-2-field-learning_rate").value == "1.66"
+
+
+def test_a_run_with_a_damaged_configuration_cant_be_started_again(make_run):
+    run = make_run()
+    run.config_path.write_text('{"data": ')
+    at = AppTest.from_string("from app.views import start\nstart.page()", default_timeout=30)
+    at.query_params["again"] = str(run.path)
+    assert "config.json" in words(checked(at.run()))
+
+
+# ---- stop and resume -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def training():
+    """Holds a run's locks in another process, as a training does, until SIGTERM."""
+    started = []
+
+    def start(run):
+        command = [sys.executable, "-c", TRAINING, str(run.path), "polite", ".launcher,.lock"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT)
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_training_is_stopped_after_a_question(make_run, training):
+    run = make_run()
+    process = training(run)
+    at = open_page("live", run)
+    assert button(at, "Resume") is None
+    button(at, "Save and stop").click().run()
+    assert process.wait(20) == 0
+    assert run.read_status().state == "interrupted"
+    assert button(checked(at.run()), "Resume") is not None
+
+
+def test_stopping_is_shown_whoever_asked(make_run):
+    run = make_run(state="running", status={"heartbeat": time.time()})
+    (run.path / ".stop").write_text(str(os.getpid()))
+    at = open_page("live", run)
+    assert "Stopping: it saves first" in words(at)
+    assert button(at, "Save and stop") is None
+
+
+def test_a_run_of_another_machine_isnt_stopped_from_here(make_run):
+    run = make_run(state="running", status={"heartbeat": time.time(), "host": "elsewhere"})
+    assert button(open_page("live", run), "Save and stop") is None
+    with pytest.raises(InputError, match="running on host 'elsewhere'"):
+        launches.stop(run)
+
+
+def test_resume_continues_as_the_command_does(make_run, started):
+    run = make_run(state="interrupted")
+    write_config(run)
+    at = open_page("live", run)
+    assert f"labkit resume {run.path}" in words(at)
+    button(at, "Resume").click().run()
+    launches.resume(run)  # a second click
+    assert started.arguments == [["resume", str(run.path)]]
+    assert "Resuming" in words(checked(at))
+    other = make_run("cluster", state="interrupted")
+    write_config(other)
+    in_cluster(other)
+    launches.resume(other)
+    _, options, _ = parse(started.arguments[1])
+    assert (options.workers, training_of(options, "")[0].run.job_dir) == (2, str(other.path))
+
+
+def test_what_resume_refuses_is_said_on_the_page(make_run, started):
+    started.says, started.code = "labkit: error: the data set has changed\n", 2
+    run = make_run(state="failed")
+    write_config(run)
+    at = open_page("live", run)
+    button(at, "Resume").click().run()
+    until(lambda: "It wasn't started: the data set has changed" in words(checked(at.run())))
+
+
+@pytest.mark.parametrize("state", ["failed", "interrupted", "lost"])
+def test_what_ended_early_shows_its_log_and_how_it_continues(make_run, state):
+    status = {"state": "running", "pid": 2**22 + 1} if state == "lost" else {}
+    run = make_run(state="failed" if state == "lost" else state, status=status)
+    write_config(run)
+    (run.checkpoints_path / "step-00000100").mkdir(parents=True)
+    in_cluster(run)
+    (run.cluster_path / "worker-1.log").write_text("<script>out of memory</script>\n")
+    run.log_path.write_bytes(b"first\n\xff\xfelast \x1b[31mline\n")
+    at = open_page("live", run)
+    assert "The last checkpoint is of step 100 of 200. A resume makes 20 steps again." in words(at)
+    assert "line" in words(at)
+    at.selectbox(key=f"log-{run.path}").select("worker:1").run()
+    assert "<script>out of memory</script>" in words(checked(at))
+    command = ["labkit", *launches.resume_arguments(run)]
+    assert shlex.join(command) in words(at)
+    parse(command[1:])  # works as printed
+
+
+def test_a_run_without_checkpoint_or_log_ended_early(make_run):
+    run = make_run(state="failed")
+    run.log_path.unlink()
+    run.config_path.write_text("[]")
+    at = open_page("live", run)
+    text = " ".join(part.value for part in at.text)
+    assert "There is no checkpoint" in text
+    assert "isn't a JSON object" in text
+    assert "The log is empty." in words(at)
+
+
+def test_the_command_of_a_run_is_the_recorded_one(make_run):
+    run = make_run()
+    assert "labkit train --preset smoke --job-dir 'a b'" in words(open_page("live", run))
+    write_config(run, train_steps=9)
+    environment = {"command": ["/x/ipykernel_launcher.py", "-f", "kernel.json"]}
+    write_json_atomic(run.environment_path, environment)
+    command = f"labkit train --dataset shapes --job-dir {run.path} --train-steps 9"
+    assert command in words(open_page("live", run))
+    _, options, _ = parse(shlex.split(command)[1:])
+    assert config_of(options) == recorded_config(run)
+
+
+# ---- who may act ---------------------------------------------------------------------------------------
+
+
+def test_a_read_only_dashboard_acts_on_nothing(make_run, monkeypatch, started, training):
+    monkeypatch.setenv("LABKIT_READ_ONLY", "1")
+    ended, running = make_run("ended", state="interrupted"), make_run("running")
+    write_config(ended)
+    process = training(running)
+    pages = [open_page("live", ended), open_page("live", running), open_page("start", "")]
+    labels = {one.label for at in pages for one in at.button}
+    assert labels.isdisjoint({"Resume", "Save and stop", "Start", "Cancel"})
+    assert not any(at.get("page_link") for at in pages)
+    new = RunDirectory(ended.path.parent / "new")
+    for act in (
+        lambda: launches.start(["train"], new),
+        lambda: launches.resume(ended),
+        lambda: launches.stop(running),
+        lambda: launches.cancel(ended),
+    ):
+        with pytest.raises(InputError, match="read-only"):
+            act()
+    assert started.arguments == []
+    assert not new.path.exists()
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+
+
+def test_other_sites_reach_no_session_of_the_dashboard():
+    with open(CHECKOUT / "app" / ".streamlit" / "config.toml", "rb") as file:
+        server = tomllib.load(file)["server"]
+    assert server["address"] == "127.0.0.1"
+    assert server["enableCORS"] is True
+    assert server["enableXsrfProtection"] is True
+    assert server["maxUploadSize"] <= 10
