@@ -220,5 +220,5 @@ def test_what_is_drawn_around_on_the_map_is_listed(run):
             page.mouse.move(left + x, top + y, steps=3)
         page.mouse.up()
         page.get_by_text("40 images").wait_for()
-        assert page.locator('a[href*="split=test"]').count() == 36
+        page.wait_for_function("""() => document.querySelectorAll('a[href*="split=test"]').length === 36""")
         visit.went_well()
