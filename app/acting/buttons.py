@@ -9,6 +9,7 @@ import streamlit as st
 
 from app import state
 from app.acting import launches
+from app.images.text import plain
 from app.state import clean
 from labkit.cluster.continued import making_command
 from labkit.errors import InputError
@@ -70,7 +71,7 @@ def report(run: RunDirectory) -> None:
     if not failure and launch is not None and (refusal := launch.refusal):
         failure = f"It wasn't started: {refusal}"
     if failure:
-        st.error(clean(failure).replace("`", "'"), icon=":material/block:")
+        st.error(plain(str(failure)), icon=":material/block:")
 
 
 def is_pending(run: RunDirectory) -> bool:

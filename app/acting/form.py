@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app.acting.draft import Checked, Draft, data_sets, form_fields, new_draft, with_preset
+from app.images.text import plain
 from labkit.config.fields import GROUPS, FieldInfo
 from labkit.config.presets import PRESETS, preset_summary
 
@@ -38,7 +39,7 @@ def draw(shown: Draft, checked: Checked) -> None:
     _grid([info for info in fields.values() if info.common], shown, checked)
     _, missing = data_sets(shown)
     if missing:
-        st.caption(escape(missing))
+        st.caption(plain(missing))
     wanted = st.text_input(
         "Find a setting",
         key="start-find",

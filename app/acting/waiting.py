@@ -4,6 +4,7 @@ import streamlit as st
 
 from app import state
 from app.acting import launches
+from app.images.text import plain
 from app.state import clean
 from labkit.run_directory import RunDirectory
 
@@ -35,7 +36,7 @@ def show_start() -> None:
 
 
 def _wait(run: RunDirectory, launch: launches.Launch) -> None:
-    st.subheader(clean(run.name).replace("`", "'"), anchor=False)
+    st.subheader(plain(str(run.name)), anchor=False)
     st.info("Starting: it checks data set and devices first …", icon=":material/hourglass_top:")
     lines = launch.output[-LAST_LINES:]
     if lines:
@@ -53,8 +54,8 @@ def _wait(run: RunDirectory, launch: launches.Launch) -> None:
 def _refused(run: RunDirectory, why: str) -> None:
     from app.views import start
 
-    st.subheader(clean(run.name).replace("`", "'"), anchor=False)
-    st.error(f"It wasn't started: {clean(why)}".replace("`", "'"), icon=":material/block:")
+    st.subheader(plain(str(run.name)), anchor=False)
+    st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
     st.page_link(
         st.Page(start.page, url_path="start"), label="Back to the form", icon=":material/arrow_back:"
     )

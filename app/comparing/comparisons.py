@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import state
 from app.comparing.selection import set_runs
+from app.images.text import plain
 from labkit.analysis.comparison.files import request_path, run_directory
 from labkit.analysis.comparison.read import Comparison, read_comparison
 from labkit.analysis.comparison.tables import results_path
@@ -74,7 +75,7 @@ def _show(place: Path) -> None:
     try:
         comparison = read_comparison(place)
     except InputError as error:
-        st.error(state.clean(error).replace("`", "'"), icon=":material/broken_image:")
+        st.error(plain(str(error)), icon=":material/broken_image:")
         return
     runs = _runs(comparison)
     st.button(

@@ -9,6 +9,7 @@ from app import state
 from app.charts.board import PALETTE
 from app.comparing.drawing import WIDTHS, draw_svg
 from app.comparing.scatter import Axis, Dot, axis_of, scatter
+from app.images.text import plain
 from labkit.analysis.run_results.groups import Group, known_measures, title_of
 from labkit.analysis.run_results.results import MEASURES, Result, differing
 
@@ -42,7 +43,7 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
     if dots:
         draw_svg("scatter", *(scatter(dots, found[x], found[y], width) for width in WIDTHS))
     else:
-        st.info(f"No run has both {x} and {y}.")
+        st.info(f"No run has both {plain(x)} and {plain(y)}.")
     opened = st.expander(
         "Parallel coordinates", key="parallel", on_change="rerun", icon=":material/stacked_line_chart:"
     )
@@ -122,5 +123,6 @@ def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
     )
     st.caption(
         f"A line for each of {len(complete)} runs that have all values, blue for the lowest and orange for "
-        f"the highest {last.plain_title}. Drag along an axis to keep a part of it; drag a title to move it."
+        f"the highest {plain(last.plain_title)}. Drag along an axis to keep a part of it; drag a title "
+        "to move it."
     )

@@ -25,9 +25,9 @@ NO_CHECKPOINT = "labkit train --checkpoint-every-steps 100 --keep-checkpoints 20
 def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
     """Draw the choice of a split and its suspected labels, once the reader asks for them."""
     st.caption(
-        "Confident learning compares the network's predictions with the given labels: an image is listed if "
-        "the network is surer of another class than it usually is of that class. The network may be wrong "
-        "instead, so look before you change a label."
+        "Confident learning estimates from the network's predictions how many labels of each class are "
+        "wrong, and lists the images whose labels it contradicts most. The network may be wrong instead, so "
+        "look before you change a label."
     )
     step = checkpoint_to_ask(run)
     if step is None:

@@ -16,4 +16,5 @@ def visible(text: str) -> str:
 
 def plain(text: str) -> str:
     """Return Markdown that shows ``text`` as it is, on one line."""
+    text = text.encode(errors="replace").decode()  # names of files may hold what isn't Unicode
     return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split())))

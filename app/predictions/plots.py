@@ -138,7 +138,9 @@ def _curve(curve: PrecisionRecall, name: str) -> str:
     words = escape(f"{name}: average precision {shown}, {curve.examples:,} images", quote=True)
     path = ""
     if curve.examples:
-        kept = np.unique(np.linspace(0, len(curve.recall) - 1, POINTS).astype(int))
+        # scikit-learn's recall falls; thresholds crowd at its end.
+        places = np.searchsorted(-curve.recall, -np.linspace(0, 1, POINTS))
+        kept = np.unique(np.append(np.minimum(places, len(curve.recall) - 1), [0, len(curve.recall) - 1]))
         points = " ".join(
             f"{2 + 96 * recall:.1f},{2 + 60 * (1 - precision):.1f}"
             for recall, precision in zip(curve.recall[kept], curve.precision[kept], strict=True)

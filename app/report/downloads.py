@@ -22,7 +22,7 @@ CORNER = """<style>@media (min-width: 641px) {
 
 # Streamlit keeps a file in memory while it is downloaded. The command line has no such limit.
 MAX_METRICS_BYTES = 500_000_000
-MAX_LISTED = 8  # runs of a comparison whose metrics are offered
+MAX_LISTED = 8  # runs of a report, as of `labkit report`
 
 
 def share(runs: Sequence[RunDirectory], key: str) -> None:
@@ -35,6 +35,9 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
     runs = list({run.path: run for run in runs}.values())  # one may be given by its name and by its path
     name = file_name(runs[0]) if len(runs) == 1 else "comparison"
     with st.popover("Share", icon=":material/ios_share:", help="Report and metrics as files"):
+        if len(runs) > MAX_LISTED:
+            st.caption(f"A report compares up to {MAX_LISTED} runs. Choose fewer for one.")
+            return
         st.download_button(
             "Report as HTML",
             lambda: _report(runs),
@@ -46,10 +49,8 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
             help="One file with the charts, the results and the configuration. It opens without a network.",
             width="stretch",
         )
-        for run in runs[:MAX_LISTED]:
+        for run in runs:
             _metrics(run, f"{key}-{run.path}", alone=len(runs) == 1)
-        if len(runs) > MAX_LISTED:
-            st.caption("The metrics of the other runs: `labkit metrics RUN --output metrics.csv`")
 
 
 def share_in_corner(run: RunDirectory) -> None:

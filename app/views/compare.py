@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import state
 from app.comparing.comparisons import show_comparisons
 from app.comparing.curves import colors_of, show_curves
 from app.comparing.images import show_galleries
@@ -12,6 +11,7 @@ from app.comparing.relations import show_relations
 from app.comparing.selection import MAX_RUNS, choose_runs, results_of
 from app.comparing.table import show_table
 from app.comparing.verdict import choose_pair, show_verdict
+from app.images.text import plain
 from app.report import downloads
 from labkit.analysis.run_results.groups import Group, grouped
 from labkit.analysis.run_results.results import Result
@@ -57,7 +57,7 @@ def _grouped(results: Sequence[Result]) -> list[Group]:
 def _damaged(results: Sequence[Result]) -> None:
     for result in results:
         if not result.settings:  # not even as a configuration of another program
-            st.warning(state.clean(result.summary.message).replace("`", "'"), icon=":material/broken_image:")
+            st.warning(plain(str(result.summary.message)), icon=":material/broken_image:")
 
 
 def _verdict(groups: Sequence[Group]) -> list[str]:

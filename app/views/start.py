@@ -7,6 +7,7 @@ import streamlit as st
 from app import state
 from app.acting import form, launches
 from app.acting.draft import Checked, check, draft_of
+from app.images.text import plain
 from app.state import clean
 from app.views import live
 from labkit.errors import InputError
@@ -53,7 +54,7 @@ def _fill_again() -> None:
         try:
             form.fill(draft_of(run))
         except InputError as error:
-            st.error(clean(error).replace("`", "'"), icon=":material/block:")
+            st.error(plain(str(error)), icon=":material/block:")
             return
         st.session_state[FILLED] = label
     st.text(f"The configuration of {clean(run.name)}. What you change makes the new run.")
@@ -69,7 +70,7 @@ def _command(checked: Checked, run: RunDirectory) -> None:
     failure = failure if tried == checked.arguments else ""
     sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
     if failure or sentence:
-        st.error(clean(sentence or failure).replace("`", "'"), icon=":material/block:")
+        st.error(plain(str(sentence or failure)), icon=":material/block:")
     if not state.may_act():
         st.caption("This dashboard is read-only. The command starts the run in a shell.")
         return

@@ -4,11 +4,8 @@ The rows are read twice, some thousand at a time: first for the columns and the 
 them. The memory that this takes doesn't grow with the run.
 """
 
-import contextlib
 import csv
 import math
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any
 from labkit.errors import InputError, require_extra
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import replacing
 from labkit.run_directory.metrics import (
     MetricsReader,
     ResumePoint,
@@ -62,16 +60,8 @@ def write_metrics(run: RunDirectory, path: Path, format: str | None = None) -> W
     write = FORMATS[format or path.suffix]
     contents = _Contents(run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    os.close(descriptor)
-    try:
-        rows = write(Path(name), contents)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+    with replacing(path) as temporary:
+        rows = write(temporary, contents)
     return Written(rows, len(contents.columns) + 1, tuple(contents.notes()))
 
 
@@ -124,7 +114,7 @@ class _Contents:
     def notes(self) -> Iterator[str]:
         """Yield a sentence for each thing that was left out."""
         if points := len(self._seen.resume_points):
-            yield f"rows that were taken back at {counted(points, 'resume point')} are left out"
+            yield f"rows that were made again after {counted(points, 'resume point')} are left out"
         if self._seen.damaged:
             yield f"left out: {counted(self._seen.damaged, 'damaged line')}"
         if self._seen.left_out:

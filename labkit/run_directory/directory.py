@@ -10,7 +10,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,14 +39,24 @@ def write_json_atomic(path: Path, value: Any) -> None:
     write_text_atomic(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
-def write_text_atomic(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8 to ``path``. A reader sees the whole old file or the whole new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a file to write that becomes ``path`` at the end, or is removed after an error.
+
+    A reader sees the whole old file or the whole new one.
+    """
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8 to ``path``. A reader sees the whole old file or the whole new one."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def process_alive(pid: int) -> bool:

@@ -231,9 +231,10 @@ def test_the_batch_is_that_of_the_replay_and_smaller_while_images_grow(make_run)
         batch_without_tensorflow(run, 1)
 
 
-def test_the_checkpoint_is_the_newest_at_or_before_the_step_or_else_the_first_after():
+def test_the_checkpoint_is_the_newest_before_the_step_or_else_the_first_later_one():
     assert checkpoint_for([10, 20, 30], 25) == 20
-    assert checkpoint_for([10, 20, 30], 20) == 20
+    assert checkpoint_for([10, 20, 30], 20) == 10, "20 was trained on the batch of step 20"
+    assert checkpoint_for([20, 30], 20) == 20
     assert checkpoint_for([10, 20, 30], 3) == 10
     assert checkpoint_for([], 3) is None
 

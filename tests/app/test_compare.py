@@ -191,4 +191,4 @@ def test_a_comparison_of_labkit_compare_is_shown_and_all_its_runs_can_be_compare
     assert at.dataframe[0].value["Seed"].tolist() == ["0, 1"]
     request_path(folder).write_text("{")
     checked(at.run())
-    assert "comparison.json can't be read" in at.error[0].value
+    assert "comparison.json can't be read" in words(at)

@@ -53,7 +53,8 @@ def checked(at: AppTest) -> AppTest:
 def words(at: AppTest) -> str:
     kinds = ("title", "subheader", "caption", "markdown", "info", "warning", "error", "code", "metric")
     parts = [element for kind in kinds for element in at.get(kind)]
-    texts = [f"{getattr(part, 'label', '')} {part.value}" for part in parts]
+    # Markdown shows a character after a backslash as it is.
+    texts = [re.sub(r"\\([^\w\s]|_)", r"\1", f"{getattr(part, 'label', '')} {part.value}") for part in parts]
     texts += [unescape(re.sub("<[^>]*>", " ", element.proto.body)) for element in at.get("html")]
     return "\n".join(" ".join(text.split()) for text in texts)
 

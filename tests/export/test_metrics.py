@@ -110,7 +110,7 @@ def test_missing_values_are_told_from_those_that_are_not_finite(run, capsys):
     assert cli.main(["metrics", "run"]) == 0
     said = capsys.readouterr().out
     assert "metrics.csv: 2 rows, 4 columns" in said
-    assert "rows that were taken back at 1 resume point are left out" in said
+    assert "rows that were made again after 1 resume point are left out" in said
     assert Path("metrics.csv").read_text().splitlines() == [
         "split,step,epoch,loss",
         "train,1,,NaN",

@@ -1,7 +1,7 @@
 """Labels that are probably wrong, by confident learning (Northcutt et al. 2021, arXiv:1911.00068).
 
-The predictions of a network are compared with the given labels: an image is suspected if the network is surer
-of another class than it usually is of that class. Predictions should be out of sample.
+How many labels of each class are wrong is estimated from predictions, which should be out of sample. As many
+images are suspected, those whose labels the network contradicts most (pruning by noise rate).
 """
 
 from dataclasses import dataclass

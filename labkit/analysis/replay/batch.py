@@ -84,7 +84,8 @@ def is_asynchronous(environment: Mapping[str, Any]) -> bool:
 def checkpoint_for(kept: Sequence[int], step: int) -> int | None:
     """Return which of the kept checkpoints to ask about the batch of a step; None if there are none.
 
-    That is the newest at or before the step, otherwise the first one after it.
+    That is the newest before the step, whose weights haven't been trained on this batch, otherwise the first
+    one at the step or after it.
     """
-    before = [found for found in kept if found <= step]
+    before = [found for found in kept if found < step]
     return max(before) if before else min(kept, default=None)

@@ -178,9 +178,11 @@ def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
     """
     names = dict.fromkeys(name for result in results for name in result.settings)
     columns = {name: [result.settings.get(name) for result in results] for name in names}
-    if len({result.data for result in results if result.data}) > len(
-        set(map(str, columns.get("dataset", [])))
-    ):
+    contents: dict[str, set[str]] = {}
+    for result in results:
+        if result.data:
+            contents.setdefault(str(result.settings.get("dataset")), set()).add(result.data)
+    if any(len(checksums) > 1 for checksums in contents.values()):
         columns["data"] = [result.data and result.data[:8] for result in results]
     return {name: values for name, values in columns.items() if len({repr(value) for value in values}) > 1}
 

@@ -72,7 +72,7 @@ def versus(
     if candidates > 2:
         notes.append(
             f"{names[0]} and {names[1]} are two of {candidates} configurations. If you chose them for their "
-            "results, they look further apart than they are: the best of many was lucky, too."
+            "results, they look further apart than they are: the best of many was partly lucky."
         )
     return Versus(measure, difference, headline, tuple(notes))
 
@@ -99,7 +99,7 @@ def _interval(
             f"those of {many}, which nothing here shows."
         )
     alone = (
-        "One seed each says nothing about the spread over seeds: another seed may turn the order. "
+        "One seed each says nothing about the spread over seeds: another seed may reverse the order. "
         "To learn that, train both with other values of --seed."
     )
     if images is not None and measure == ON_IMAGES:
@@ -187,5 +187,7 @@ def _cautions(
     if len(data) > 1 or len(sets) > 1:
         found.append("The two were trained on different data, which may be what makes the difference.")
     if measure in ("best_validation", "validation_loss", "final_validation"):
-        found.append("Checkpoints and settings are often chosen on validation, which flatters its results.")
+        found.append(
+            "Checkpoints and settings are often chosen on validation, so its results are too optimistic."
+        )
     return found

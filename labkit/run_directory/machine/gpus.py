@@ -29,10 +29,7 @@ def driver_library() -> Any:
 
 
 def opened_in_container() -> set[int]:
-    """Return the numbers of the device files that this process has open, within a container; else nothing.
-
-    Of these, if ``CUDA_VISIBLE_DEVICES`` names some by their numbers, those.
-    """
+    """Return the numbers of the device files that this process has open, within a container; else nothing."""
     try:
         if os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE:
             return set()
@@ -40,9 +37,7 @@ def opened_in_container() -> set[int]:
     except OSError:  # not on Linux; a file that was just closed
         return set()
     found = (re.fullmatch(r"/dev/nvidia(\d+)", file) for file in files)
-    numbers = {int(match[1]) for match in found if match}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").split(",")
-    return numbers & set(map(int, visible)) if all(map(str.isdecimal, visible)) else numbers
+    return {int(match[1]) for match in found if match}
 
 
 class Gpus:
