@@ -21,7 +21,6 @@ __all__ = ["Marks", "draw", "legend", "marks_of_classes", "marks_of_right", "pic
 ASSETS = Path(__file__).parent / "assets"
 SHAPES = ("circle", "square", "up", "cross", "diamond", "down", "ring", "plus", "right", "left")
 GLYPHS = dict(zip(SHAPES, "●■▲✕◆▼○+▶◀", strict=True))
-TILE = 32  # pixels of a thumbnail's side, at most
 GREY = "#7a7f87"
 COLORS = (*PALETTE[:7], "#8a63f0", "#d6457a", "#6b8e23")  # as many as shapes: 100 pairs of them
 
@@ -59,20 +58,17 @@ def marks_of_right(shown: ImageMap) -> Marks:
     return Marks(kind, ["right", "wrong"], PALETTE[:2], ["circle", "cross"], [False, False])
 
 
-def sprite(images: NDArray[np.uint8]) -> tuple[str, tuple[int, int], int]:
+def sprite(thumbnails: NDArray[np.uint8]) -> tuple[str, tuple[int, int], int]:
     """Return a sheet of all images as a data URI, the (width, height) of each, and how many are in a row.
 
     Args:
-        images: uint8 [n, height, width, channels], n > 0.
+        thumbnails: uint8 [n, height, width, channels], n > 0.
     """
-    height, width = images.shape[1:3]
-    share = min(1.0, TILE / max(height, width))
-    size = max(1, round(width * share)), max(1, round(height * share))
-    columns = int(np.ceil(np.sqrt(len(images))))
-    sheet = Image.new("RGB", (columns * size[0], -(-len(images) // columns) * size[1]))
-    for number, image in enumerate(images):
+    size = thumbnails.shape[2], thumbnails.shape[1]
+    columns = int(np.ceil(np.sqrt(len(thumbnails))))
+    sheet = Image.new("RGB", (columns * size[0], -(-len(thumbnails) // columns) * size[1]))
+    for number, image in enumerate(thumbnails):
         tile = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-        tile = tile if tile.size == size else tile.resize(size, Image.Resampling.BOX)
         sheet.paste(tile, (number % columns * size[0], number // columns * size[1]))
     buffer = io.BytesIO()
     sheet.save(buffer, "JPEG", quality=88)

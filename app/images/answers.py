@@ -17,10 +17,21 @@ from numpy.typing import NDArray
 
 from app.images.text import plain
 from labkit.analysis.ask.client import AskedNetwork, Networks, NoAnswer
+from labkit.analysis.examples import checkpoint_to_ask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["SHORT_SECONDS", "Asked", "ask", "digest", "pause_until", "result_of", "shown"]
+__all__ = [
+    "SHORT_SECONDS",
+    "Asked",
+    "ask",
+    "digest",
+    "pause_until",
+    "pinned_step",
+    "result_of",
+    "shown",
+    "written",
+]
 
 KEPT = 256  # answers
 POLL_SECONDS = 0.5
@@ -89,7 +100,13 @@ def _answers() -> _Answers:
     return _Answers()
 
 
-def ask(run: RunDirectory, step: int, key: Hashable, work: Callable[[AskedNetwork, Progress], T]) -> Asked[T]:
+def ask(
+    run: RunDirectory,
+    step: int,
+    key: Hashable,
+    work: Callable[[AskedNetwork, Progress], T],
+    when: int | None = None,
+) -> Asked[T]:
     """Ask a network something, unless this was asked before.
 
     Args:
@@ -98,9 +115,11 @@ def ask(run: RunDirectory, step: int, key: Hashable, work: Callable[[AskedNetwor
         key: tells this question from any other about the same network.
         work: asks the network and returns the answer; reports what it has done. It runs in another thread
             and must not use Streamlit.
+        when: what ``written`` gave when the reader asked, for a question that outlives its checkpoint; None:
+            what it gives now.
     """
     answers = _answers()
-    whole = (run.path, step, _written(run, step), key)
+    whole = (run.path, step, written(run, step) if when is None else when, key)
     with answers.lock:
         if (known := answers.asked.get(whole)) is None:
             known = answers.asked[whole] = Asked()
@@ -111,8 +130,28 @@ def ask(run: RunDirectory, step: int, key: Hashable, work: Callable[[AskedNetwor
     return known
 
 
-def _written(run: RunDirectory, step: int) -> int:
-    """Return when the checkpoint was written: a run that was started over may write the same step again."""
+def pinned_step(run: RunDirectory, name: str, preferred: object = None) -> int | None:
+    """Return the step of the checkpoint to ask, in this session the same while it exists; None without any.
+
+    The best and the newest checkpoint are others while a run trains, which would start every answer again.
+
+    Args:
+        run: the run directory.
+        name: of the place on the page.
+        preferred: taken at first if this step is kept, as by ``checkpoint_to_ask``.
+    """
+    key = f"{name}-process-{run.path}"
+    step: int | None = st.session_state.get(key)
+    if step not in run.checkpoint_steps():
+        step = st.session_state[key] = checkpoint_to_ask(run, preferred)
+    return step
+
+
+def written(run: RunDirectory, step: int) -> int:
+    """Return when the checkpoint was written, in ns: a run that was started over may write a step again.
+
+    0 if the checkpoint is gone.
+    """
     try:
         return (run.checkpoints_path / f"step-{step:08d}" / "state.json").stat().st_mtime_ns
     except OSError:

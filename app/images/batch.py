@@ -1,7 +1,7 @@
 """The batch of a training step: its images as the network saw them, and their losses at a kept checkpoint."""
 
 import shlex
-from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from app.images import answers, batch_cards
 from app.images.batch_cards import number_text
 from app.images.text import plain
 from labkit.analysis.ask.client import AskedNetwork, Prediction
-from labkit.analysis.examples import checkpoint_to_ask
+from labkit.analysis.examples import data_set_of
 from labkit.analysis.replay.batch import (
     NeedsReplay,
     RunBatch,
@@ -23,6 +23,7 @@ from labkit.analysis.replay.batch import (
     checkpoint_for,
 )
 from labkit.config.recorded import recorded_config
+from labkit.data.manifest import MANIFEST_NAME
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -111,10 +112,13 @@ def _values(metrics: Snapshot, step: int) -> None:
 # ---- the batch -------------------------------------------------------------------------------------------
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=2, show_spinner=False)
 def _batch(path: Path, step: int, files: tuple[int, ...]) -> RunBatch:
-    # `files` is part of the cache's key: a run that was started over has other batches.
-    return batch_without_tensorflow(RunDirectory(path), step)
+    # `files` is part of the cache's key: a run that was started over, or whose data set was replaced, has
+    # other batches. The standardized images aren't shown, and take four times the memory of the others.
+    batch = batch_without_tensorflow(RunDirectory(path), step)
+    seen = replace(batch.seen, standardized=batch.seen.standardized[:0].copy())
+    return replace(batch, seen=seen)
 
 
 def _signature(run: RunDirectory) -> tuple[int, ...]:
@@ -124,7 +128,11 @@ def _signature(run: RunDirectory) -> tuple[int, ...]:
         except OSError:
             return 0
 
-    return changed(run.config_path), changed(run.environment_path)
+    try:
+        manifest = changed(data_set_of(run).directory / MANIFEST_NAME)
+    except InputError:
+        manifest = 0
+    return changed(run.config_path), changed(run.environment_path), manifest
 
 
 def _words(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None:
@@ -163,19 +171,12 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> Non
         return _predict(network, report, batch, checkpoint)
 
     key = ("batch", step, checkpoint, answers.digest(batch.pixels))
-    asked = answers.ask(run, _asked_checkpoint(run, kept), key, work)
+    # The process that is asked about the other checkpoints, too.
+    asked = answers.ask(run, answers.pinned_step(run, "batch") or checkpoint, key, work)
     found = answers.shown(asked, f"Asking the network of step {checkpoint:,}", "batch")
     if found is not None:
         _comparison(run, metrics, batch, checkpoint, found)
     batch_cards.grid(batch, found)
-
-
-def _asked_checkpoint(run: RunDirectory, kept: Sequence[int]) -> int:
-    """Return the checkpoint whose process is asked, about the others too; the same while it exists."""
-    key = f"batch-process-{run.path}"
-    if st.session_state.get(key) not in kept:
-        st.session_state[key] = checkpoint_to_ask(run) or kept[-1]
-    return int(st.session_state[key])
 
 
 def _predict(network: AskedNetwork, report: answers.Progress, batch: RunBatch, checkpoint: int) -> Prediction:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +13,46 @@ from app.images import answers
 from labkit.analysis.ask.client import AskedNetwork
 from labkit.analysis.evaluations.choice import forgetting_events
 from labkit.analysis.evaluations.computed import computed_predictions, split_labels
-from labkit.analysis.examples import checkpoint_to_ask, data_set_of
+from labkit.analysis.examples import data_set_of
 from labkit.analysis.predictions import Predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["Forgotten", "ask_evaluation", "ask_forgetting", "known_evaluation"]
+__all__ = [
+    "Forgotten",
+    "Question",
+    "ask_evaluation",
+    "ask_forgetting",
+    "forgetting_question",
+    "known_evaluation",
+    "training_of",
+]
 
-KEPT = 8  # evaluations; one of 45,000 images with 10 classes takes 3 MB
+KEPT = 24  # evaluations; one of 45,000 images with 10 classes takes 3 MB
 
 
 @dataclass(frozen=True)
 class _Key:
-    """``written``: when the checkpoint was, since a run that was started over writes its steps again."""
+    """``written``, ``training``: when the checkpoint and the run's configuration were, in ns.
+
+    A run that was started over writes its steps again.
+    """
 
     run: Path
     split: str
     step: int
     written: int
+    training: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a click on forgetting asks for; checkpoints that come and go later don't change it."""
+
+    base: int
+    written: int
+    keys: tuple[_Key, ...]
+    training: int
 
 
 @dataclass(frozen=True)
@@ -52,8 +74,7 @@ class _Evaluations:
         """Return an evaluation; that of a checkpoint that is gone (written at 0) is the last one known."""
         with self._lock:
             for known in reversed(self._known):
-                place = (known.run, known.split, known.step)
-                if known == key or (key.written == 0 and place == (key.run, key.split, key.step)):
+                if known == key or (key.written == 0 and replace(known, written=0) == key):
                     self._known.move_to_end(known)
                     return self._known[known]
         return None
@@ -89,12 +110,15 @@ def _evaluations() -> _Evaluations:
 
 
 def _key(run: RunDirectory, split: str, step: int) -> _Key:
+    return _Key(run.path, split, step, answers.written(run, step), training_of(run))
+
+
+def training_of(run: RunDirectory) -> int:
+    """Return what tells a training from one that was started over in the same directory; 0 if it's gone."""
     try:
-        state = run.checkpoints_path / f"step-{step:08d}" / "state.json"
-        written = state.stat().st_mtime_ns
+        return run.config_path.stat().st_mtime_ns
     except OSError:
-        written = 0
-    return _Key(run.path, split, step, written)
+        return 0
 
 
 def known_evaluation(run: RunDirectory, split: str, step: int) -> Predictions | None:
@@ -115,7 +139,7 @@ def ask_evaluation(
 
     Returns None if the run has kept no checkpoint.
     """
-    base = checkpoint_to_ask(run, preferred)
+    base = answers.pinned_step(run, "predictions", preferred)
     if base is None:
         return None
     key, evaluations = _key(run, split, step), _evaluations()
@@ -127,17 +151,23 @@ def ask_evaluation(
     return answers.ask(run, base, ("evaluate", key, evaluations.round(key)), work)
 
 
-def ask_forgetting(
+def forgetting_question(
     run: RunDirectory, split: str, steps: tuple[int, ...], preferred: object = None
-) -> answers.Asked[Forgotten] | None:
-    """Ask how often each image of a split was forgotten between the checkpoints of ``steps``, ascending.
+) -> Question | None:
+    """Return the question how often each image of a split was forgotten between ``steps``, ascending.
 
-    Checkpoints that are removed meanwhile are left out. Returns None if the run has kept none.
+    Returns None if the run has kept no checkpoint.
     """
-    base = checkpoint_to_ask(run, preferred)
+    base = answers.pinned_step(run, "predictions", preferred)
     if base is None:
         return None
-    keys, evaluations = [_key(run, split, step) for step in steps], _evaluations()
+    keys = tuple(_key(run, split, step) for step in steps)
+    return Question(base, answers.written(run, base), keys, training_of(run))
+
+
+def ask_forgetting(run: RunDirectory, question: Question) -> answers.Asked[Forgotten]:
+    """Ask how often each image was forgotten. Checkpoints that are removed meanwhile are left out."""
+    keys, evaluations = question.keys, _evaluations()
 
     def work(network: AskedNetwork, progress: answers.Progress) -> Forgotten:
         right: list[NDArray[np.bool_]] = []
@@ -157,4 +187,4 @@ def ask_forgetting(
             raise InputError(problem or "forgetting needs at least two kept checkpoints")
         return Forgotten(tuple(read), forgetting_events(np.stack(right)))
 
-    return answers.ask(run, base, ("forgetting", split, tuple(keys)), work)
+    return answers.ask(run, question.base, ("forgetting", keys), work, question.written)

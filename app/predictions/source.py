@@ -9,7 +9,14 @@ import streamlit as st
 
 from app.images import answers
 from app.images.text import plain
-from app.predictions.kept import Forgotten, ask_evaluation, ask_forgetting, known_evaluation
+from app.predictions.kept import (
+    Forgotten,
+    ask_evaluation,
+    ask_forgetting,
+    forgetting_question,
+    known_evaluation,
+    training_of,
+)
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -173,5 +180,12 @@ def forgotten(run: RunDirectory, split: str) -> Forgotten | None:
     asked_for = st.session_state.get("forgetting-asked")
     if not asked_for or asked_for[:2] != (str(run.path), split):
         return None
-    asked = ask_forgetting(run, split, asked_for[2], recorded_step(run))
-    return None if asked is None else answers.shown(asked, "Evaluating each kept checkpoint", "forgetting")
+    known_for, question = st.session_state.get("forgetting-question", (None, None))
+    if known_for != asked_for:
+        question = forgetting_question(run, split, asked_for[2], recorded_step(run))
+        st.session_state["forgetting-question"] = asked_for, question
+    if question is None or question.training != training_of(run):  # the run was started over
+        del st.session_state["forgetting-asked"], st.session_state["forgetting-question"]
+        return None
+    asked = ask_forgetting(run, question)
+    return answers.shown(asked, "Evaluating each kept checkpoint", "forgetting")

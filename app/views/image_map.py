@@ -14,8 +14,9 @@ from app.images.text import plain
 from app.views.data import data_set_or_reason
 from labkit.analysis.ask.client import AskedNetwork
 from labkit.analysis.data_set.image_map import ImageMap, chosen_rows, make_map
-from labkit.analysis.examples import checkpoint_to_ask
 from labkit.data.manifest import Manifest
+from labkit.data.step_batch.shards import read_rows
+from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
 __all__ = ["page"]
@@ -33,7 +34,7 @@ def page() -> None:
     manifest = data_set_or_reason(run)
     if manifest is None:
         return
-    step = checkpoint_to_ask(run)
+    step = answers.pinned_step(run, "map")
     if step is None:
         st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
         st.code(NO_CHECKPOINT, language="bash")
@@ -57,9 +58,11 @@ def page() -> None:
     if shown is None:
         return
 
+    version = f"{run.path}-{split}-{step}-{answers.written(run, step)}-{manifest.checksum}"
+
     @st.fragment(key="map-panel")
     def panel() -> None:
-        _panel(run, manifest, split, step, shown)
+        _panel(run, manifest, split, step, shown, version)
 
     panel()
 
@@ -73,7 +76,9 @@ def _asked(run: RunDirectory, manifest: Manifest, split: str, step: int) -> answ
     return answers.ask(run, step, ("map", split, manifest.checksum), work)
 
 
-def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: ImageMap) -> None:
+def _panel(
+    run: RunDirectory, manifest: Manifest, split: str, step: int, shown: ImageMap, version: str
+) -> None:
     classes = [str(name) for name in manifest.classes]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         colour = st.segmented_control(
@@ -98,7 +103,7 @@ def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: 
         else map_chart.marks_of_classes(shown, classes, chosen)
     )
     st.html(map_chart.legend(marks))
-    version = f"{run.path}-{split}-{step}-{st.session_state.get('map-cleared', 0)}"
+    selection = f"{version}-{st.session_state.get('map-cleared', 0)}"
     key = f"map-{run.path}-{split}"
     map_chart.draw(
         shown,
@@ -106,7 +111,7 @@ def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: 
         _sheet(version, shown),
         [_words(manifest, shown, split, number, "\n") for number in range(len(shown))],
         key=key,
-        version=version,
+        version=selection,
         label=f"Map of {len(shown):,} {split} images. The list below it shows a class without the mouse.",
     )
     few = "" if len(shown) == shown.of else f" of {shown.of:,}, drawn at random"
@@ -115,7 +120,7 @@ def _panel(run: RunDirectory, manifest: Manifest, split: str, step: int, shown: 
         f"{step:,}. Images close together are alike to the network; distances between far groups mean "
         "little. Draw around points to list them, with Shift in a rectangle."
     )
-    _list(manifest, shown, split, map_chart.picked(key, version, len(shown)), chosen, str(kept))
+    _list(manifest, shown, split, map_chart.picked(key, selection, len(shown)), chosen, str(kept))
 
 
 def _clear() -> None:
@@ -125,7 +130,7 @@ def _clear() -> None:
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def _sheet(version: str, _shown: ImageMap) -> tuple[str, tuple[int, int], int]:
-    return map_chart.sprite(_shown.images)
+    return map_chart.sprite(_shown.thumbnails)
 
 
 def _words(manifest: Manifest, shown: ImageMap, split: str, number: int, between: str) -> str:
@@ -153,13 +158,18 @@ def _list(
     pages = -(-len(numbers) // PAGE_SIZE)
     number = (st.pagination(pages, key=f"map-page-{len(numbers)}") or 1) if pages > 1 else 1
     part = numbers[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
+    try:
+        images, _ = read_rows(manifest, split, shown.index[part])
+    except InputError as error:
+        st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")
+        return
     st.html(
         tiles.grid(
             Tile(
-                shown.images[place],
+                image,
                 _words(manifest, shown, split, place, "\n").split("\n"),
                 image_address(split, int(shown.index[place])),
             )
-            for place in part.tolist()
+            for place, image in zip(part.tolist(), images, strict=True)
         )
     )

@@ -11,7 +11,7 @@ from sklearn.model_selection import cross_val_predict
 from labkit.analysis.data_set.augmented import augmented_image, epochs_of
 from labkit.analysis.data_set.duplicates import Place, find_duplicates
 from labkit.analysis.data_set.embed import embedded
-from labkit.analysis.data_set.image_map import positions
+from labkit.analysis.data_set.image_map import positions, thumbnails_of
 from labkit.analysis.data_set.scan import scan_data
 from labkit.analysis.data_set.suspected_labels import find_suspected
 from labkit.config import Config
@@ -50,6 +50,24 @@ def test_a_scan_agrees_with_the_pixels_and_labels(tiny):
         np.testing.assert_allclose(found.channel_std, (images / 255).std(axis=(0, 1, 2)), rtol=1e-9)
     np.testing.assert_allclose(scan.splits["train"].channel_mean, tiny.channel_mean, rtol=1e-12)
     np.testing.assert_allclose(scan.splits["train"].channel_std, tiny.channel_std, rtol=1e-9)
+
+
+def test_the_sums_of_several_shards_are_those_of_all_images(tiny):
+    whole = scan_data(tiny).splits["train"]
+    one = tiny.splits["train"]
+    twice = dataclasses.replace(one, count=2 * one.count, shards=one.shards * 2)
+    both = scan_data(dataclasses.replace(tiny, splits={"train": twice})).splits["train"]
+    assert len(both) == 2 * len(whole) == len(both.digests)
+    for name in ("class_sums", "sums", "squares"):
+        assert np.array_equal(getattr(both, name), 2 * getattr(whole, name))
+
+
+@pytest.mark.parametrize(("side", "channels", "small"), [(224, 3, 32), (24, 1, 24), (64, 1, 32)])
+def test_a_map_keeps_thumbnails(side, channels, small):
+    images = np.full((3, side, side // 2, channels), 77, np.uint8)
+    found = thumbnails_of(images)
+    assert found.shape == (3, small, small // 2, channels)
+    assert (found == 77).all()
 
 
 @pytest.mark.parametrize(

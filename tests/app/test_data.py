@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 import labkit
 from app.data_set import map_chart
 from app.images import answers
-from labkit.analysis.data_set.image_map import ImageMap
+from labkit.analysis.data_set.image_map import ImageMap, thumbnails_of
 from labkit.analysis.data_set.recorded import prepare_command
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
@@ -177,7 +177,7 @@ def shown_map(count: int, classes: int = 3, channels: int = 3, several: bool = F
     return ImageMap(
         np.arange(count),
         rng.uniform(-1, 1, (count, 2)).astype(np.float32),
-        rng.integers(0, 256, (count, 48, 40, channels)).astype(np.uint8),
+        thumbnails_of(rng.integers(0, 256, (count, 48, 40, channels)).astype(np.uint8)),
         labels.astype(np.int32),
         rng.random((count, classes)),
         count,
@@ -195,7 +195,7 @@ def test_a_hundred_classes_have_a_mark_each_and_names_are_escaped():
 
 @pytest.mark.parametrize(("count", "channels"), [(1, 3), (5, 1)])
 def test_thumbnails_of_any_image_are_on_one_sheet(count, channels):
-    uri, size, columns = map_chart.sprite(shown_map(count, channels=channels).images)
+    uri, size, columns = map_chart.sprite(shown_map(count, channels=channels).thumbnails)
     assert uri.startswith("data:image/jpeg;base64,")
     assert size == (27, 32)
     assert columns**2 >= count

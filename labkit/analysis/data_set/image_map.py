@@ -7,10 +7,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 import labkit
 from labkit.analysis.ask.client import AskedNetwork, NoAnswer
@@ -20,9 +22,10 @@ from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.training.scores import right
 
-__all__ = ["MAX_IMAGES", "ImageMap", "chosen_rows", "make_map", "positions"]
+__all__ = ["MAX_IMAGES", "ImageMap", "chosen_rows", "make_map", "positions", "thumbnails_of"]
 
 MAX_IMAGES = 2_000  # t-SNE of so many takes 6.6 s of one core
+THUMBNAIL = 32  # pixels of its longer side, at most
 PART = 100  # images in one question
 EMBED_SECONDS = 300.0
 Progress = Callable[[int, int], None]
@@ -37,13 +40,13 @@ class ImageMap:
     """Images of a split on a plane.
 
     ``index``: int64 [n], positions in the split, ascending. ``positions``: float32 [n, 2], within −1 … 1.
-    ``images``: uint8 [n, height, width, channels]. ``labels``: int32 [n], or zeros and ones [n, classes].
-    ``probabilities``: float64 [n, classes]. ``of``: the number of images in the split.
+    ``thumbnails``: uint8 [n, height, width, channels], small images. ``labels``: int32 [n], or zeros and
+    ones [n, classes]. ``probabilities``: float64 [n, classes]. ``of``: the number of images in the split.
     """
 
     index: NDArray[np.int64]
     positions: NDArray[np.float32]
-    images: NDArray[np.uint8]
+    thumbnails: NDArray[np.uint8]
     labels: NDArray[np.int32]
     probabilities: NDArray[np.float64]
     of: int
@@ -51,12 +54,12 @@ class ImageMap:
     def __len__(self) -> int:
         return len(self.index)
 
-    @property
+    @cached_property
     def predicted(self) -> NDArray[np.int64] | NDArray[np.bool_]:
         """The most probable class, int64 [n]; with several labels, those over 0.5, bool [n, classes]."""
         return self.probabilities > 0.5 if self.labels.ndim == 2 else self.probabilities.argmax(axis=1)
 
-    @property
+    @cached_property
     def right(self) -> NDArray[np.bool_]:
         """Whether each prediction is right, bool [n]."""
         return right(self.predicted, self.labels)
@@ -103,7 +106,21 @@ def make_map(
         progress(min(start + PART, len(rows)), len(rows))
     where = positions(np.concatenate(features))
     count = find_split(manifest, split).count
-    return ImageMap(rows, where, images, labels, np.concatenate(probabilities), count)
+    return ImageMap(rows, where, thumbnails_of(images), labels, np.concatenate(probabilities), count)
+
+
+def thumbnails_of(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return images uint8 [n, height, width, channels] with no side longer than 32 pixels."""
+    height, width = images.shape[1:3]
+    share = THUMBNAIL / max(height, width)
+    if share >= 1:
+        return images
+    size = max(1, round(width * share)), max(1, round(height * share))
+    small = np.empty((len(images), size[1], size[0], images.shape[3]), np.uint8)
+    for number, image in enumerate(images):
+        tile = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+        small[number] = np.asarray(tile.resize(size, Image.Resampling.BOX)).reshape(small.shape[1:])
+    return small
 
 
 def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:

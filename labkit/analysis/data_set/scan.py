@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,12 @@ class SplitScan:
         if self.labels.ndim == 2:
             return self.labels.sum(axis=0, dtype=np.int64)
         return np.bincount(self.labels, minlength=len(self.class_sums))
+
+    def add_sums(self, other: "SplitScan") -> None:
+        """Add the sums of other images in place: those of each class are large."""
+        for name in ("class_sums", "sums", "squares"):
+            total: NDArray[np.float64] = getattr(self, name)
+            total += getattr(other, name)
 
     def of_class(self, number: int) -> NDArray[np.intp]:
         """Return the positions of the images of a class, ascending."""
@@ -92,12 +98,17 @@ def scan_data(manifest: Manifest, progress: Progress = _silent) -> DataScan:
     total, done = sum(split.count for split in manifest.splits.values()), 0
     splits = {}
     for name, split in manifest.splits.items():
-        parts = []
+        none = np.zeros((0, *manifest.image_shape), np.uint8)
+        whole = _scanned(manifest, none, np.zeros((0, *manifest.target_shape), np.int32))
+        labels, digests = [whole.labels], [whole.digests]
         for shard in split.shards:
-            parts.append(_scanned(manifest, *read_shard(manifest, shard)))
+            part = _scanned(manifest, *read_shard(manifest, shard))
+            labels.append(part.labels)
+            digests.append(part.digests)
+            whole.add_sums(part)
             done += shard.count
             progress(done, total)
-        splits[name] = _together(manifest, parts)
+        splits[name] = replace(whole, labels=np.concatenate(labels), digests=np.concatenate(digests))
     return DataScan(manifest, splits)
 
 
@@ -123,14 +134,3 @@ def _squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
         part = values[start : start + EXACT_ROWS]
         sums += np.einsum("nv,nv->v", part, part)
     return sums
-
-
-def _together(manifest: Manifest, parts: list[SplitScan]) -> SplitScan:
-    if not parts:
-        none = np.zeros((0, *manifest.image_shape), np.uint8)
-        return _scanned(manifest, none, np.zeros((0, *manifest.target_shape), np.int32))
-    return SplitScan(
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.digests for part in parts]),
-        *(sum(getattr(part, name) for part in parts) for name in ("class_sums", "sums", "squares")),
-    )
