@@ -122,7 +122,10 @@ class CompareRuns:
         counting, differ = images_that_count((first, second), runs, images)
         answer = versus(first, second, measure, counting, candidates=len(groups))
         which = f"A: {first.title}. B: {second.title}."
-        return [f"<b>{escape(answer.headline)}</b>", *map(escape, (which, *answer.notes, *filter(None, [differ]), on_images))]
+        return [
+            f"<b>{escape(answer.headline)}</b>",
+            *map(escape, (which, *answer.notes, *filter(None, [differ]), on_images)),
+        ]
 
 
 def _run(run: AnyRun) -> Run:
