@@ -9,6 +9,7 @@ import streamlit as st
 from app import state
 from app.images import cards
 from app.images.links import image_address
+from app.paging import page_of
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.analysis.run_results.on_images import Indices, OnImages, on_same_images
 from labkit.analysis.run_results.results import Result
@@ -97,15 +98,18 @@ def _title(kind: str, images: OnImages) -> str:
 
 
 def _gallery(images: OnImages, runs: tuple[Result, Result], places: Indices, kind: str) -> None:
-    pages = -(-len(places) // PAGE_SIZE)
-    key = f"compare-{kind}-page"
-    if st.session_state.get(key, 1) > pages:
-        st.session_state[key] = pages
-    first = (st.session_state.get(key, 1) - 1) * PAGE_SIZE
-    part = places[first : first + PAGE_SIZE]
+    above, below = st.container(), st.container()
+    with below:
+        page = page_of(len(places), PAGE_SIZE, "compare-page", (kind, places.tobytes()))
+    with above:
+        _cards(images, runs, places, page, kind)
+
+
+def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page: slice, kind: str) -> None:
+    part = places[page]
     said = "A is wrong and B is right" if kind == "fixed" else "A is right and B is wrong"
     st.caption(
-        f"{first + 1:,}–{first + len(part):,} of {len(places):,}: {said}. The greatest changes of "
+        f"{page.start + 1:,}–{page.stop:,} of {len(places):,}: {said}. The greatest changes of "
         "probability come first. A click on an image opens its page."
     )
     shown = runs[1].label
@@ -117,8 +121,6 @@ def _gallery(images: OnImages, runs: tuple[Result, Result], places: Indices, kin
             [image_address("test", int(images.first.index[place]), shown) for place in part],
         )
     )
-    if pages > 1:
-        st.pagination(pages, key=key)
 
 
 def _note(images: OnImages, place: int) -> str:

@@ -14,7 +14,7 @@ from app.comparing.images import same_images
 from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
 from labkit.analysis.run_results.on_images import OnImages
 from labkit.analysis.run_results.results import MEASURES, Result
-from labkit.analysis.run_results.versus import chance_sentence, versus
+from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
 
 __all__ = ["Pair", "choose_pair", "show_verdict"]
 
@@ -68,7 +68,7 @@ def _suggested(groups: Sequence[Group], measure: str) -> list[str]:
 def _runs(pair: tuple[Group, Group]) -> tuple[Result, Result]:
     """Return the two runs to look at on images; where a configuration has several, they can be chosen."""
     suggested = runs_for_images(*pair)
-    if all(len(group.results) == 1 for group in pair):
+    if all(len(group.counted) == 1 for group in pair):
         return suggested
     with st.popover("Runs for test images", icon=":material/grid_view:"):
         found = [
@@ -78,9 +78,9 @@ def _runs(pair: tuple[Group, Group]) -> tuple[Result, Result]:
 
 
 def _run(name: str, group: Group, default: Result) -> Result:
-    labels = [result.label for result in group.results]
+    labels = [result.label for result in group.counted]
     if len(labels) == 1:
-        return group.results[0]
+        return group.counted[0]
     chosen = st.selectbox(
         f"Run of {name}",
         labels,
@@ -89,7 +89,7 @@ def _run(name: str, group: Group, default: Result) -> Result:
         width=320,
         help="McNemar's test and the galleries compare the predictions of one run of each.",
     )
-    return group.results[labels.index(chosen)]
+    return group.counted[labels.index(chosen)]
 
 
 def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
@@ -98,11 +98,11 @@ def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
         st.info("A and B are the same. Choose two different ones.")
         return None
     images, why_not = same_images(*(result.run for result in pair.runs))
-    single = len(pair.first.values(measure)) == 1 == len(pair.second.values(measure))
-    answer = versus(pair.first, pair.second, measure, images if single else None, candidates=candidates)
+    counting, differ = images_that_count((pair.first, pair.second), pair.runs, images)
+    answer = versus(pair.first, pair.second, measure, counting, candidates=candidates)
     st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>{STYLE}')
     draw_svg("estimate", *(estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS))
-    notes = [f"<li>{html.escape(note)}</li>" for note in answer.notes]
+    notes = [f"<li>{html.escape(note)}</li>" for note in (*answer.notes, state.clean(differ)) if note]
     if images is None:
         notes.append(f"<li>{html.escape(f'Not compared on single test images: {why_not}.')}</li>")
     else:

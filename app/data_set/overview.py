@@ -11,6 +11,7 @@ from app.data_set import jobs, tiles
 from app.data_set.tiles import Tile
 from app.images.links import image_address
 from app.images.text import plain
+from app.paging import page_of
 from labkit.analysis.data_set.duplicates import Duplicates, find_duplicates
 from labkit.analysis.data_set.scan import DataScan, SplitScan, scan_data
 from labkit.data.manifest import Manifest
@@ -91,9 +92,7 @@ def _another() -> None:
 def _page_of_classes(count: int) -> list[int]:
     if count <= CLASSES_AT_ONCE:
         return list(range(count))
-    pages = -(-count // CLASSES_AT_ONCE)
-    number = st.pagination(pages, key=f"samples-page-{pages}") or 1
-    return list(range((number - 1) * CLASSES_AT_ONCE, min(number * CLASSES_AT_ONCE, count)))
+    return list(range(count))[page_of(count, CLASSES_AT_ONCE, "samples-page", count)]
 
 
 def _samples_of(manifest: Manifest, found: SplitScan, split: str, number: int, many: bool) -> None:

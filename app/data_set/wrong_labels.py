@@ -9,6 +9,7 @@ from app.data_set.tiles import Tile
 from app.images import answers
 from app.images.links import image_address
 from app.images.text import plain
+from app.paging import page_of
 from labkit.analysis.ask.client import AskedNetwork
 from labkit.analysis.data_set.scan import DataScan
 from labkit.analysis.data_set.suspected_labels import IN_SAMPLE_SPLIT, SuspectedLabels, find_suspected
@@ -100,9 +101,14 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
             icon=":material/check_circle:",
         )
         return
-    pages = -(-len(found) // PAGE_SIZE)
-    number = min(st.session_state.get(f"labels-page-{split}-{pages}") or 1, pages)
-    part = slice((number - 1) * PAGE_SIZE, number * PAGE_SIZE)
+    above, below = st.container(), st.container()
+    with below:
+        part = page_of(len(found), PAGE_SIZE, "labels-page", (split, step, found.index.tobytes()))
+    with above:
+        _suspected(scan, split, found, part, step)
+
+
+def _suspected(scan: DataScan, split: str, found: SuspectedLabels, part: slice, step: int) -> None:
     st.write(
         f"**{len(found):,} of {found.looked_at:,} labels are suspected** by the network of step {step:,}, "
         "the most suspicious first. The score is the quality of the label, from 0 to 1."
@@ -114,8 +120,6 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
         st.warning(plain(str(error)), icon=":material/broken_image:")
         return
     st.html(tiles.grid(_tiles(scan, split, found, part, images), 132))
-    if pages > 1:
-        st.pagination(pages, key=f"labels-page-{split}-{pages}")
 
 
 def _tiles(

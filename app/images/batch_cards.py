@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from app.images import cards
 from app.images.links import image_address
 from app.images.subject import given_by
+from app.paging import page_of
 from labkit.analysis.ask.client import Prediction
 from labkit.analysis.replay.batch import RunBatch
 from labkit.training.scores import indicators
@@ -45,13 +46,10 @@ def grid(batch: RunBatch, found: Prediction | None) -> None:
     order = np.arange(len(seen))
     if found is not None and found.losses is not None:  # NaN first: it is what a reader looks for
         order = np.argsort(-np.where(np.isnan(found.losses), np.inf, found.losses), kind="stable")
-    pages = -(-len(seen) // SHOWN)
-    first = 0
-    if pages > 1:
-        page = st.pagination(pages, key=f"batch-page-{pages}")
-        first = (min(page, pages) - 1) * SHOWN
-        st.caption(f"Images {first + 1:,} to {min(first + SHOWN, len(seen)):,} of {len(seen):,}")
-    shown = order[first : first + SHOWN]
+    page = page_of(len(seen), SHOWN, "batch-page", seen.index.tobytes())
+    if len(seen) > SHOWN:
+        st.caption(f"Images {page.start + 1:,} to {page.stop:,} of {len(seen):,}")
+    shown = order[page]
     st.html(
         cards.small_grid(
             seen.images[shown],

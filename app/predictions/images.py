@@ -1,11 +1,14 @@
 """The images of a split beside the confusion matrix, which opens a cell's images in the grid."""
 
+from collections.abc import Callable
+
 import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
 from app.images.links import image_address
 from app.images.text import plain
+from app.paging import page_of
 from app.predictions import filters, matrix
 from app.predictions.kept import Forgotten
 from app.predictions.source import KEEP_SOME, Source
@@ -15,7 +18,7 @@ from labkit.analysis.predictions import Predictions
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["PAGE_SIZE", "page_of", "panel"]
+__all__ = ["PAGE_SIZE", "panel", "part_of"]
 
 PAGE_SIZE = 24
 
@@ -67,14 +70,10 @@ def _forgetting(source: Source, forgotten: Forgotten | None, counts: NDArray[np.
         st.rerun()
 
 
-def page_of(positions: NDArray[np.intp], key: str, words: str) -> NDArray[np.intp]:
-    """Return the positions of the chosen page, and say which these are. ``key``: of the page's number."""
-    pages = max(1, -(-len(positions) // PAGE_SIZE))
-    number = min(int(st.session_state.get(key) or 1), pages)
-    first = (number - 1) * PAGE_SIZE
-    part = positions[first : first + PAGE_SIZE]
-    st.caption(f"{first + 1:,}–{first + len(part):,} of {len(positions):,}, {words}")
-    return part
+def part_of(positions: NDArray[np.intp], page: slice, words: str) -> NDArray[np.intp]:
+    """Return the positions of a page, and say which these are."""
+    st.caption(f"{page.start + 1:,}–{page.stop:,} of {len(positions):,}, {words}")
+    return positions[page]
 
 
 def _grid(
@@ -98,15 +97,22 @@ def _grid(
             return f"margin {predictions.margin[position]:.3f}"
         return f"forgotten {counts[position]}×" if order == "forgetting" and counts is not None else ""
 
-    part = page_of(positions, "page", f"{ORDERS[shown_order]}.")
+    above, below = st.container(), st.container()
+    with below:
+        page = page_of(len(positions), PAGE_SIZE, "page", bound=True)
+    with above:
+        _tiles(source, predictions, part_of(positions, page, f"{ORDERS[shown_order]}."), note)
+
+
+def _tiles(
+    source: Source, predictions: Predictions, part: NDArray[np.intp], note: Callable[[int], str]
+) -> None:
     try:
         st.html(
             tiles(predictions, part, source.split, lambda index: image_address(source.split, index), note)
         )
     except InputError as error:
         st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")
-    if len(positions) > PAGE_SIZE:
-        st.pagination(-(-len(positions) // PAGE_SIZE), key="page", bind="query-params")
 
 
 def _matrix(source: Source, predictions: Predictions, wanted: filters.Filters) -> None:

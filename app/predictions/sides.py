@@ -8,7 +8,8 @@ from app import state
 from app.images.links import image_address
 from app.images.sections import same_data
 from app.images.text import plain
-from app.predictions.images import PAGE_SIZE, page_of
+from app.paging import page_of
+from app.predictions.images import PAGE_SIZE, part_of
 from app.predictions.source import Source, choose_checkpoint, predictions_of
 from app.predictions.tiles import pair_tiles
 from labkit.analysis.evaluations.pairs import OUTCOMES, Pair, paired
@@ -92,10 +93,12 @@ def _both(source: Source, pair: Pair) -> None:
         st.info("No image matches this selection.")
         return
     disagreeing = int(pair.disagree.sum())
-    part = page_of(order, "pair_page", f"disagreement first ({disagreeing:,} images differ).")
-    try:
-        st.html(pair_tiles(pair, part, source.split, lambda index: image_address(source.split, index)))
-    except InputError as error:
-        st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")
-    if len(order) > PAGE_SIZE:
-        st.pagination(-(-len(order) // PAGE_SIZE), key="pair_page", bind="query-params")
+    above, below = st.container(), st.container()
+    with below:
+        page = page_of(len(order), PAGE_SIZE, "pair_page", bound=True)
+    with above:
+        part = part_of(order, page, f"disagreement first ({disagreeing:,} images differ).")
+        try:
+            st.html(pair_tiles(pair, part, source.split, lambda index: image_address(source.split, index)))
+        except InputError as error:
+            st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")

@@ -11,6 +11,7 @@ from app.data_set.wrong_labels import NO_CHECKPOINT
 from app.images import answers
 from app.images.links import image_address
 from app.images.text import plain
+from app.paging import page_of
 from app.views.data import data_set_or_reason
 from labkit.analysis.ask.client import AskedNetwork
 from labkit.analysis.data_set.image_map import ImageMap, chosen_rows, make_map
@@ -155,9 +156,7 @@ def _list(
         numbers = numbers[shown.right[numbers] == (kept == RIGHT_ONLY)]
     wrong = int((~shown.right[numbers]).sum())
     st.write(f"**{len(numbers):,} images**, {wrong:,} of them predicted wrongly")
-    pages = -(-len(numbers) // PAGE_SIZE)
-    number = (st.pagination(pages, key=f"map-page-{len(numbers)}") or 1) if pages > 1 else 1
-    part = numbers[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
+    part = numbers[page_of(len(numbers), PAGE_SIZE, "map-page", numbers.tobytes())]
     try:
         images, _ = read_rows(manifest, split, shown.index[part])
     except InputError as error:

@@ -14,7 +14,7 @@ from labkit.analysis.run_results.groups import Group, grouped, known_measures, r
 from labkit.analysis.run_results.on_images import OnImages, load_on_same_images
 from labkit.analysis.run_results.results import MEASURES, read_results
 from labkit.analysis.run_results.text import result_rows
-from labkit.analysis.run_results.versus import chance_sentence, versus
+from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
 from labkit.analysis.show_table import html_table
 from labkit.api.run import Run, load_run
 from labkit.errors import InputError
@@ -119,10 +119,13 @@ class CompareRuns:
             on_images = chance_sentence(images.test, images.count)
         except InputError as error:
             on_images = f"Not compared on single test images: {error}."
-        single = len(first.values(measure)) == 1 == len(second.values(measure))
-        answer = versus(first, second, measure, images if single else None, candidates=len(groups))
+        counting, differ = images_that_count((first, second), runs, images)
+        answer = versus(first, second, measure, counting, candidates=len(groups))
         which = f"A: {first.title}. B: {second.title}."
-        return [f"<b>{escape(answer.headline)}</b>", *map(escape, (which, *answer.notes, on_images))]
+        return [
+            f"<b>{escape(answer.headline)}</b>",
+            *map(escape, (which, *answer.notes, *filter(None, [differ]), on_images)),
+        ]
 
 
 def _run(run: AnyRun) -> Run:

@@ -1,15 +1,17 @@
 """What several runs have reached: configurations over their seeds, and which of two is better."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from labkit.analysis.predictions import load_predictions
-from labkit.analysis.run_results.groups import grouped, known_measures, runs_for_images
+from labkit.analysis.run_results.groups import Group, grouped, known_measures, runs_for_images
 from labkit.analysis.run_results.on_images import load_on_same_images
 from labkit.analysis.run_results.results import differing, read_results
 from labkit.analysis.run_results.text import result_rows
-from labkit.analysis.run_results.versus import chance_sentence, versus
+from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
 from labkit.errors import InputError
 from labkit.run_directory import write_json_atomic
 from tests.app.conftest import write_predictions
@@ -125,6 +127,26 @@ def test_the_same_test_images_tell_what_one_fixed_and_broke(tmp_path):
     assert answer.difference == found.difference
     assert "rests on the 300 test images alone" in answer.notes[0]
     assert [result.label for result in runs_for_images(first, second)] == ["a", "b"]
+
+
+def test_images_count_only_for_the_run_and_accuracy_of_the_headline(tmp_path):
+    runs = [made(tmp_path, name, seed=4, learning_rate=rate) for name, rate in (("a", 0.1), ("b", 0.2))]
+    for run in runs:
+        write_predictions(run, 300)
+    images = load_on_same_images(*runs)
+    right = [1 - predictions.wrong.mean() for predictions in (images.first, images.second)]
+    a, b = (
+        replace(result, values={**result.values, "test_accuracy": value})
+        for result, value in zip(read(*runs), right, strict=True)
+    )
+    untested = replace(a, label="untested", values={})
+    first, second = Group("a", (untested, a)), Group("b", (b,))
+    assert images_that_count((first, second), (a, b), images) == (images, "")
+    assert images_that_count((first, second), (untested, b), images) == (None, "")
+    assert runs_for_images(first, second)[0] is a
+    other = replace(b, values={"test_accuracy": right[1] - 0.01})
+    counting, note = images_that_count((first, Group("b", (other,))), (a, other), images)
+    assert counting is None and "another checkpoint" in note
 
 
 def test_other_images_are_not_compared_and_the_reason_is_given(tmp_path):

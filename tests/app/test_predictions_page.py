@@ -160,6 +160,13 @@ def test_filters_and_order_of_the_address_are_applied(make_run):
     assert f"of {inside}," in words(at)
 
 
+def test_the_page_of_the_address_is_the_one_of_the_grid(make_run):
+    run = make_run()
+    write_predictions(run)
+    at = open_predictions(run, page="2")
+    assert "25–48 of 60" in words(at)
+
+
 def test_a_range_of_losses_fits_the_next_run_and_is_cleared(make_run):
     first, second = make_run("first"), make_run("second")
     write_predictions(first)

@@ -97,8 +97,15 @@ def known_measures(groups: Sequence[Group]) -> list[str]:
 
 
 def runs_for_images(first: Group, second: Group) -> tuple[Result, Result]:
-    """Return a run of each to compare on single images: of one seed if both have it, else the first ones."""
-    pairs = [(a, b) for a in first.counted for b in second.counted]
+    """Return a run of each to compare on single images: of one seed if both have it, else the first ones.
+
+    Runs with a test accuracy come before the others.
+    """
+    known = [
+        [result for result in group.counted if "test_accuracy" in result.values] or group.counted
+        for group in (first, second)
+    ]
+    pairs = [(a, b) for a in known[0] for b in known[1]]
     return next(
         (pair for pair in pairs if pair[0].seed is not None and pair[0].seed == pair[1].seed), pairs[0]
     )

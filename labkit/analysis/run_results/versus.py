@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from labkit.analysis.inference import Discordance, Interval, single_interval, welch_interval
 from labkit.analysis.run_results.groups import Group, title_of
 from labkit.analysis.run_results.on_images import OnImages
-from labkit.analysis.run_results.results import MEASURES
+from labkit.analysis.run_results.results import MEASURES, Result
 from labkit.plurals import counted
 
-__all__ = ["Versus", "amount", "chance_sentence", "difference_text", "versus"]
+__all__ = ["Versus", "amount", "chance_sentence", "difference_text", "images_that_count", "versus"]
 
 ON_IMAGES = "test_accuracy"  # the measure that the predictions of two single runs tell
+
+SAME = 1e-6  # between an accuracy that was recorded and that of the predictions
 
 # Titles of columns that don't fit a sentence.
 SPOKEN = {
@@ -75,6 +77,30 @@ def versus(
             "results, they look further apart than they are: the best of many was partly lucky."
         )
     return Versus(measure, difference, headline, tuple(notes))
+
+
+def images_that_count(
+    groups: tuple[Group, Group], runs: tuple[Result, Result], images: OnImages | None
+) -> tuple[OnImages | None, str]:
+    """Return the images if they tell the difference of the test accuracies, and a note where they don't.
+
+    They do where each configuration has one accuracy, that of the run whose predictions were compared, and
+    the predictions have that accuracy.
+    """
+    if images is None:
+        return None, ""
+    for group, run in zip(groups, runs, strict=True):
+        having = [result for result in group.counted if ON_IMAGES in result.values]
+        if len(having) != 1 or having[0] is not run:
+            return None, ""
+    for run, predictions in zip(runs, (images.first, images.second), strict=True):
+        accuracy, recorded = 1 - float(predictions.wrong.mean()), run.values[ON_IMAGES]
+        if not abs(accuracy - recorded) <= SAME:
+            return None, (
+                f"The predictions of {run.label} have a test accuracy of {accuracy:.2%}, its metrics "
+                f"{recorded:.2%}: they may be of another checkpoint, so the headline leaves them out."
+            )
+    return images, ""
 
 
 def _interval(
