@@ -112,7 +112,7 @@ def _stop(run: RunDirectory) -> None:
 
 
 def _commands(run: RunDirectory, liveness: str) -> None:
-    with st.popover("Copy command", icon=":material/content_copy:"):
+    with st.popover("Command", icon=":material/content_copy:"):
         try:
             st.caption("Makes this run:")
             st.code(clean(shlex.join(making_command(run))), language="bash", wrap_lines=True)

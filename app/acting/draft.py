@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +30,6 @@ __all__ = ["Checked", "Draft", "base_values", "check", "data_sets", "draft_of", 
 # The form has a name for job_dir and numbers of processes for the rest.
 LEFT_OUT = ("job_dir", "sync", *CLUSTER_FLAGS)
 LONGEST_NAME = 200  # bytes; file systems take 255
-NO_NAME = re.compile(r"[/\x00-\x1f\x7f]")
 
 Shown = str | bool  # what a widget holds
 
@@ -216,10 +216,11 @@ def read_field(info: FieldInfo, shown: Shown) -> Any:
 
 def check_name(name: str) -> None:
     """Raise InputError where a run can't have this name: it is one folder, which no list hides."""
-    if NO_NAME.search(name) or name.startswith(".") or not 0 < len(name.encode()) <= LONGEST_NAME:
+    invisible = any(unicodedata.category(character) in ("Cc", "Cf") for character in name)
+    if "/" in name or invisible or name.startswith(".") or not 0 < len(name.encode()) <= LONGEST_NAME:
         raise InputError(
-            f"the name is {name[:100]!r}; allowed: up to {LONGEST_NAME} characters without / that don't "
-            "begin with a dot"
+            f"the name is {name[:100]!r}; allowed: up to {LONGEST_NAME} visible characters without / that "
+            "don't begin with a dot"
         )
 
 

@@ -1,5 +1,6 @@
 """The step whose batch the live page shows: picked on a curve, kept in the session and in the URL."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ AROUND = 25  # steps on either side that a step's loss is compared with
 
 
 def chosen_step(run: RunDirectory) -> int | None:
-    """Return the step whose batch is shown; 0 if the URL names none that can be; None if none is shown.
+    """Return the step whose batch is shown; 0 if the URL names no number; None if none is shown.
 
     It outlives a change of the page, and is known for each run of the session.
     """
@@ -68,7 +69,7 @@ def _show_in_url(step: str | None) -> None:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else 0
+    return int(text) if re.fullmatch(r"-?[0-9]{1,11}", text) else 0
 
 
 def on_pick(key: str, run: RunDirectory, metrics: Snapshot, options: Options) -> Callable[[], None]:

@@ -43,6 +43,10 @@ def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | N
         try:
             _load(run.path, signature(run))
         except FileNotFoundError:
+            if not run.checkpoint_steps():
+                return None, state.clean(
+                    f"{run.name} has no predictions, and no checkpoint to make them from"
+                )
             return None, state.clean(f"{run.name} has no predictions; {command} writes them")
         except InputError as error:
             return None, state.clean(f"{error}; {command} writes it again")

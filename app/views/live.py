@@ -119,13 +119,14 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
         if total > 0:
-            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=200)
+            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=150)
         else:
             st.caption(f"Step {step:,}", width="content")
         buttons.draw(run, status, liveness)
     buttons.report(run)
     if status is None:
-        st.caption("The run has not written its status yet (no readable `status.json`).")
+        there = run.status_path.exists()
+        st.caption("`status.json` is damaged." if there else "The run has not written its status yet.")
     elif liveness == "lost":
         st.error(
             f"Process {status.pid} no longer exists and gave no reason.",
@@ -219,11 +220,11 @@ def _environment(run: RunDirectory) -> None:
 def _figures(run: RunDirectory, metrics: Snapshot, step: int | None) -> None:
     names = [name for name in metrics.metrics() if name not in STANDARD]
     options, chosen = controls(lambda: _choose(run, names) if names else [])
+    if metrics.damaged_lines:
+        st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
     if not metrics.tables:
         st.info("There are no metrics yet. The first point appears within a second of the first step.")
         return
-    if metrics.damaged_lines:
-        st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
     if metrics.leaves_out_metrics():
         st.warning(f"The run has very many metrics. The first {MAX_COLUMNS} of a split can be drawn.")
     _charts(run, metrics, [*STANDARD, *chosen], options, step)

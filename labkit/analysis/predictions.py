@@ -198,7 +198,9 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
         zlib.error,
         NotImplementedError,
     ) as error:
-        raise InputError(f"{path} is damaged: {error}") from None
+        # NumPy's advice to load objects of Python nevertheless would run code of the file.
+        reason = "it holds no arrays of numbers" if "pickle" in str(error) else error
+        raise InputError(f"{path} is damaged: {reason}") from None
     for array in (*arrays.values(), index):
         array.setflags(write=False)
     if not _fit_together(**arrays, index=index):

@@ -223,6 +223,8 @@ class RunDirectory:
             value = json.loads(self.config_path.read_text())
         except FileNotFoundError:
             raise InputError(f"{self.path} is not a run directory: it has no config.json") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{self.config_path} can't be read: it isn't text in UTF-8") from None
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.config_path} can't be read: {error}") from None
         if not isinstance(value, dict):
