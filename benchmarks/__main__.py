@@ -24,8 +24,9 @@ SCRIPTS = (
     "accuracy",
     "ablation",
     "transfer",
+    "dashboard",
 )
-ONLY_WHEN_NAMED = ("accuracy", "ablation", "transfer")  # take minutes or hours
+ONLY_WHEN_NAMED = ("accuracy", "ablation", "transfer", "dashboard")  # take minutes or hours
 NEED_TORCH = ("inference",)  # the other scripts that compare with PyTorch can leave it out
 
 
