@@ -151,6 +151,7 @@ def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pret
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # the replicas of one run are compared by tests/properties, too
 @pytest.mark.timeout(600)
 def test_two_real_replicas_train_like_one(tmp_path, capsys):
     synchronized, environments = _real(tmp_path, capsys, "2 logical devices", "--sync-batch-norm")
