@@ -5,6 +5,8 @@ for. TensorBoard is measured beside it with the same scalars.
 """
 
 import argparse
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,14 +39,23 @@ def main(arguments: list[str] | None = None) -> None:
     manifest = prepared_data(options.data_dir)
     report = Report("dashboard", QUESTION, vars(options) | {"dataset": manifest.dataset})
     measured: list[Figure] = []
+    failed = False
     for name in options.parts:
         print(f"-- {name}", flush=True)
         with work_folder() as folder:
-            found = PARTS[name](options, manifest, folder)
+            try:
+                found = PARTS[name](options, manifest, folder)
+            except Exception:  # what was measured before, which may be an hour's work, is kept
+                traceback.print_exc()
+                failed = True
+                continue
         measured += found
         for figure in found:
             print(f"   {figure.name}: {figure.median:.3g} {figure.unit}", flush=True)
-    report.finish(measured, options.output)
+    if measured:
+        report.finish(measured, options.output)
+    if failed:
+        sys.exit("a part could not be measured: see above")
 
 
 def follow(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:

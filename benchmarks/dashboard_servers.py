@@ -23,6 +23,7 @@ __all__ = [
     "browser",
     "chart_drawn",
     "dashboard",
+    "free_port",
     "tensorboard",
     "timed",
     "visit",
@@ -63,10 +64,14 @@ WATCH = """() => {
 
 
 class Server:
-    """A server and its children on a free port of the loopback address, ended with the block."""
+    """A server and its children on the loopback address, ended with the block.
 
-    def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        self.port = _free_port()
+    A browser keeps a page's code by the port, so that a new server at the port of an earlier one is opened by
+    a browser that has the code.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str], port: int) -> None:
+        self.port = port
         self._log = log
         with open(log, "wb") as output:
             self._process = subprocess.Popen(
@@ -121,26 +126,27 @@ class Server:
         return [parent, *parent.children(recursive=True)]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback address that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def dashboard(home: Path) -> Server:
-    """Start the dashboard on the runs in ``home``."""
+def dashboard(home: Path, port: int | None = None) -> Server:
+    """Start the dashboard on the runs in ``home``. ``port``: None takes a free one."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
     environment |= {"LABKIT_HOME": str(home), "LABKIT_RUNS": ""}
     command = [sys.executable, "-m", "streamlit", "run", "app/main.py"]
     command += ["--server.headless", "true", "--server.port"]
-    return Server(command, home / "dashboard.log", environment)
+    return Server(command, home / "dashboard.log", environment, port or free_port())
 
 
-def tensorboard(folder: Path, log: Path, reload_interval: int) -> Server:
-    """Start TensorBoard on the event files in ``folder``. ``reload_interval``: of the server, seconds."""
+def tensorboard(folder: Path, log: Path, port: int | None = None) -> Server:
+    """Start TensorBoard on the event files in ``folder``, at which it looks every second."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1"]
-    command += ["--reload_interval", str(reload_interval), "--port"]
-    return Server(command, log, dict(os.environ))
+    command += ["--reload_interval", "1", "--port"]
+    return Server(command, log, dict(os.environ), port or free_port())
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from benchmarks import (
     ablation,
     accuracy,
     common,
+    dashboard_curves,
     fast_net,
     follow,
     forms,
@@ -744,3 +745,12 @@ def test_every_variant_of_the_ablation_and_every_recipe_can_be_run():
         assert Config.from_flat({**preset_values("fast"), **changes})
     for recipe in accuracy.RECIPES.values():
         assert Config.from_flat({**preset_values(recipe.preset), **recipe.changes})
+
+
+# ---- dashboard -----------------------------------------------------------------------------------------
+
+
+def test_a_row_is_late_until_the_charts_show_its_step_or_a_later_one():
+    written = {1: 9.0, 2: 10.0, 3: 10.5, 4: 11.0, 5: 12.0}
+    shown = [(1, 9.5), (3, 11.0), (5, 12.5)]
+    assert dashboard_curves.delays(written, shown, 10.0, 12.0) == [1.0, 0.5, 1.5]
