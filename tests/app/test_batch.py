@@ -255,7 +255,6 @@ def visit() -> Iterator[Visit]:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.browser
 def test_a_click_shows_the_batch_and_reload_page_switch_and_new_points_keep_it(make_run, tmp_path, visit):
     run, page = make_run(state="running"), visit.page

@@ -24,7 +24,7 @@ from tests.app.browser import (
 from tests.app.conftest import write_predictions
 from tests.app.test_layers import layer_row
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow]
 
 
 @contextmanager

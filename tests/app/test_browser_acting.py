@@ -13,7 +13,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.stop import training_process
 from tests.app.browser import PATIENCE, browser_visit, dashboard
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 
 def badge(page, state: str):

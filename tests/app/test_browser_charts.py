@@ -18,7 +18,7 @@ from labkit.run_directory.metrics import MetricsWriter
 from tests.app.browser import BOARD, CHECKOUT, Visit, browser_visit, dashboard
 from tests.app.conftest import evaluation_row, train_row
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 STEPS = 20_000
 SPIKE = 12_345  # a step whose loss is 50

@@ -10,7 +10,7 @@ from labkit.run_directory import write_json_atomic
 from tests.app.browser import Visit, browser_visit, dashboard
 from tests.app.conftest import write_predictions
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 
 @pytest.fixture

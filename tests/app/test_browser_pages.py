@@ -12,7 +12,7 @@ from tests.app.browser import browser_visit, dashboard
 from tests.app.test_browser import training
 from tests.tiny import prepare_tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 LAPTOP, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}

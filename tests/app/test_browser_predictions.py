@@ -7,7 +7,7 @@ import pytest
 from tests.app.browser import browser_visit, dashboard
 from tests.app.conftest import CLASSES, write_predictions
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 
 def test_cells_of_the_matrix_open_by_keyboard_and_scroll_to_the_images_on_a_narrow_screen(make_run, tmp_path):

@@ -14,7 +14,7 @@ from labkit.run_directory.metrics import MetricsWriter
 from tests.app.browser import PATIENCE, Visit, browser_visit, dashboard
 from tests.app.conftest import train_row, write_predictions
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 STEPS = 20_000
 INK = """canvas => {  // how many pixels are drawn

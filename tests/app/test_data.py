@@ -204,7 +204,6 @@ def test_thumbnails_of_any_image_are_on_one_sheet(count, channels):
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.alone
 def test_what_is_drawn_around_on_the_map_is_listed(run):
     with browser_visit() as visit, dashboard(run.path.parents[1]) as (address, _):
         page = visit.page
