@@ -7,8 +7,8 @@ import streamlit as st
 
 from app import state
 from app.charts.board import PALETTE
-from app.comparing.drawing import WIDTHS, draw_svg
 from app.comparing.scatter import Axis, Dot, axis_of, scatter
+from app.drawing import WIDTHS, draw_for_widths
 from app.images.text import plain
 from labkit.analysis.run_results.groups import Group, known_measures, title_of
 from labkit.analysis.run_results.results import MEASURES, Result, differing
@@ -41,7 +41,8 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
         if found[x].values[place] is not None and found[y].values[place] is not None
     ]
     if dots:
-        draw_svg("scatter", *(scatter(dots, found[x], found[y], width) for width in WIDTHS))
+        wide, narrow = (scatter(dots, found[x], found[y], width) for width in WIDTHS)
+        draw_for_widths(wide, narrow, key="scatter")
     else:
         st.info(f"No run has both {plain(x)} and {plain(y)}.")
     opened = st.expander(

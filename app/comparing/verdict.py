@@ -8,9 +8,9 @@ from typing import NamedTuple
 import streamlit as st
 
 from app import state
-from app.comparing.drawing import WIDTHS, draw_svg
 from app.comparing.estimate import estimate
 from app.comparing.images import same_images
+from app.drawing import WIDTHS, draw_for_widths
 from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
 from labkit.analysis.run_results.on_images import OnImages
 from labkit.analysis.run_results.results import MEASURES, Result
@@ -101,7 +101,8 @@ def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
     counting, differ = images_that_count((pair.first, pair.second), pair.runs, images)
     answer = versus(pair.first, pair.second, measure, counting, candidates=candidates)
     st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>{STYLE}')
-    draw_svg("estimate", *(estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS))
+    wide, narrow = (estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS)
+    draw_for_widths(wide, narrow, key="estimate")
     notes = [f"<li>{html.escape(note)}</li>" for note in (*answer.notes, state.clean(differ)) if note]
     if images is None:
         notes.append(f"<li>{html.escape(f'Not compared on single test images: {why_not}.')}</li>")

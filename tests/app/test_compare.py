@@ -51,8 +51,8 @@ def compare(*runs: str, **chosen):
 
 def drawn(at) -> list[str]:
     """Return the SVGs of the page."""
-    parts = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_svg"]
-    return [json.loads(part.json)["svg"] for part in parts]
+    parts = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_drawing"]
+    return [json.loads(part.json)["markup"] for part in parts]
 
 
 @pytest.fixture
