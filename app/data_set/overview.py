@@ -7,7 +7,8 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.data_set import jobs, tiles
+from app import background
+from app.data_set import tiles
 from app.data_set.tiles import Tile
 from app.images.links import image_address
 from app.images.text import plain
@@ -31,10 +32,9 @@ OF_A_GROUP = 6
 
 def scan_of(manifest: Manifest) -> DataScan | None:
     """Return what one pass over the images finds; until it is there, draw its progress and return None."""
-    job = jobs.start(
-        ("scan", manifest.directory, manifest.checksum), lambda report: scan_data(manifest, report)
-    )
-    return jobs.shown(job, "Reading the images", "scan")
+    key = (manifest.directory, manifest.checksum)
+    job = background.start(key, background.Job[DataScan](), lambda report: scan_data(manifest, report))
+    return background.shown(job, "Reading the images", "scan")
 
 
 def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:

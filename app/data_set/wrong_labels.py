@@ -3,6 +3,7 @@
 import numpy as np
 import streamlit as st
 
+from app import background
 from app.data_set import tiles
 from app.data_set.overview import read_images
 from app.data_set.tiles import Tile
@@ -57,7 +58,7 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
             help=f"The network of step {step:,} predicts all of them, at some hundred images per second.",
         )
         return
-    found = answers.shown(_asked(run, scan, split, step), f"Predicting the {split} images", "labels")
+    found = background.shown(_asked(run, scan, split, step), f"Predicting the {split} images", "labels")
     if found is not None:
         _found(scan, split, step, found)
 
@@ -83,7 +84,7 @@ def _asked(
 ) -> answers.Asked[tuple[SuspectedLabels, int]]:
     labels = scan.splits[split].labels
 
-    def work(network: AskedNetwork, progress: answers.Progress) -> tuple[SuspectedLabels, int]:
+    def work(network: AskedNetwork, progress: background.Progress) -> tuple[SuspectedLabels, int]:
         probabilities = network.evaluate(split, step, progress).probabilities
         if len(labels) != len(probabilities):
             raise InputError("the data set was prepared again meanwhile; reload the page")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import streamlit as st
 
+from app import background
 from app.charts import component, picked
 from app.charts.store import Snapshot
 from app.images import answers, batch_cards
@@ -167,19 +168,21 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> Non
         batch_cards.grid(batch, None)
         return
 
-    def work(network: AskedNetwork, report: answers.Progress) -> Prediction:
+    def work(network: AskedNetwork, report: background.Progress) -> Prediction:
         return _predict(network, report, batch, checkpoint)
 
     key = ("batch", step, checkpoint, answers.digest(batch.pixels))
     # The process that is asked about the other checkpoints, too.
     asked = answers.ask(run, answers.pinned_step(run, "batch") or checkpoint, key, work)
-    found = answers.shown(asked, f"Asking the network of step {checkpoint:,}", "batch")
+    found = background.shown(asked, f"Asking the network of step {checkpoint:,}", "batch")
     if found is not None:
         _comparison(run, metrics, batch, checkpoint, found)
     batch_cards.grid(batch, found)
 
 
-def _predict(network: AskedNetwork, report: answers.Progress, batch: RunBatch, checkpoint: int) -> Prediction:
+def _predict(
+    network: AskedNetwork, report: background.Progress, batch: RunBatch, checkpoint: int
+) -> Prediction:
     parts, size = [], len(batch.seen)
     for start in range(0, size, MOST_ASKED):
         part = slice(start, start + MOST_ASKED)

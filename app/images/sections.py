@@ -9,7 +9,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
-from app import state
+from app import background, state
 from app.images import answers, cards
 from app.images.heat import overlay
 from app.images.history import history_figure, learned_in_words
@@ -58,7 +58,7 @@ def saliency(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any
         st.html(cards.picture(subject.image, "The image", "The image"))
     for column, (method, (title, words)) in zip(columns[1:], METHODS.items(), strict=True):
         with column:
-            found = answers.shown(_asked_map(run, step, subject, label, method), title, method)
+            found = background.shown(_asked_map(run, step, subject, label, method), title, method)
             if found is not None:
                 if not np.any(found):
                     words = f"It is zero everywhere: nothing supports {subject.classes[label]}."
@@ -82,13 +82,18 @@ def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
         exclude = subject.index if subject.split == split else None
 
         def work(
-            network: AskedNetwork, progress: answers.Progress, split: str = split, own: int | None = exclude
+            network: AskedNetwork,
+            progress: background.Progress,
+            split: str = split,
+            own: int | None = exclude,
         ) -> Neighbours:
             return network.nearest(subject.image, split, NEIGHBOURS, exclude=own, progress=progress)
 
         st.caption(title)
         key = ("nearest", answers.digest(subject.image), split, exclude)
-        found = answers.shown(answers.ask(run, step, key, work), "Comparing with images", f"nearest-{split}")
+        found = background.shown(
+            answers.ask(run, step, key, work), "Comparing with images", f"nearest-{split}"
+        )
         if found is not None:
             _neighbours(subject, split, found)
 
@@ -114,11 +119,11 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
     steps = tuple(run.checkpoint_steps())
     image = subject.image
 
-    def work(network: AskedNetwork, progress: answers.Progress) -> list[Moment]:
+    def work(network: AskedNetwork, progress: background.Progress) -> list[Moment]:
         return network.history(image, steps, progress)
 
     key = ("history", answers.digest(image), steps)
-    moments = answers.shown(answers.ask(run, step, key, work), "Asking earlier checkpoints", "history")
+    moments = background.shown(answers.ask(run, step, key, work), "Asking earlier checkpoints", "history")
     if moments is None:
         return
     known = [(found.step, found.probabilities) for found in moments if found.probabilities is not None]
@@ -213,7 +218,7 @@ def _of_other(run: RunDirectory, subject: Subject) -> NDArray[Any] | None:
         st.caption("It has kept no checkpoint and recorded no prediction of this image. To record some:")
         st.code(f"labkit evaluate {run.path}", language="bash")
         return None
-    found = answers.shown(
+    found = background.shown(
         prediction(run, step, subject.image), "Computing the prediction", f"other-{html.escape(run.name)}"
     )
     if found is not None:

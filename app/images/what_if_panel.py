@@ -6,7 +6,8 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.images import answers, cards, drag, sections
+from app import background
+from app.images import cards, drag, sections
 from app.images.subject import Subject, given_by
 from labkit.analysis.what_if import Changes, Rectangle, changed
 from labkit.run_directory import RunDirectory
@@ -123,11 +124,11 @@ def _prediction(
     run: RunDirectory, step: int, subject: Subject, image: NDArray[np.uint8], before: NDArray[Any]
 ) -> None:
     asked = sections.prediction(run, step, image)
-    answers.pause_until(asked, ANSWER_SECONDS)
+    background.pause_until(asked, ANSWER_SECONDS)
     if not asked.done:
         st.caption("The network is busy with something else. Move a control to ask again.")
         return
-    after = answers.result_of(asked, "what-if")
+    after = background.result_of(asked, "what-if")
     if after is None:
         return
     was, now = (given_by(shares, subject.multi_label) for shares in (before, after))

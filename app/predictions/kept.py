@@ -9,6 +9,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app import background
 from app.images import answers
 from labkit.analysis.ask.client import AskedNetwork
 from labkit.analysis.evaluations.choice import forgetting_events
@@ -84,7 +85,7 @@ class _Evaluations:
         with self._lock:
             return self._rounds.get(key, 0)
 
-    def evaluate(self, network: AskedNetwork, key: _Key, progress: answers.Progress) -> Predictions:
+    def evaluate(self, network: AskedNetwork, key: _Key, progress: background.Progress) -> Predictions:
         """Return the evaluation, computed by the network if it isn't known. Raises what asking raises."""
         if (known := self.get(key)) is not None:
             return known
@@ -144,7 +145,7 @@ def ask_evaluation(
         return None
     key, evaluations = _key(run, split, step), _evaluations()
 
-    def work(network: AskedNetwork, progress: answers.Progress) -> bool:
+    def work(network: AskedNetwork, progress: background.Progress) -> bool:
         evaluations.evaluate(network, key, progress)
         return True
 
@@ -169,7 +170,7 @@ def ask_forgetting(run: RunDirectory, question: Question) -> answers.Asked[Forgo
     """Ask how often each image was forgotten. Checkpoints that are removed meanwhile are left out."""
     keys, evaluations = question.keys, _evaluations()
 
-    def work(network: AskedNetwork, progress: answers.Progress) -> Forgotten:
+    def work(network: AskedNetwork, progress: background.Progress) -> Forgotten:
         right: list[NDArray[np.bool_]] = []
         read: list[int] = []
         problem = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.images import answers
+from app import background
 from app.images.text import plain
 from app.predictions.kept import (
     Forgotten,
@@ -158,7 +158,7 @@ def _computed(source: Source, step: int) -> Predictions | None:
         st.code(KEEP_SOME, language="bash")
         return None
     name = f"{run.path}-{split}-{step}"
-    if answers.shown(asked, f"Evaluating step {step:,} on the {split} split", name) is None:
+    if background.shown(asked, f"Evaluating step {step:,} on the {split} split", name) is None:
         return None
     return known_evaluation(run, split, step)
 
@@ -188,4 +188,4 @@ def forgotten(run: RunDirectory, split: str) -> Forgotten | None:
         del st.session_state["forgetting-asked"], st.session_state["forgetting-question"]
         return None
     asked = ask_forgetting(run, question)
-    return answers.shown(asked, "Evaluating each kept checkpoint", "forgetting")
+    return background.shown(asked, "Evaluating each kept checkpoint", "forgetting")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import streamlit as st
 
-from app import state
-from app.images import answers, cards, sections
+from app import background, state
+from app.images import cards, sections
 from app.images.subject import Subject, given_by, of_predictions
 from app.images.text import plain
 from app.images.what_if_panel import panel
@@ -55,7 +55,7 @@ def page() -> None:
         return
     # Asked even where the evaluation recorded it: the rest of the page needs the network.
     asked = sections.prediction(run, step, subject.image)
-    found = answers.shown(asked, "Computing the prediction", "network")
+    found = background.shown(asked, "Computing the prediction", "network")
     if found is None:
         return
     if shares is None:
@@ -154,7 +154,7 @@ def _head(run: RunDirectory, step: int | None, subject: Subject) -> "np.ndarray 
             return shares
         if step is not None:
             asked = sections.prediction(run, step, subject.image)
-            if asked.wait(answers.SHORT_SECONDS) and asked.result is not None:
+            if asked.wait(background.SHORT_SECONDS) and asked.result is not None:
                 source = f"Computed with the checkpoint of step {step:,}.{_precision(run)}"
                 _verdict(subject, asked.result, source)
                 return asked.result

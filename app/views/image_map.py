@@ -3,7 +3,7 @@
 import numpy as np
 import streamlit as st
 
-from app import state
+from app import background, state
 from app.data_set import map_chart, tiles
 from app.data_set.overview import names_of
 from app.data_set.tiles import Tile
@@ -53,7 +53,7 @@ def page() -> None:
             label_visibility="collapsed",
         )
     )
-    shown = answers.shown(
+    shown = background.shown(
         _asked(run, manifest, split, step), "Asking the network, then placing the images", "map"
     )
     if shown is None:
@@ -71,7 +71,7 @@ def page() -> None:
 def _asked(run: RunDirectory, manifest: Manifest, split: str, step: int) -> answers.Asked[ImageMap]:
     rows = chosen_rows(manifest.count(split))
 
-    def work(network: AskedNetwork, progress: answers.Progress) -> ImageMap:
+    def work(network: AskedNetwork, progress: background.Progress) -> ImageMap:
         return make_map(network, manifest, split, rows, progress)
 
     return answers.ask(run, step, ("map", split, manifest.checksum), work)

@@ -332,7 +332,7 @@ def test_a_killed_process_gives_a_sentence_and_the_next_question_starts_another(
         assert all(psutil.Process(one).nice() >= 10 for one in family(pid)[1:])
         killer = threading.Timer(0.3, lambda: os.kill(family(pid)[-1], signal.SIGKILL))
         killer.start()
-        with pytest.raises(NoAnswer, match=r"killed by SIGKILL.*Ask again"):
+        with pytest.raises(NoAnswer, match=r"killed by SIGKILL.*Try again"):
             while True:
                 network.saliency(image[0], 1, "integrated_gradients")
                 assert process.pid in (pid, None), "it was started again without a word"

@@ -75,7 +75,7 @@ def trained(tmp_path_factory) -> Iterator[RunDirectory]:
     saved = {"checkpoint_every_steps": 2, "keep_checkpoints": 5, "num_gpus": 0}
     labkit.train(**fields, **saved, data_dir=folder / "data", job_dir=folder / "runs" / "first")
     yield RunDirectory(folder / "runs" / "first")
-    answers._answers().networks.close()
+    answers.networks().close()
 
 
 # ---- the page ----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_the_losses_right_before_a_step_are_those_of_the_step(trained, monkeypat
     losses = [float(loss) for loss in re.findall(r"<br>loss ([\d.]+)", cards_of(at))]
     assert len(losses) == 16 and losses == sorted(losses, reverse=True)
 
-    network = answers._answers().networks.of(trained.path, checkpoint_to_ask(trained))
+    network = answers.networks().of(trained.path, checkpoint_to_ask(trained))
     batch = batch_of_run(trained, 1)
     before = network.predict(batch.images, step=4).probabilities
     in_training = network.predict(batch.images, batch.labels, step=4, as_in_training=True).probabilities

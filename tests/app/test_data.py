@@ -43,7 +43,7 @@ def trained(tmp_path_factory) -> Iterator[RunDirectory]:
     fields = {"dataset": "shapes", "model": "tutorial_cnn", "train_batch_size": 16, "train_steps": 2}
     labkit.train(**fields, num_gpus=0, data_dir=folder / "data", job_dir=folder / "runs" / "first")
     yield RunDirectory(folder / "runs" / "first")
-    answers._answers().networks.close()
+    answers.networks().close()
 
 
 @pytest.fixture

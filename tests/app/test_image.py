@@ -62,7 +62,7 @@ def trained(tmp_path_factory) -> Iterator[RunDirectory]:
     labkit.train(**fields, **saved, data_dir=folder / "data", job_dir=folder / "runs" / "first")
     shutil.copytree(folder / "runs" / "first", folder / "runs" / "second")
     yield RunDirectory(folder / "runs" / "first")
-    answers._answers().networks.close()
+    answers.networks().close()
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_damaged_checkpoint_leaves_what_was_recorded(trained_home, tmp_path):
     at = finished(open_image(damaged, index="1"))
     assert "Recorded by the evaluation" in words(at)
     assert words(at).replace("\\", "").count("can't be restored") == 1, "said once, not in every part"
-    assert [button for button in at.button if button.label == "Ask again"]
+    assert [button for button in at.button if button.label == "Try again"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import streamlit as st
 
+from app import background
 from app.images import answers, batch
 from app.predictions import kept, source
 from labkit.analysis.ask.client import Prediction
@@ -24,7 +25,7 @@ class Network:
     def of(self, path: object, step: int) -> "Network":
         return self
 
-    def evaluate(self, split: str, step: int, progress: answers.Progress) -> Prediction:
+    def evaluate(self, split: str, step: int, progress: background.Progress) -> Prediction:
         self.evaluated.append(step)
         count = 40
         return Prediction(np.full((count, 10), 0.1), np.full(count, 2.3))
@@ -35,7 +36,7 @@ def network(monkeypatch) -> Network:
     st.cache_resource.clear()
     monkeypatch.setattr(st, "session_state", {})
     fake = Network()
-    monkeypatch.setattr(answers._answers(), "networks", fake)
+    monkeypatch.setattr(answers, "networks", lambda: fake)
     monkeypatch.setattr(kept, "data_set_of", lambda run: type("Data", (), {"checksum": "a"})())
     monkeypatch.setattr(kept, "split_labels", lambda manifest, split: np.zeros(40, np.int32))
 
@@ -60,7 +61,7 @@ def click(run: RunDirectory) -> None:
 
 
 def test_forgetting_is_asked_once_while_checkpoints_rotate(make_run, network, monkeypatch):
-    monkeypatch.setattr(answers, "SHORT_SECONDS", 10)
+    monkeypatch.setattr(background, "SHORT_SECONDS", 10)
     run = make_run()
     for step in range(1, 6):
         save(run, step)

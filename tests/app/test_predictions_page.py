@@ -49,7 +49,7 @@ def trained(tmp_path_factory) -> Iterator[RunDirectory]:
     saved = {"checkpoint_every_steps": 2, "keep_checkpoints": 5, "num_gpus": 0}
     labkit.train(**fields, **saved, data_dir=folder / "data", job_dir=folder / "runs" / "first")
     yield RunDirectory(folder / "runs" / "first")
-    answers._answers().networks.close()
+    answers.networks().close()
 
 
 @pytest.fixture

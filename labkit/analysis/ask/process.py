@@ -93,7 +93,7 @@ class NetworkProcess:
         """
         with self._turn.taken(patient=patient):
             if self._closed:
-                raise NoAnswer("This network was given up, because others were asked since. Ask again.")
+                raise NoAnswer("This network was given up, because others were asked since. Try again.")
             if self._refused is not None:
                 raise self._refused
             if self.pid is None:  # not started yet, crashed, or ended after a long silence
@@ -156,7 +156,7 @@ class NetworkProcess:
         except TimeoutError:
             self._end()
             raise NoAnswer(
-                f"{what} took longer than {seconds:.0f} seconds and was ended. Ask again."
+                f"{what} took longer than {seconds:.0f} seconds and was ended. Try again."
             ) from None
         except (OSError, WireError):
             raise self._gone("The process that holds the network") from None
@@ -176,8 +176,8 @@ class NetworkProcess:
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             memory = "; perhaps the memory is full" if -code == signal.SIGKILL else ""
-            return NoAnswer(f"{what} was killed by {name}{memory}. Ask again to start a new one.")
-        return NoAnswer(f"{what} has ended{f' ({said})' if said else ''}. Ask again to start a new one.")
+            return NoAnswer(f"{what} was killed by {name}{memory}. Try again to start a new one.")
+        return NoAnswer(f"{what} has ended{f' ({said})' if said else ''}. Try again to start a new one.")
 
     def _last_line(self) -> str:
         assert self._stderr is not None

@@ -152,7 +152,7 @@ def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
         try:
             return np.load(found)
         except (OSError, ValueError):
-            raise NoAnswer("The process that arranges the map has failed. Ask again.") from None
+            raise NoAnswer("The process that arranges the map has failed. Try again.") from None
 
 
 def _environment() -> dict[str, str]:
