@@ -20,6 +20,7 @@ __all__ = [
     "DATASETS",
     "FORMAT_VERSION",
     "GENERATED",
+    "IMAGE_FORMATS",
     "MANIFEST_NAME",
     "MULTI_LABEL",
     "Manifest",
@@ -36,6 +37,7 @@ __all__ = [
 GENERATED = ("shapes", "shapes_multilabel")
 DATASETS = ("cifar10", *GENERATED)
 MULTI_LABEL = ("shapes_multilabel",)  # for use before a data set is prepared; later, read its manifest
+IMAGE_FORMATS = ("pixels", "jpeg")
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
@@ -89,6 +91,8 @@ class Manifest:
         multi_label: whether an image can have several classes; its target is then a row of zeros and ones.
         all_classes: the source's classes if only some of them were chosen; None otherwise.
         train_examples: number of training examples chosen after the validation split; None for all.
+        image_format: how a record holds its image: ``pixels``, or ``jpeg``, whose decoded image has
+            ``image_shape``, too.
     """
 
     dataset: str
@@ -105,6 +109,7 @@ class Manifest:
     multi_label: bool = False
     all_classes: tuple[str, ...] | None = None
     train_examples: int | None = None
+    image_format: str = "pixels"
 
     @property
     def num_classes(self) -> int:
@@ -145,6 +150,8 @@ class Manifest:
         }
         if self.multi_label:  # only then, so that data sets prepared before this field existed stay valid
             content["multi_label"] = True
+        if self.image_format != "pixels":
+            content["image_format"] = self.image_format
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -186,6 +193,8 @@ class Manifest:
             content["all_classes"] = tuple(content["all_classes"])
         if type(content.setdefault("train_examples", None)) not in (int, type(None)):
             raise ValueError("its train_examples is not an integer")
+        if content.setdefault("image_format", "pixels") not in IMAGE_FORMATS:
+            raise ValueError(f"its image format is not {' or '.join(IMAGE_FORMATS)}")
         _check_statistics(content["image_shape"], content["channel_mean"], content["channel_std"])
         manifest = cls(directory=directory, splits=splits, **content)
         if manifest.checksum != recorded:
