@@ -1,7 +1,11 @@
 """The entry of the dashboard, `streamlit run app/main.py`: its navigation. Each page has its own module."""
 
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from threading import Thread
 
 import streamlit as st
 
@@ -10,21 +14,38 @@ CHECKOUT = str(Path(__file__).resolve().parents[1])
 if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
-from app import state, theme  # noqa: E402
-from app.views import (  # noqa: E402
-    compare,
-    configuration,
-    data,
-    image,
-    image_map,
-    layers,
-    live,
-    predictions,
-    runs,
-    start,
-)
+from app import state, theme, views  # noqa: E402
 
 STYLE = Path(__file__).with_name("style.css")
+
+PAGES = (  # the module in app.views, title, icon, and path of the address
+    ("runs", "Runs", "list", ""),
+    ("start", "Start", "add_circle", "start"),
+    ("live", "Live", "monitoring", "live"),
+    ("layers", "Layers", "layers", "layers"),
+    ("predictions", "Predictions", "grid_view", "predictions"),
+    ("image", "Image", "image_search", "image"),
+    ("data", "Data", "photo_library", "data"),
+    ("image_map", "Map", "scatter_plot", "map"),
+    ("compare", "Compare", "stacked_line_chart", "compare"),
+    ("configuration", "Configuration", "tune", "configuration"),
+)
+
+
+def _drawn_by(name: str) -> Callable[[], None]:
+    """Return what draws a page. Its module is imported when it is needed: all together take a second."""
+
+    def draw() -> None:
+        import_module(f"app.views.{name}").page()
+
+    return draw
+
+
+@st.cache_resource(show_spinner=False)
+def _import_the_rest() -> None:
+    """Import the modules of all pages in a thread, so that the first click on one isn't slow, either."""
+    names = [module.name for module in iter_modules(views.__path__, f"{views.__name__}.")]
+    Thread(target=lambda: [import_module(name) for name in names], daemon=True).start()
 
 
 def main() -> None:
@@ -34,28 +55,21 @@ def main() -> None:
     state.refuse_open_server()
     page = st.navigation(
         [
-            st.Page(runs.page, title="Runs", icon=":material/list:", url_path="", default=True),
-            st.Page(start.page, title="Start", icon=":material/add_circle:", url_path="start"),
-            st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live"),
-            st.Page(layers.page, title="Layers", icon=":material/layers:", url_path="layers"),
-            st.Page(
-                predictions.page, title="Predictions", icon=":material/grid_view:", url_path="predictions"
-            ),
-            st.Page(image.page, title="Image", icon=":material/image_search:", url_path="image"),
-            st.Page(data.page, title="Data", icon=":material/photo_library:", url_path="data"),
-            st.Page(image_map.page, title="Map", icon=":material/scatter_plot:", url_path="map"),
-            st.Page(compare.page, title="Compare", icon=":material/stacked_line_chart:", url_path="compare"),
-            st.Page(
-                configuration.page, title="Configuration", icon=":material/tune:", url_path="configuration"
+            *(
+                st.Page(
+                    _drawn_by(name), title=title, icon=f":material/{icon}:", url_path=path, default=not path
+                )
+                for name, title, icon, path in PAGES
             ),
             # Streamlit serves the default page only at the root. This one answers /runs.
-            st.Page(runs.page, title="Runs", url_path="runs", visibility="hidden"),
+            st.Page(_drawn_by("runs"), title="Runs", url_path="runs", visibility="hidden"),
         ]
     )
     with st.sidebar:
         state.choose_run()
         theme.switch()
     page.run()
+    _import_the_rest()
 
 
 main()

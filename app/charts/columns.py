@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from app.charts.uniform import apart, training_columns
 from labkit.run_directory.metrics import parse_lines
 
 __all__ = ["AXES", "MAX_COLUMNS", "SPLITS", "Block", "Column", "Floats", "Table", "columns_of", "parse_block"]
@@ -42,6 +43,21 @@ class Block:
 
 def parse_block(lines: bytes) -> Block:
     """Return the rows of ``lines`` as columns. Rows without a split or a step are left out."""
+    others, found = b"", training_columns(lines)
+    if found is None:  # perhaps there are evaluations between them
+        training, others = apart(lines)
+        found = training_columns(training)
+    if found is None:
+        return _parsed(lines)
+    rest = _parsed(others)
+    if "train" in rest.counts:  # in which order would be unknown
+        return _parsed(lines)
+    count, values = found
+    columns = {name: (column, np.ones(count, bool)) for name, column in values.items()}
+    return Block({"train": count, **rest.counts}, {"train": columns, **rest.columns}, rest.damaged_lines)
+
+
+def _parsed(lines: bytes) -> Block:
     rows, damaged = _decoded(lines), 0
     if rows is None:
         values = list(parse_lines(lines.splitlines()))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from app.charts import column_copy
 from app.charts.columns import AXES, MAX_COLUMNS, SPLITS, Floats, Table, parse_block
 from app.charts.memo import Memo
 from labkit.run_directory.appended import AppendedLines
@@ -99,9 +100,12 @@ class CurveStore:
     def poll(self) -> Snapshot:
         """Read what was appended and return the current metrics. Raises OSError for an unreadable file."""
         with self._lock:
+            if self._lines.place.offset == 0:
+                self._recall()
             self._take(self._lines.read(BLOCK_BYTES))
             while not self._lines.caught_up:
                 self._take(self._lines.read(BLOCK_BYTES))
+            self._keep()
             generation = self._evaluations.generation
             if self._evaluations.poll() or self._evaluations.generation != generation:
                 self._version += 1
@@ -121,7 +125,28 @@ class CurveStore:
         self._tables = {split: Table() for split in SPLITS}
         self._resume_points: list[ResumePoint] = []
         self._damaged_lines = 0
+        self._copied_bytes = 0
         self._version += 1
+
+    def _recall(self) -> None:
+        """Take over the copy that another server made of the rows, if there is one."""
+        if copy := column_copy.recall(self._lines.path):
+            self._lines.go_on_at(copy.place)
+            self._tables |= copy.tables
+            self._resume_points = list(copy.resume_points)
+            self._damaged_lines = copy.damaged_lines
+            self._copied_bytes = copy.place.offset
+
+    def _keep(self) -> None:
+        """Have the rows copied if many have come since the last copy."""
+        place = self._lines.place
+        if place.offset - self._copied_bytes > max(column_copy.MIN_BYTES, self._copied_bytes // 2):
+            self._copied_bytes = place.offset
+            tables = {split: table.view() for split, table in self._tables.items()}
+            points = tuple(self._resume_points)
+            column_copy.keep(
+                self._lines.path, column_copy.ColumnCopy(place, tables, points, self._damaged_lines)
+            )
 
     def _take(self, lines: bytes) -> None:
         if self._lines.restarts != self._restarts:

@@ -3,11 +3,27 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["AppendedLines"]
+__all__ = ["AppendedLines", "Place", "place_in"]
 
 KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
+
+
+class Place(NamedTuple):
+    """A place in a file: the number of bytes before it, the file's inode, and the last bytes before it."""
+
+    offset: int
+    inode: int | None
+    tail: bytes
+
+
+def place_in(path: Path, offset: int) -> Place:
+    """Return the place behind the first ``offset`` bytes of a file. Raises OSError if it can't be read."""
+    with open(path, "rb") as file:
+        start = max(0, offset - KEPT_BYTES)
+        file.seek(start)
+        return Place(offset, os.fstat(file.fileno()).st_ino, file.read(offset - start))
 
 
 @dataclass
@@ -56,6 +72,15 @@ class AppendedLines:
         self._offset += len(complete)
         self._tail = (self._tail + complete[-KEPT_BYTES:])[-KEPT_BYTES:]
         return complete
+
+    @property
+    def place(self) -> Place:
+        """The end of what was read."""
+        return Place(self._offset, self._inode, self._tail)
+
+    def go_on_at(self, place: Place) -> None:
+        """Take what stands before ``place`` as read."""
+        self._offset, self._inode, self._tail = place
 
     def _is_same_file(self, file: Any) -> bool:
         # When a run is started over, the new file often gets the inode of the removed one, and it may be

@@ -152,7 +152,10 @@ class MetricsDigest:
         self.training_loss = last.get("loss") if last else None
         self.last_step = int(_step(last)) if last else None
         losses: dict[int, float | None] = {}
+        offset = -1
         for place in range(SPARK_POINTS - 1):
+            if size * place // (SPARK_POINTS - 1) <= offset:
+                continue  # of a short file: the row that was found last
             offset, row = _row_at(read, size * place // (SPARK_POINTS - 1), size)
             if row and row.get("split") == "train" and self._counts(offset, row):
                 losses[offset] = number(row.get("loss"))

@@ -139,6 +139,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def columns_path(self) -> Path:
+        """A copy of long metrics that the dashboard makes."""
+        return self.path / "metrics.columns.npz"
+
+    @property
     def layers_path(self) -> Path:
         return self.path / "layers.jsonl"
 

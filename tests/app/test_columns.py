@@ -102,11 +102,30 @@ def test_both_parsers_read_the_same(lines):
     data = b"".join(one + b"\n" for one in lines)
     quickly = parse_block(data)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "training_columns", lambda lines: None)
         patch.setattr(columns, "_decoded", lambda lines: None)
         by_python = parse_block(data)
     assert quickly.counts == by_python.counts
     assert quickly.damaged_lines == by_python.damaged_lines
     assert content(quickly) == content(by_python)
+
+
+def column_of_one(rows: list[dict[str, Any]], name: str) -> columns.Column:
+    assert len(rows) == 1, "rows of training were parsed as dictionaries"
+    return np.array([rows[0][name]], np.float64), np.ones(1, bool)
+
+
+def test_rows_of_one_form_are_parsed_without_dictionaries(monkeypatch):
+    rows = [{"split": "train", "step": step, "loss": 1 / step, "epoch": 3} for step in range(1, 900)]
+    rows.insert(600, {"split": "validation", "step": 600, "loss": math.inf, "accuracy": 0.5})
+    for part in (rows[:600], rows):
+        data = b"".join(line(row, ascii_only=True) + b"\n" for row in part)
+        with monkeypatch.context() as patch:
+            patch.setattr(columns, "training_columns", lambda lines: None)
+            expected = content(parse_block(data))
+        with monkeypatch.context() as patch:
+            patch.setattr(columns, "_column", column_of_one)
+            assert content(parse_block(data)) == expected
 
 
 def test_rows_as_a_run_writes_them_are_parsed_quickly(monkeypatch):
