@@ -16,7 +16,7 @@ from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.disk import STOP_REQUEST
 
-__all__ = ["draw", "is_pending", "report"]
+__all__ = ["draw", "is_pending", "report", "state_of"]
 
 RUNS = (*ACTIVE_STATES, "stalled")
 ENDED_EARLY = ("interrupted", "failed", "lost")
@@ -72,6 +72,13 @@ def report(run: RunDirectory) -> None:
         failure = f"It wasn't started: {refusal}"
     if failure:
         st.error(plain(str(failure)), icon=":material/block:")
+
+
+def state_of(run: RunDirectory) -> tuple[bool, bool, str]:
+    """Return what the buttons and the report depend on, beside the run's status."""
+    launch = launches.launch_of(run)
+    refusal = (launch.refusal or "") if launch else ""
+    return is_pending(run), _is_stopping(run), refusal + st.session_state.get(_failure_key(run), "")
 
 
 def is_pending(run: RunDirectory) -> bool:

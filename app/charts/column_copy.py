@@ -54,7 +54,7 @@ def _write(rows: Path, copy: ColumnCopy) -> None:
         checksum = _checksum(rows, copy.place.offset)
         if place_in(rows, copy.place.offset) != copy.place:
             return  # the run was started over
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, Any] = {}
         tables: dict[str, list[str]] = {}
         for split, table in copy.tables.items():
             tables[split] = list(table.columns)

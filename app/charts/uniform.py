@@ -68,4 +68,5 @@ def _row(
     row = msgspec.defstruct("Row", kinds, rename=places, forbid_unknown_fields=True, gc=False)
     readers = {name: attrgetter(place) for place, name in places.items()}
     split = readers.pop("split")
-    return msgspec.json.Decoder(row).decode_lines, split, readers
+    decoder: Any = msgspec.json.Decoder(row)
+    return decoder.decode_lines, split, dict(readers)

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.charts.metric_charts import look_of
 from app.report.markup import escaped, facts, moment, note, table
-from app.views.live import duration
+from app.run_facts import duration
 from labkit.run_directory.summary import RunSummary
 
 __all__ = ["COLUMNS", "all_results", "head", "overview_row"]

@@ -1,11 +1,9 @@
 """The live page: the state of a run and its curves, updated while it trains."""
 
-import math
 import time
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
@@ -28,6 +26,7 @@ from app.charts.metric_charts import (
 from app.charts.store import Snapshot
 from app.images import batch
 from app.report import downloads
+from app.run_facts import duration, facts_html, key_figures, progress_html
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import evaluations_path
@@ -52,26 +51,60 @@ MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 
 
 def page() -> None:
-    """Draw the page of the selected run."""
+    """Draw the page of the selected run.
+
+    What is drawn every second is kept small: the browser needs a millisecond or more for each element, on the
+    machine that trains, often. Buttons, options and notes are drawn with the page, when they change.
+    """
     waiting.show_start()
     run = state.selected_run()
     component.prepare()
-    refreshes, step = _is_refreshed(run), picked.chosen_step(run)
-    downloads.share_in_corner(run)  # not in the panel: a refresh would take back what a click asks for
+    step = picked.chosen_step(run)
+    downloads.share_in_corner(run)
+    metrics = _metrics(run)
+    shown = _frame(run, metrics)
+    _head(run)
+    options, chosen = _options(run, metrics)
 
-    @st.fragment(run_every=REFRESH_SECONDS if refreshes else None, key="live")
+    @st.fragment(run_every=REFRESH_SECONDS if shown.refreshes else None, key="live")
     def panel() -> None:
-        if picked.chosen_step(run) != step:
+        metrics = _metrics(run)
+        if picked.chosen_step(run) != step or _frame(run, metrics) != shown:
             st.rerun()
-        _panel(run, step)
-        if refreshes != _is_refreshed(run):  # it has ended, or is being resumed
-            st.rerun()
+        _panel(run, metrics, options, chosen, step)
 
     panel()
     if step is not None:
-        batch.section(run, _metrics(run), step)
-    if not refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
-        state.watch("status", lambda: (run.last_active(), _evaluated_at(run)))
+        batch.section(run, metrics, step)
+    if not shown.refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
+        state.watch("status", lambda: (run.last_active(), _written(evaluations_path(run.metrics_path))))
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What the part of the page depends on that isn't drawn every second."""
+
+    refreshes: bool
+    liveness: str
+    message: str
+    acting: Hashable
+    environment: float  # when it was written
+    names: tuple[str, ...]
+    readable: bool
+
+
+def _frame(run: RunDirectory, metrics: Snapshot | None) -> _Frame:
+    status = run.read_status()
+    liveness = _liveness(status)
+    return _Frame(
+        refreshes=STATES[liveness][3] or buttons.is_pending(run),
+        liveness=liveness,
+        message=status.message if status else "",
+        acting=(status is None, *buttons.state_of(run)),
+        environment=_written(run.environment_path),
+        names=() if metrics is None else tuple(metrics.metrics()),
+        readable=metrics is not None,
+    )
 
 
 def _liveness(status: Status | None) -> str:
@@ -79,13 +112,9 @@ def _liveness(status: Status | None) -> str:
     return liveness if liveness in STATES else "no status"
 
 
-def _is_refreshed(run: RunDirectory) -> bool:
-    return STATES[_liveness(run.read_status())][3] or buttons.is_pending(run)
-
-
-def _evaluated_at(run: RunDirectory) -> float:
+def _written(path: Path) -> float:
     try:
-        return evaluations_path(run.metrics_path).stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 
@@ -97,31 +126,14 @@ def _metrics(run: RunDirectory) -> Snapshot | None:
         return None
 
 
-def _panel(run: RunDirectory, step: int | None) -> None:
+def _head(run: RunDirectory) -> None:
+    """Draw the name and state of the run, what can be done with it, and why it ended, if it did."""
     status = run.read_status()
-    try:
-        metrics = state.curves(run)
-    except OSError as error:
-        st.error(f"`{run.metrics_path}` can't be read: {error.strerror}")
-        return
-    _header(run, status, metrics)
-    _environment(run)
-    workers.show_tasks(run)
-    _figures(run, metrics, step)
-
-
-def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None:
     liveness = _liveness(status)
     label, color, icon, _ = STATES[liveness]
-    step = max(status.step if status else 0, metrics.last_step())
-    total = status.total_steps if status else 0
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-head"):
         st.subheader(run.name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
-        if total > 0:
-            st.progress(min(max(step / total, 0.0), 1.0), text=f"Step {step:,} of {total:,}", width=150)
-        else:
-            st.caption(f"Step {step:,}", width="content")
         buttons.draw(run, status, liveness)
     buttons.report(run)
     if status is None:
@@ -132,70 +144,47 @@ def _header(run: RunDirectory, status: Status | None, metrics: Snapshot) -> None
             f"Process {status.pid} no longer exists and gave no reason.",
             icon=":material/skull:",
         )
-    elif liveness == "stalled":
-        age = duration(time.time() - status.heartbeat)
-        st.warning(f"The last heartbeat was {age} ago. The process may hang, or its disk may be unavailable.")
     elif liveness == "failed":
         st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
-    elif status.message:
+    elif status.message and liveness != "stalled":
         st.caption(status.message)
     if not buttons.is_pending(run):
         ending.show_end(run, status, liveness)
-    st.html(facts_html(key_figures(status, liveness, metrics, state.seconds_of(run))))
+    _environment(run)
 
 
-def key_figures(
-    status: Status | None, liveness: str, metrics: Snapshot, seconds: float | None
-) -> list[tuple[str, str]]:
-    """Return what the head of the page shows, each with its label. ``seconds``: the duration of the run."""
-    best = metrics.curve("validation", "accuracy").y
-    best = best[~_nan(best)]
-    tests = metrics.curve("test", "accuracy")
-    newest = int(tests.step.argmax()) if len(tests) else None
-    test = None if newest is None else float(tests.y[newest])
-    test_label = "Test accuracy"
-    if newest is not None and tests.step[newest] != metrics.last_step():
-        test_label += f" (step {tests.step[newest]:,.0f})"
-    return [
-        ("Training loss", _number(metrics.curve("train", "loss").last(), ".4g")),
-        ("Validation accuracy", _number(metrics.curve("validation", "accuracy").last(), ".2%")),
-        ("Best validation", _number(float(best.max()) if len(best) else None, ".2%")),
-        (test_label, _number(test, ".2%")),
-        ("Examples per second", _number(status.examples_per_second if status else None, ",.0f")),
-        ("Duration", duration(seconds)),
-        ("Time left", duration(status.eta_seconds if status and liveness == "running" else None)),
-    ]
+def _panel(
+    run: RunDirectory, metrics: Snapshot | None, options: Options, chosen: Sequence[str], step: int | None
+) -> None:
+    """Draw what changes every second: progress, figures and charts."""
+    if metrics is None:
+        st.error(f"`{run.metrics_path}` can't be read: {_why_unreadable(run)}")
+        return
+    status = run.read_status()
+    liveness = _liveness(status)
+    if status and liveness == "stalled":
+        age = duration(time.time() - status.heartbeat)
+        st.warning(f"The last heartbeat was {age} ago. The process may hang, or its disk may be unavailable.")
+    done = max(status.step if status else 0, metrics.last_step())
+    facts = facts_html(key_figures(status, liveness, metrics, state.seconds_of(run)))
+    st.html(progress_html(done, status.total_steps if status else 0) + facts)
+    workers.show_tasks(run)
+    if metrics.damaged_lines:
+        st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
+    if not metrics.tables:
+        st.info("There are no metrics yet. The first point appears within a second of the first step.")
+        return
+    _charts(run, metrics, [*STANDARD, *chosen], options, step)
+    workers.show_shares(run)
+    _machine(run, metrics, options)
 
 
-def facts_html(facts: Sequence[tuple[str, str]]) -> str:
-    """Return labels and values in one row, which wraps on a narrow screen."""
-    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in facts)
-    return f'<dl class="lk-facts">{cells}</dl>'
-
-
-def _nan(values: Any) -> Any:
-    return values != values
-
-
-def _number(value: float | None, form: str) -> str:
-    if value is None:
-        return "–"
-    return (
-        format(value, form) if math.isfinite(value) else str(value).replace("inf", "∞").replace("nan", "NaN")
-    )
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time span as text: ``42 s``, ``3 min 05 s``, ``2 h 07 min``, ``3 d 04 h``; – if unknown."""
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        return "–"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    for large, small, size, part in (("min", "s", 60, 1), ("h", "min", 3600, 60), ("d", "h", 86400, 3600)):
-        if whole < size * (60 if large != "h" else 24) or large == "d":
-            return f"{whole // size} {large} {whole % size // part:02d} {small}"
-    raise AssertionError("the last unit has no limit")
+def _why_unreadable(run: RunDirectory) -> str:
+    try:
+        state.curves(run)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "try again"
 
 
 def _environment(run: RunDirectory) -> None:
@@ -217,19 +206,13 @@ def _environment(run: RunDirectory) -> None:
         st.caption(f":material/dataset: The data set is the built-in **shapes**, not CIFAR-10. {chosen}")
 
 
-def _figures(run: RunDirectory, metrics: Snapshot, step: int | None) -> None:
-    names = [name for name in metrics.metrics() if name not in STANDARD]
+def _options(run: RunDirectory, metrics: Snapshot | None) -> tuple[Options, list[str]]:
+    """Draw the options of the charts. Returns them, and the metrics that are drawn beside the usual ones."""
+    names = [name for name in metrics.metrics() if name not in STANDARD] if metrics else []
     options, chosen = controls(lambda: _choose(run, names) if names else [])
-    if metrics.damaged_lines:
-        st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
-    if not metrics.tables:
-        st.info("There are no metrics yet. The first point appears within a second of the first step.")
-        return
-    if metrics.leaves_out_metrics():
+    if metrics is not None and metrics.leaves_out_metrics():
         st.warning(f"The run has very many metrics. The first {MAX_COLUMNS} of a split can be drawn.")
-    _charts(run, metrics, [*STANDARD, *chosen], options, step)
-    workers.show_shares(run)
-    _machine(run, metrics, options)
+    return options, chosen
 
 
 def _choose(run: RunDirectory, names: list[str]) -> list[str]:

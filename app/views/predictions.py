@@ -9,7 +9,7 @@ from app.charts.component import spare_the_collector
 from app.images.text import plain
 from app.predictions import images, quality, sides
 from app.predictions import source as sources
-from app.views.live import facts_html
+from app.run_facts import facts_html
 from labkit.analysis.predictions import Predictions
 from labkit.plurals import counted
 

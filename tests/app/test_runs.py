@@ -202,7 +202,7 @@ def test_selected_runs_are_compared_and_one_is_opened(three):
     at = press(select(open_main(), "first", "second"), "Compare")
     assert sorted(at.multiselect(key="runs").value) == ["first", "second"]
     at = press(select(open_main(), "first"), "Open live")
-    assert "Step 120 of 200" in at.get("progress")[0].proto.text
+    assert "Step 120 of 200" in words(at)
     assert at.selectbox(key="run").value == "first"
 
 
