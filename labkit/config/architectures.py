@@ -153,8 +153,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "imagenet_se_resnet",
             "imagenet_resnet whose blocks scale each channel by a weight computed from the whole image",
-            "Hu et al. 2017, arXiv:1709.01507, table 2",
-            {"basic": Depths(50, listed=(50, 101, 152))},
+            "Hu et al. 2017, arXiv:1709.01507, table 2; depths 18 and 34 as in PyTorchCV",
+            {"basic": Depths(50, listed=(18, 34, 50, 101, 152))},
             published=IMAGENET,
         ),
         Architecture(

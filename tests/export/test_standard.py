@@ -39,7 +39,7 @@ CASES = [
     "tutorial_cnn",
     "fast_0.25",
     "imagenet_resnet18",
-    "imagenet_se_resnet50",
+    "imagenet_se_resnet18",
     "imagenet_vgg11",
     "mobilenetv2",
 ]

@@ -36,7 +36,7 @@ WITH_REFERENCE: dict[str, dict] = {
 # These are compared with other implementations in test_published_size.py.
 PUBLISHED_SIZE: dict[str, dict] = {
     "imagenet_resnet18": {"model": "imagenet_resnet", "num_layers": 18},
-    "imagenet_se_resnet50": {"model": "imagenet_se_resnet", "num_layers": 50},
+    "imagenet_se_resnet18": {"model": "imagenet_se_resnet", "num_layers": 18},
     "imagenet_vgg11": {"model": "imagenet_vgg", "num_layers": 11},
 }
 CASES = WITH_REFERENCE | PUBLISHED_SIZE
@@ -104,7 +104,8 @@ def test_float64_gives_the_same_logits_and_dtype_everywhere(name):
     model.set_weights(built(name).get_weights())
     assert model(IMAGES).dtype == "float64"
     assert {str(weight.dtype) for weight in model.weights} == {"float64"}
-    for training in (False, True):
+    # In training, the last stage of these has one position an image: normalizing two values gives signs.
+    for training in (False,) if name in PUBLISHED_SIZE else (False, True):
         expected = built(name)(IMAGES, training=training)
         assert relative_error(model(IMAGES, training=training), np.asarray(expected)) < 1e-4
 
