@@ -12,20 +12,17 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser
 from labkit.commands.terminal.text_tables import print_table
 from labkit.config import ModelConfig
-from labkit.config.architectures import ARCHITECTURES, KNOWN_MODELS, KnownModel, parse_model_name
+from labkit.config.architectures import ARCHITECTURES, parse_model_name
+from labkit.config.known_models import KNOWN_MODELS, KnownModel
 from labkit.quiet_import import import_tensorflow
 
 __all__ = ["declare_models"]
 
-# Those of CIFAR-10; the embedded shapes have the same.
-IMAGE_SHAPE = (32, 32, 3)
-NUM_CLASSES = 10
-
 NOTES = (
-    "Networks for 32×32×3 images of 10 classes. Multiply-adds are those of one image's forward pass, in "
-    "convolutions and dense layers. The receptive field is the part of the image that one place of the last "
-    "convolution or pool depends on. Accuracies are published ones on CIFAR-10's test images, each reached "
-    "with a recipe of its own:"
+    "Multiply-adds are those of one image's forward pass, in convolutions and dense layers. The receptive "
+    "field is the part of the image that one place of the last convolution or pool depends on. Accuracies "
+    "are published ones, each reached with a recipe of its own: on CIFAR-10's test images, or on one crop of "
+    "each of ImageNet's validation images:"
 )
 
 
@@ -71,8 +68,9 @@ def _facts(name: str) -> dict[str, Any]:
         "summary": architecture.summary,
         "paper": architecture.paper,
         "config": config,
-        "image_shape": list(IMAGE_SHAPE),
-        "num_classes": NUM_CLASSES,
+        "data_set": architecture.published.data_set,
+        "image_shape": list(architecture.published.image_shape),
+        "num_classes": architecture.published.num_classes,
         "accuracy": known.accuracy if known else None,
         "accuracy_source": known.source if known and known.source else None,
     }
@@ -99,10 +97,14 @@ def _import_without_gpus() -> None:
 
 def _built(name: str, config: ModelConfig) -> dict[str, Any]:
     """Build a model and return it with its counts and stages."""
+    import keras
+
     from labkit.analysis.architecture import receptive_field, summarize
     from labkit.models.registry import build_model
 
-    model = build_model(config, num_classes=NUM_CLASSES, image_shape=IMAGE_SHAPE)
+    published = ARCHITECTURES[config.model].published
+    with keras.StatelessScope(initialize_variables=False):  # shapes are enough: no memory for the weights
+        model = build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
     summary = summarize(model)
     return {
         **_facts(name),
@@ -115,21 +117,27 @@ def _built(name: str, config: ModelConfig) -> dict[str, Any]:
 
 def _print_table(described: list[dict[str, Any]]) -> None:
     sources = list(dict.fromkeys(model["accuracy_source"] for model in described if model["accuracy_source"]))
-    rows = []
-    for model in described:
-        source = model["accuracy_source"]
-        rows.append(
-            (
-                model["name"],
-                _millions(model["parameters"]),
-                _millions(model["multiply_adds"]),
-                _size(model["receptive_field"]),
-                _percent(model["accuracy"]) + (f" ({sources.index(source) + 1})" if source else ""),
-            )
-        )
     header = ("model", "parameters", "multiply-adds", "receptive field", "accuracy")
-    print_table(header, rows, right=header[1:])
-    print(f"\n{textwrap.fill(NOTES, 100)}")
+    for published in dict.fromkeys(architecture.published for architecture in ARCHITECTURES.values()):
+        rows = []
+        for model in described:
+            source = model["accuracy_source"]
+            if model["data_set"] != published.data_set:
+                continue
+            rows.append(
+                (
+                    model["name"],
+                    _millions(model["parameters"]),
+                    _millions(model["multiply_adds"]),
+                    _size(model["receptive_field"]),
+                    _percent(model["accuracy"]) + (f" ({sources.index(source) + 1})" if source else ""),
+                )
+            )
+        size = _size(list(published.image_shape))
+        print(f"{published.data_set}'s {size} images of {published.num_classes:,} classes")
+        print_table(header, rows, right=header[1:])
+        print()
+    print(textwrap.fill(NOTES, 100))
     for number, source in enumerate(sources, start=1):
         print(f"({number}) {source}")
 
@@ -140,9 +148,10 @@ def _print_one(model: dict[str, Any]) -> None:
     stages = tuple(Stage(**{**stage, "resolution": tuple(stage["resolution"])}) for stage in model["stages"])
     source = f" ({model['accuracy_source']})" if model["accuracy_source"] else ""
     print(f"{model['summary']}\n{model['paper']}\n")
-    print(ModelSummary(f"{model['name']}, {_size(model['image_shape'])} images", stages))
+    images = f"{_size(model['image_shape'])} images of {model['num_classes']:,} classes"
+    print(ModelSummary(f"{model['name']}, {images}", stages))
     print(f"\nreceptive field {_size(model['receptive_field'])} pixels")
-    print(f"published accuracy on CIFAR-10 {_percent(model['accuracy'])}{source}")
+    print(f"published accuracy on {model['data_set']} {_percent(model['accuracy'])}{source}")
 
 
 def _millions(count: int) -> str:

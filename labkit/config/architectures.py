@@ -6,20 +6,23 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from labkit.config.known_models import KNOWN_MODELS
 from labkit.errors import InputError
 
 __all__ = [
     "APPLICATIONS",
     "ARCHITECTURES",
-    "KNOWN_MODELS",
+    "CIFAR10",
+    "IMAGENET",
     "Architecture",
     "Depths",
-    "KnownModel",
+    "Published",
     "default_depth",
+    "larger_relative",
     "model_name",
     "parse_model_name",
     "resolved_depth",
@@ -49,6 +52,19 @@ class Depths:
 
 
 @dataclass(frozen=True)
+class Published:
+    """The data set that a network was published for. Networks take other images and classes, too."""
+
+    data_set: str
+    image_shape: tuple[int, int, int]
+    num_classes: int
+
+
+CIFAR10 = Published("CIFAR-10", (32, 32, 3), 10)
+IMAGENET = Published("ImageNet", (224, 224, 3), 1000)
+
+
+@dataclass(frozen=True)
 class Architecture:
     """A family of networks.
 
@@ -59,6 +75,8 @@ class Architecture:
         depths: allowed depths by residual block. If there are two blocks, ``--block`` and
             ``--resnet-version`` may be chosen.
         has_width_factor: whether ``--width-factor`` may be chosen.
+        published: for which images and classes.
+        imagenet_weights: the network in keras.applications whose published weights fit, by depth.
     """
 
     name: str
@@ -66,6 +84,8 @@ class Architecture:
     paper: str
     depths: Mapping[str, Depths]
     has_width_factor: bool = False
+    published: Published = CIFAR10
+    imagenet_weights: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def has_residual_variants(self) -> bool:
@@ -123,6 +143,29 @@ ARCHITECTURES: dict[str, Architecture] = {
             has_width_factor=True,
         ),
         Architecture(
+            "imagenet_resnet",
+            "residual network at its published size, for larger images; bottleneck blocks from depth 50",
+            "He et al. 2015, arXiv:1512.03385, table 1; with the stride in a block's first convolution",
+            {"basic": Depths(50, listed=(18, 34, 50, 101, 152))},
+            published=IMAGENET,
+            imagenet_weights={50: "ResNet50", 101: "ResNet101", 152: "ResNet152"},
+        ),
+        Architecture(
+            "imagenet_se_resnet",
+            "imagenet_resnet whose blocks scale each channel by a weight computed from the whole image",
+            "Hu et al. 2017, arXiv:1709.01507, table 2; depths 18 and 34 as in PyTorchCV",
+            {"basic": Depths(50, listed=(18, 34, 50, 101, 152))},
+            published=IMAGENET,
+        ),
+        Architecture(
+            "imagenet_vgg",
+            "vgg as published, for larger images: two dense layers of 4,096 units, no batch normalization",
+            "Simonyan & Zisserman 2014, arXiv:1409.1556, table 1",
+            {"basic": Depths(16, listed=(11, 13, 16, 19))},
+            published=IMAGENET,
+            imagenet_weights={16: "VGG16", 19: "VGG19"},
+        ),
+        Architecture(
             "keras_application",
             "a network of keras.applications (--application), for images of 32x32 pixels or more",
             "keras.io/api/applications",
@@ -134,68 +177,6 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 # The networks of keras.applications that labkit's tests cover.
 APPLICATIONS = ("MobileNetV2", "ResNet50V2", "DenseNet121")
-
-
-@dataclass(frozen=True)
-class KnownModel:
-    """A well-known model.
-
-    Args:
-        name: a name that ``parse_model_name`` accepts.
-        parameters: trainable weights of the network for images of 32x32x3 pixels and 10 classes.
-        multiply_adds: of one image's forward pass, in convolutions and dense layers.
-        receptive_field: side, in pixels, of the input region that one position of the last convolution or
-            pool depends on.
-        accuracy: published accuracy on CIFAR-10's test images, from 0 to 1.
-        source: where the accuracy was published.
-    """
-
-    name: str
-    parameters: int
-    multiply_adds: int
-    receptive_field: int
-    accuracy: float | None = None
-    source: str = ""
-
-
-_HE_2015 = "He et al. 2015, table 6"
-_HE_2016 = "He et al. 2016, table 3"
-_PYTORCHCV = "PyTorchCV, epoch chosen on the test set (its ResNet-{depth}: {accuracy})"
-_CIFAR_MODELS = "chenyaofo/pytorch-cifar-models, with two more dense layers"
-
-# The counts are those of the networks that labkit builds; tests/commands/test_models.py recomputes them.
-KNOWN_MODELS = (
-    KnownModel("resnet20", 269_722, 40_551_040, 81, 0.9125, _HE_2015),
-    KnownModel("resnet32", 464_154, 68_862_592, 137, 0.9249, _HE_2015),
-    KnownModel("resnet44", 658_586, 97_174_144, 193, 0.9283, _HE_2015),
-    KnownModel("resnet56", 853_018, 125_485_696, 249, 0.9303, _HE_2015),
-    KnownModel("resnet110", 1_727_962, 252_887_680, 501, 0.9357, _HE_2015),
-    KnownModel("resnet110-v2", 1_727_962, 252_887_680, 501, 0.9363, _HE_2016),
-    KnownModel(
-        "se_resnet20", 272_095, 40_553_056, 81, 0.9399, _PYTORCHCV.format(depth=20, accuracy="94.03 %")
-    ),
-    KnownModel(
-        "se_resnet56", 860_137, 125_491_744, 249, 0.9587, _PYTORCHCV.format(depth=56, accuracy="95.48 %")
-    ),
-    KnownModel("wide_resnet16_4", 2_748_890, 392_612_352, 53),
-    KnownModel(
-        "wide_resnet28_10",
-        36_479_194,
-        5_243_328_768,
-        109,
-        0.96,
-        "Zagoruyko & Komodakis 2016, median of 5 runs",
-    ),
-    KnownModel("vgg11", 9_228_362, 152_769_536, 150, 0.9279, _CIFAR_MODELS),
-    KnownModel("vgg13", 9_413_066, 228_267_008, 156, 0.94, _CIFAR_MODELS),
-    KnownModel("vgg16", 14_724_042, 313_201_664, 212, 0.9416, _CIFAR_MODELS),
-    KnownModel("vgg19", 20_035_018, 398_136_320, 268, 0.9391, _CIFAR_MODELS),
-    KnownModel("tutorial_cnn", 1_756_426, 32_778_112, 19, 0.86, "the tutorial, on crops of 24x24 pixels"),
-    KnownModel(
-        "fast", 1_971_352, 118_147_360, 51, 0.9401, "Jordan 2024, airbench94_muon.py, six views of each image"
-    ),
-    KnownModel("mobilenetv2", 2_236_682, 6_124_928, 491),
-)
 
 
 def default_depth(model: str, block: str) -> int:
@@ -220,7 +201,7 @@ def resolved_depth(
                 f"--resnet-version is {resnet_version}; allowed for {model}: 1 ({others} have others)"
             )
         if block != "basic":
-            raise InputError(f"--block is {block!r}; allowed for {model}: basic ({others} have others)")
+            raise InputError(f"--block is {block!r}; leave it out for {model}; only {others} let you choose")
     if width_factor != 1 and not architecture.has_width_factor:
         others = _names(other.name for other in ARCHITECTURES.values() if other.has_width_factor)
         raise InputError(f"--width-factor is {width_factor:g}; allowed for {model}: 1 ({others} have others)")
@@ -291,8 +272,28 @@ def parse_model_name(name: str) -> dict[str, Any]:
     try:
         resolved_depth(**values)
     except InputError as error:
-        raise InputError(f"model {name!r}: {error}") from None
+        larger = larger_relative(name)
+        hint = f"; {larger} is for larger images" if larger else ""
+        raise InputError(f"model {name!r}: {error}{hint}") from None
     return values | {"application": APPLICATIONS[0]}
+
+
+def larger_relative(name: str) -> str | None:
+    """Return the network of the same name at the size published for ImageNet; None if there is none.
+
+    Args:
+        name: such as ``resnet50``, which is a network for small images, or ``resnet18``, which is none.
+    """
+    larger = f"imagenet_{name}"
+    return larger if larger in _PUBLISHED_FOR_IMAGENET else None
+
+
+_PUBLISHED_FOR_IMAGENET = {
+    f"{architecture.name}{depth}"
+    for architecture in ARCHITECTURES.values()
+    if architecture.published is IMAGENET
+    for depth in architecture.depths["basic"].listed
+}
 
 
 def _unknown(name: str) -> InputError:

@@ -8,6 +8,7 @@ from labkit.config.architectures import (
     APPLICATIONS,
     ARCHITECTURES,
     default_depth,
+    larger_relative,
     parse_model_name,
     resolved_depth,
 )
@@ -101,19 +102,11 @@ class ModelConfig(FieldOwner):
         """Raise InputError, with the flags to write, where ``model`` is a network's name, such as vgg11."""
         if not isinstance(self.model, str) or self.model in ARCHITECTURES:
             return
-        try:
-            named = parse_model_name(self.model)
-        except InputError:
-            return
-        architecture = named["model"]
-        if architecture == "keras_application" or ARCHITECTURES[architecture].has_one_depth:
-            del named["num_layers"]
-        flags = [
-            f"{info.flag} {named[info.name]}".removesuffix(".0")
-            for info in fields_of(ModelConfig)
-            if info.name == "model" or named.get(info.name, info.default) != info.default
-        ]
-        raise InputError(f"--model is {self.model!r}, more than an architecture; write {' '.join(flags)}")
+        names = (self.model, larger_relative(self.model) or "")
+        flags = [flags for name in names if (flags := _flags(name))]
+        if flags:
+            write = " or, for larger images, ".join(flags)
+            raise InputError(f"--model is {self.model!r}, more than an architecture; write {write}")
 
     @property
     def depth(self) -> int:
@@ -126,3 +119,20 @@ class ModelConfig(FieldOwner):
         if "num_layers" in changes or self.num_layers != default_depth(self.model, self.block):
             return changes
         return {**changes, "num_layers": None}
+
+
+def _flags(name: str) -> str:
+    """Return the flags that stand for a network's name, such as vgg11; "" for another name."""
+    try:
+        named = parse_model_name(name)
+    except InputError:
+        return ""
+    architecture = named["model"]
+    if architecture == "keras_application" or ARCHITECTURES[architecture].has_one_depth:
+        del named["num_layers"]
+    flags = [
+        f"{info.flag} {named[info.name]}".removesuffix(".0")
+        for info in fields_of(ModelConfig)
+        if info.name == "model" or named.get(info.name, info.default) != info.default
+    ]
+    return " ".join(flags)

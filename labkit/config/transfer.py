@@ -14,8 +14,9 @@ class TransferConfig(FieldOwner):
 
     start_from: str | None = option(
         None,
-        "Takes initial weights from a run's best checkpoint, from a .keras file, or, with --model "
-        "keras_application, from imagenet. Weights whose name or shape doesn't fit stay random.",
+        "Takes initial weights from a run's best checkpoint, from a .keras file, or from imagenet (for "
+        "keras_application, imagenet_resnet and imagenet_vgg). Weights whose name or shape doesn't fit stay "
+        "random.",
         unset="random weights",
         is_path=True,
     )

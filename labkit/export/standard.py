@@ -29,9 +29,18 @@ class KerasLayerFactory(LayerFactory):
 
     whitening_layer = keras.layers.Conv2D  # the trained weights include the whitening kernel
 
-    def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
+    def conv(
+        self,
+        x,
+        filters: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        padding: str = "same",
+        dirac: bool = False,
+    ):
         """As in ``LayerFactory``, but ``dirac`` is ignored, because the weights are replaced anyway."""
-        return super().conv(x, filters, kernel_size, stride)
+        return super().conv(x, filters, kernel_size, stride, padding=padding)
 
     def norm_layer(
         self,

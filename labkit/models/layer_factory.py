@@ -117,17 +117,28 @@ class LayerFactory:
         """Return the number of channels of ``x``."""
         return x.shape[-1 if self.data_format == "channels_last" else 1]
 
-    def conv(self, x, filters: int, kernel_size: int, stride: int = 1, *, dirac: bool = False):
-        """Convolution without bias, ``same`` padding, He initialization (He et al., 2015b).
+    def conv(
+        self,
+        x,
+        filters: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        padding: str = "same",
+        dirac: bool = False,
+    ):
+        """Convolution without bias, He initialization (He et al., 2015b).
 
-        ``dirac``: initialize the first filters, one for each input channel, to the identity.
+        ``padding``: see ``_padded``. ``dirac``: initialize the first filters, one for each input channel, to
+        the identity.
         """
         initializer = keras.initializers.HeNormal(self.next_seed())
+        x, padding = self._padded(x, kernel_size, stride, padding)
         layer = keras.layers.Conv2D(
             filters,
             kernel_size,
             strides=stride,
-            padding="same",
+            padding=padding,
             use_bias=False,
             data_format=self.data_format,
             kernel_initializer=Dirac(initializer) if dirac else initializer,
@@ -136,33 +147,53 @@ class LayerFactory:
         )
         return self._apply(layer, x)
 
-    def biased_conv(self, x, filters: int, kernel_size: int, *, stddev: float, bias: float):
-        """Convolution with initial bias ``bias`` and normal initial weights, truncated at 2 ``stddev``."""
+    def _padded(self, x, size: int, stride: int, padding: str) -> tuple[Any, str]:
+        """Return ``x`` and the padding that a Keras layer with this window and stride has to add to it.
+
+        ``padding``: ``valid`` or ``same`` as in Keras, whose ``same`` gives an even image and a stride of 2
+        one zero more at the end than at the beginning; or ``symmetric``, as many at both sides, as Caffe and
+        PyTorch do. Weights from there, and those of keras.applications, expect the latter.
+        """
+        if padding != "symmetric":
+            return x, padding
+        if stride == 1 or size == 1:
+            return x, "same"  # is symmetric
+        layer = keras.layers.ZeroPadding2D(
+            size // 2, data_format=self.data_format, dtype=self.dtype, name=self._name("pad")
+        )
+        return self._apply(layer, x), "valid"
+
+    def biased_conv(
+        self, x, filters: int, kernel_size: int, *, stddev: float | None = None, bias: float = 0.0
+    ):
+        """Convolution with initial bias ``bias``; ``stddev``: as in ``dense``."""
         layer = keras.layers.Conv2D(
             filters,
             kernel_size,
             padding="same",
             data_format=self.data_format,
-            kernel_initializer=keras.initializers.TruncatedNormal(0.0, stddev, self.next_seed()),
+            kernel_initializer=self._normal(stddev),
             bias_initializer=keras.initializers.Constant(bias),
             dtype=self.dtype,
             name=self._name("conv"),
         )
         return self._apply(layer, x)
 
+    def _normal(self, stddev: float | None) -> keras.initializers.Initializer:
+        """Return normal initial weights, truncated at 2 ``stddev``; None: He initialization."""
+        seed = self.next_seed()
+        if stddev is None:
+            return keras.initializers.HeNormal(seed)
+        return keras.initializers.TruncatedNormal(0.0, stddev, seed)
+
     def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
         """Dense layer on [batch, features].
 
         ``stddev``: of normal initial weights, truncated at twice that; None: He initialization.
         """
-        seed = self.next_seed()
         layer = keras.layers.Dense(
             units,
-            kernel_initializer=(
-                keras.initializers.HeNormal(seed)
-                if stddev is None
-                else keras.initializers.TruncatedNormal(0.0, stddev, seed)
-            ),
+            kernel_initializer=self._normal(stddev),
             bias_initializer=keras.initializers.Constant(bias),
             dtype=self.dtype,
             name=self._name("dense"),
@@ -261,8 +292,10 @@ class LayerFactory:
             x: float tensor of rank 4.
             size: side of a window.
             stride: distance of the windows; None is ``size``, so that they don't overlap.
-            padding: ``valid`` drops pixels at the border that don't fill a window; ``same`` pools them too.
+            padding: ``valid`` drops pixels at the border that don't fill a window; ``same`` pools them too;
+                ``symmetric`` adds zeros on both sides (``_padded``), below which ``x`` must not be.
         """
+        x, padding = self._padded(x, size, stride or size, padding)
         layer = keras.layers.MaxPooling2D(
             size,
             stride,

@@ -10,10 +10,10 @@ from labkit.config.architectures import model_name
 from labkit.models.fast import fast_net
 from labkit.models.keras_application import keras_application
 from labkit.models.layer_factory import LayerFactory
-from labkit.models.resnet import resnet
-from labkit.models.senet import se_resnet
+from labkit.models.resnet import imagenet_resnet, resnet
+from labkit.models.senet import imagenet_se_resnet, se_resnet
 from labkit.models.tutorial_cnn import tutorial_cnn
-from labkit.models.vgg import vgg
+from labkit.models.vgg import imagenet_vgg, vgg
 from labkit.models.wide_resnet import wide_resnet
 
 __all__ = ["BUILDERS", "build_model"]
@@ -21,6 +21,10 @@ __all__ = ["BUILDERS", "build_model"]
 
 def _residual(config: ModelConfig) -> dict[str, Any]:
     return {"num_layers": config.depth, "version": config.resnet_version, "block": config.block}
+
+
+def _depth(config: ModelConfig) -> dict[str, Any]:
+    return {"num_layers": config.depth}
 
 
 # For each name in config.architectures: the function, and its arguments taken from the configuration.
@@ -31,7 +35,7 @@ BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, 
         wide_resnet,
         lambda config: {"num_layers": config.depth, "width_factor": config.width_factor},
     ),
-    "vgg": (vgg, lambda config: {"num_layers": config.depth}),
+    "vgg": (vgg, _depth),
     "tutorial_cnn": (tutorial_cnn, lambda config: {}),
     "fast": (
         fast_net,
@@ -42,6 +46,9 @@ BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, 
             "activation": config.activation,
         },
     ),
+    "imagenet_resnet": (imagenet_resnet, _depth),
+    "imagenet_se_resnet": (imagenet_se_resnet, _depth),
+    "imagenet_vgg": (imagenet_vgg, _depth),
     "keras_application": (keras_application, lambda config: {"application": config.application}),
 }
 

@@ -1,8 +1,12 @@
-"""ResNets for 32x32 images.
+"""ResNets for 32x32 images, and ResNets at the size published for ImageNet.
 
 v1: He et al., "Deep Residual Learning for Image Recognition" (2015), section 4.2. v2: He et al.,
 "Identity Mappings in Deep Residual Networks" (2016), appendix. Depth 6n+2 with basic blocks (two 3x3
 convolutions), 9n+2 with bottleneck blocks (1x1, 3x3, 1x1 with four times the width).
+
+``imagenet_resnet`` is v1 at the sizes of table 1 in the first paper. A bottleneck block that halves the image
+does so in its first 1x1 convolution, as in the paper and in keras.applications. torchvision's networks, known
+as v1.5, do so in the 3x3 convolution: the same weights, and 6 % more multiply-adds in ResNet-50.
 """
 
 from collections.abc import Callable
@@ -12,10 +16,20 @@ import keras
 
 from labkit.models.layer_factory import LayerFactory
 
-__all__ = ["resnet"]
+__all__ = ["imagenet_resnet", "resnet"]
 
 STAGE_WIDTHS = (16, 32, 64)  # He et al. (2015), table 6
 BOTTLENECK_EXPANSION = 4
+
+IMAGENET_STAGE_WIDTHS = (64, 128, 256, 512)  # He et al. (2015), table 1
+IMAGENET_BLOCKS = {  # per stage, conv2_x to conv5_x in table 1
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+SHALLOWEST_BOTTLENECK = 50  # table 1: ResNet-18 and ResNet-34 have basic blocks
 
 
 def resnet(
@@ -64,16 +78,69 @@ def resnet(
         return layers.logits(layers.global_average(x), num_classes)
 
 
-def _block_v1(layers: LayerFactory, x, width: int, stride: int, bottleneck: bool):
-    """Return the residual, conv-norm-relu ... conv-norm, and the shortcut; a ReLU follows their sum."""
+def imagenet_resnet(
+    layers: LayerFactory,
+    images,
+    *,
+    num_layers: int,
+    num_classes: int,
+    recalibrate: Callable[[LayerFactory, Any], Any] | None = None,
+) -> keras.KerasTensor:
+    """Return the logits of a ResNet at the size published for ImageNet, float32 [batch, num_classes].
+
+    With shortcuts of option B: projections where the shape changes, for all depths.
+
+    Args:
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+            Published for 224x224; any size works, and 32x32 leaves one position in the last stage.
+        num_layers: 18, 34, 50, 101 or 152.
+        num_classes: number of logits.
+        recalibrate: as in ``resnet``.
+    """
+    bottleneck = num_layers >= SHALLOWEST_BOTTLENECK
+
+    with layers.name_scope("stem"):
+        x = layers.norm_relu(layers.conv(images, IMAGENET_STAGE_WIDTHS[0], 7, 2, padding="symmetric"))
+        x = layers.max_pool(x, 3, 2, padding="symmetric")
+    stages = zip(IMAGENET_STAGE_WIDTHS, IMAGENET_BLOCKS[num_layers], strict=True)
+    for stage, (width, blocks) in enumerate(stages, start=1):
+        for index in range(blocks):
+            stride = 2 if stage > 1 and index == 0 else 1
+            with layers.name_scope(f"stage{stage}_block{index + 1}"):
+                residual, shortcut = _block_v1(
+                    layers, x, width, stride, bottleneck, project=True, padding="symmetric"
+                )
+                if recalibrate is not None:
+                    residual = recalibrate(layers, residual)
+                x = layers.relu(layers.add(residual, shortcut))
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_average(x), num_classes)
+
+
+def _block_v1(
+    layers: LayerFactory,
+    x,
+    width: int,
+    stride: int,
+    bottleneck: bool,
+    *,
+    project: bool = False,
+    padding: str = "same",
+):
+    """Return the residual, conv-norm-relu ... conv-norm, and the shortcut; a ReLU follows their sum.
+
+    ``project``: whether the shortcut of a basic block is projected, too. ``padding``: of convolutions with a
+    stride.
+    """
     out_channels = width * (BOTTLENECK_EXPANSION if bottleneck else 1)
-    shortcut = _shortcut(layers, x, out_channels, stride, bottleneck, norm=True)
+    shortcut = _shortcut(layers, x, out_channels, stride, bottleneck or project, norm=True)
     if bottleneck:
         x = layers.norm_relu(layers.conv(x, width, 1, stride))
         x = layers.norm_relu(layers.conv(x, width, 3))
         x = layers.norm(layers.conv(x, out_channels, 1))
     else:
-        x = layers.norm_relu(layers.conv(x, width, 3, stride))
+        x = layers.norm_relu(layers.conv(x, width, 3, stride, padding=padding))
         x = layers.norm(layers.conv(x, width, 3))
     return x, shortcut
 

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.config import ModelConfig
+from labkit.config.architectures import ARCHITECTURES
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
-__all__ = ["IMAGENET", "WeightSource", "find_weight_source"]
+__all__ = ["IMAGENET", "WeightSource", "find_weight_source", "imagenet_network"]
 
 IMAGENET = "imagenet"
 
@@ -31,13 +32,14 @@ def find_weight_source(start_from: str, model: ModelConfig) -> WeightSource:
     """Return the source that ``--start-from`` names: ``imagenet``, a ``.keras`` file or a run.
 
     Raises InputError if the file or run does not exist, if the run has no checkpoint, and for ``imagenet``
-    with a network that is not from keras.applications.
+    with a network for which keras.applications has no weights.
     """
     if start_from == IMAGENET:
-        if model.model != "keras_application":
+        if model.model != "keras_application" and imagenet_network(model) is None:
             raise InputError(
-                f"--start-from is 'imagenet' with --model {model.model}; allowed for networks of "
-                "keras.applications: --model keras_application --application NAME; or name a run or a file"
+                f"--start-from is 'imagenet' with --model {model.model} --num-layers {model.depth}, for "
+                f"which keras.applications has no weights; allowed: {_with_imagenet_weights()}; or name a "
+                "run or a .keras file"
             )
         return WeightSource(IMAGENET)
     path = Path(start_from).expanduser()
@@ -54,3 +56,18 @@ def find_weight_source(start_from: str, model: ModelConfig) -> WeightSource:
     if not any(run.checkpoints_path.glob("step-*")):
         raise InputError(f"--start-from {run.path} has no checkpoint yet; train it further")
     return WeightSource("run", run.path)
+
+
+def imagenet_network(model: ModelConfig) -> str | None:
+    """Return the network in keras.applications whose weights fit one of labkit's own; None if none does."""
+    return ARCHITECTURES[model.model].imagenet_weights.get(model.depth)
+
+
+def _with_imagenet_weights() -> str:
+    """Return the flags of all networks that can start from ImageNet's weights."""
+    own = [
+        f"--model {architecture.name} --num-layers {' or '.join(map(str, architecture.imagenet_weights))}"
+        for architecture in ARCHITECTURES.values()
+        if architecture.imagenet_weights
+    ]
+    return ", ".join(["--model keras_application", *own])

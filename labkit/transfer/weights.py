@@ -18,7 +18,8 @@ from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.keras_application import bare_application, stage_name
 from labkit.models.stages import layers_with_weights, varying_weights
-from labkit.transfer.source import IMAGENET, WeightSource
+from labkit.transfer.imagenet import own_weights, published_network
+from labkit.transfer.source import IMAGENET, WeightSource, imagenet_network
 
 __all__ = ["InitialWeights", "read_weights", "weight_arrays", "weights_by_name"]
 
@@ -59,7 +60,7 @@ def read_weights(
     Raises InputError if the weights can't be read or downloaded.
     """
     if source.kind == IMAGENET:
-        return _from_imagenet(source, model.application, image_shape)
+        return _from_imagenet(source, model, image_shape)
     assert source.path is not None
     return _from_keras_file(source, source.path)
 
@@ -93,18 +94,25 @@ def _from_keras_file(source: WeightSource, path: Path) -> InitialWeights:
 
 
 def _from_imagenet(
-    source: WeightSource, application: str, image_shape: tuple[int, int, int]
+    source: WeightSource, model: ModelConfig, image_shape: tuple[int, int, int]
 ) -> InitialWeights:
+    own = imagenet_network(model)
+    application = own or model.application
     try:
         with _socket_timeout(DOWNLOAD_TIMEOUT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that these weights were trained on images of 224 x 224
-            network = bare_application(application, image_shape, weights="imagenet")
+            if own is None:
+                network = bare_application(application, image_shape, weights="imagenet")
+            else:
+                network = published_network(own, image_shape, weights="imagenet")
     except Exception as error:  # Keras raises a bare Exception for a failed download, h5py others
         raise InputError(
             f"--start-from imagenet: the weights of {application} can't be downloaded or read "
             f"({_reason(error)}); put the published file into {_keras_cache()}, or start from a run or a "
             ".keras file"
         ) from None
+    if own is not None:
+        return InitialWeights(source, own_weights(network, model.batch_norm_epsilon))
     arrays = {
         f"{stage_name(layer, image_shape)}/{weight.name}": np.asarray(weight)
         for layer in network.layers

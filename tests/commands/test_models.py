@@ -7,7 +7,8 @@ import pytest
 from labkit.commands import main as cli
 from labkit.commands import models
 from labkit.config import ModelConfig
-from labkit.config.architectures import KNOWN_MODELS, parse_model_name
+from labkit.config.architectures import parse_model_name
+from labkit.config.known_models import KNOWN_MODELS
 
 COUNTS = ("parameters", "multiply_adds", "receptive_field")
 
@@ -37,13 +38,7 @@ def test_the_list_as_json(without_tensorflow, capsys):
     }  # fmt: skip
 
 
-def marked(known):
-    """The deepest networks take 20 s each to build, and count by the same code as their shallow relatives."""
-    kind = pytest.mark.thorough if known.name.startswith("resnet110") else pytest.mark.slow
-    return pytest.param(known, marks=kind, id=known.name)
-
-
-@pytest.mark.parametrize("known", [marked(known) for known in KNOWN_MODELS])
+@pytest.mark.parametrize("known", KNOWN_MODELS, ids=lambda known: known.name)
 def test_the_counts_that_are_kept_are_those_of_the_networks(known):
     built = models._built(known.name, ModelConfig(**parse_model_name(known.name)))
     listed = models._listed(known)

@@ -17,8 +17,8 @@ from tests.models.reference_weights import batch
 IMAGES, _ = batch(0, 2)
 REFERENCE = Path(__file__).parent / "reference" / "logits.npz"
 
-# The smallest network of each kind.
-CASES: dict[str, dict] = {
+# The smallest network of each kind; PyTorch's outputs are kept for these.
+WITH_REFERENCE: dict[str, dict] = {
     "resnet8": {"num_layers": 8},
     "resnet8-v2": {"num_layers": 8, "resnet_version": 2},
     "resnet11-bottleneck": {"num_layers": 11, "block": "bottleneck"},
@@ -33,7 +33,15 @@ CASES: dict[str, dict] = {
     "fast_0.25": {"model": "fast", "width_factor": 0.25, "activation": "gelu"},
     "fast_0.5": {"model": "fast", "width_factor": 0.5, "activation": "silu"},
 }  # fmt: skip
+# These are compared with other implementations in test_published_size.py.
+PUBLISHED_SIZE: dict[str, dict] = {
+    "imagenet_resnet18": {"model": "imagenet_resnet", "num_layers": 18},
+    "imagenet_se_resnet18": {"model": "imagenet_se_resnet", "num_layers": 18},
+    "imagenet_vgg11": {"model": "imagenet_vgg", "num_layers": 11},
+}
+CASES = WITH_REFERENCE | PUBLISHED_SIZE
 ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25"]
+ONE_OF_EACH += PUBLISHED_SIZE
 
 
 def build(name: str, *, seed: int = 0, data_format: str = "channels_last", size=(32, 32, 3), **fields):
@@ -63,7 +71,7 @@ def test_every_architecture_has_a_builder_and_a_case():
     assert [model_name(ModelConfig(**fields)) for fields in CASES.values()] == list(CASES)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", WITH_REFERENCE)
 def test_logits_equal_those_of_pytorch(name):
     # ``make_reference`` makes the file; tests/models/test_torch_reference.py makes it again.
     expected = np.load(REFERENCE)[name]
@@ -96,7 +104,8 @@ def test_float64_gives_the_same_logits_and_dtype_everywhere(name):
     model.set_weights(built(name).get_weights())
     assert model(IMAGES).dtype == "float64"
     assert {str(weight.dtype) for weight in model.weights} == {"float64"}
-    for training in (False, True):
+    # In training, the last stage of these has one position an image: normalizing two values gives signs.
+    for training in (False,) if name in PUBLISHED_SIZE else (False, True):
         expected = built(name)(IMAGES, training=training)
         assert relative_error(model(IMAGES, training=training), np.asarray(expected)) < 1e-4
 

@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 
 from labkit.config import ModelConfig
+from labkit.config.architectures import parse_model_name
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
 from labkit.models.keras_application import bare_application
 from labkit.models.registry import build_model
+from labkit.transfer.imagenet import published_network
 from labkit.transfer.load import match
 from labkit.transfer.source import IMAGENET, WeightSource
 from labkit.transfer.weights import read_weights
@@ -46,7 +48,7 @@ def published(tmp_path, monkeypatch):
     get_file = keras.utils.get_file
 
     def get_file_here(name, origin, **options):
-        return get_file(name, f"{address}/{name}", **{**options, "cache_dir": str(cache)})
+        return get_file(name, f"{address}/{name}", **{**options, "cache_dir": str(cache), "file_hash": None})
 
     monkeypatch.setattr("keras.src.applications.mobilenet_v2.file_utils.get_file", get_file_here)
     with server:
@@ -88,6 +90,58 @@ def test_the_backbone_is_loaded_by_keras_names_and_the_head_is_new(published):
     head = model.get_layer("logits")
     expected = features @ head.kernel.numpy() + head.bias.numpy()
     np.testing.assert_allclose(model(images, training=False), expected, rtol=1e-3, atol=1e-4)
+
+
+# By labkit's name: Keras's network, its file, and labkit's layer that gives the last features of that file.
+OWN = {
+    "imagenet_resnet50": (
+        "ResNet50",
+        "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5",
+        "head_global_average1",
+    ),
+    "imagenet_vgg16": (
+        "VGG16",
+        "vgg16_weights_tf_dim_ordering_tf_kernels_notop.h5",
+        "stage5_max_pool1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_labkits_own_networks_take_the_weights_of_the_same_architecture(published, name):
+    application, file, last = OWN[name]
+    theirs = published_network(application, SHAPE)
+    random = np.random.default_rng(0)
+    for weight in theirs.weights:
+        if weight.name != "kernel":
+            weight.assign(random.uniform(0.5, 1.5, weight.shape))
+    save(theirs, published[0] / file)
+    config = ModelConfig(**parse_model_name(name))
+    weights = read_weights(WeightSource(IMAGENET), config, SHAPE)
+    model = build_model(config, num_classes=7, image_shape=SHAPE)
+    transfer = match(weights, model, tuple("abcdefg"))
+    assert all(missing.startswith(("logits/", "stage6_")) for missing in transfer.missing)
+    assert "logits/kernel" in transfer.missing and not transfer.mismatched and not transfer.unused
+    transfer.load(model)
+
+    pixels = random.integers(0, 256, (2, *SHAPE)).astype(np.float32)
+    smaller = getattr(keras.applications, application)(include_top=False, weights=None, input_shape=SHAPE)
+    smaller.set_weights(theirs.get_weights())
+    expected = smaller(
+        keras.applications.imagenet_utils.preprocess_input(pixels.copy(), mode="caffe")
+    ).numpy()
+    scale = 255 * np.array([0.229, 0.224, 0.225])
+    images = ((pixels - np.array([123.68, 116.779, 103.939])) / scale).astype(np.float32)
+    found = keras.Model(model.inputs, model.get_layer(last).output)(images).numpy()
+    expected = expected.mean(axis=(1, 2)) if found.ndim == 2 else expected
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_the_dense_layers_of_vgg_are_read_for_images_of_224_pixels(published):
+    config = ModelConfig(model="imagenet_vgg")
+    with pytest.raises(InputError, match=r"/vgg16_weights_tf_dim_ordering_tf_kernels\.h5: 404"):
+        read_weights(WeightSource(IMAGENET), config, (224, 224, 3))
 
 
 def test_a_missing_and_a_damaged_file_are_refused_in_one_line(published):

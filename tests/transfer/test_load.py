@@ -122,7 +122,7 @@ def test_the_digest_depends_on_the_values():
     [
         ("{here}/none.keras", "no such file"),
         ("{here}", "no run at"),
-        ("imagenet", "--model keras_application"),
+        ("imagenet", "--model imagenet_resnet --num-layers 50 or 101 or 152, --model imagenet_vgg"),
         ("{here}/run", "no checkpoint yet"),
     ],
 )
