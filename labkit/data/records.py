@@ -78,11 +78,12 @@ def write_derived(
         written[name] = Split(name, shard.count, (shard,))
     images = splits["train"][0]
     image_format = "pixels" if isinstance(images, np.ndarray) else "jpeg"
+    kept = {"directory": directory, "splits": written, "image_format": image_format}
+    manifest = dataclasses.replace(source, **kept | changes)
     if not isinstance(images, np.ndarray):
-        images = np.stack([_decoded(image, source.image_shape).numpy() for image in images])
+        images = np.stack([_decoded(image, manifest.image_shape).numpy() for image in images])
     mean, std = channel_statistics(images)
-    found = {"channel_mean": mean, "channel_std": std, "image_format": image_format}
-    manifest = dataclasses.replace(source, directory=directory, splits=written, **found | changes)
+    manifest = dataclasses.replace(manifest, channel_mean=mean, channel_std=std)
     write_manifest(manifest)
     return manifest
 

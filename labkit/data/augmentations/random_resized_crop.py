@@ -72,35 +72,37 @@ def random_resized_crop(
     top, left, down, across = crop_grid(
         smallest, key=key, epoch=epoch, index=index, height=height, width=width
     )
-    rows = top[:, None] + down[:, None] * tf.range(height)[None, :]
     columns = tf.range(width)[None, :]
     columns = tf.where(flip[:, None], width - 1 - columns, columns)
-    columns = left[:, None] + across[:, None] * columns
-    near, far, weight = _neighbours(rows, height)
-    # Whole rows of pixels are the inner dimension: three channels alone would leave the vector units idle.
-    upper, lower = (
-        tf.reshape(tf.gather(images, places, axis=1, batch_dims=1), [-1, width * channels])
-        for places in (near, far)
+    points = (
+        top[:, None] + down[:, None] * tf.range(height)[None, :],
+        left[:, None] + across[:, None] * columns,
     )
-    between = _blended(*(tf.cast(row, tf.float32) for row in (upper, lower)), tf.reshape(weight, [-1, 1]))
-    between = tf.reshape(between, [-1, height, width, channels])
-    near, far, weight = _neighbours(columns, width)
-    before, after = (
-        tf.reshape(tf.gather(between, places, axis=2, batch_dims=1), [-1, height, width * channels])
-        for places in (near, far)
-    )
-    whole = _blended(before, after, tf.repeat(weight, channels, axis=1)[:, None, :])
-    rounded = (whole + CELLS**2 / 2) * (1 / CELLS**2)  # exact; the cast cuts off
-    return tf.reshape(tf.cast(rounded, tf.uint8), tf.shape(images))
+
+    def resized(each: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        image, rows, columns = each
+        # Transposed first, so that both gathers copy whole rows or columns, and not pixel by pixel.
+        image = tf.reshape(tf.transpose(image, [1, 0, 2]), [width, height * channels])
+        between = tf.reshape(_blended(image, columns), [width, height, channels])
+        between = tf.reshape(tf.transpose(between, [1, 0, 2]), [height, width * channels])
+        whole = tf.reshape(_blended(between, rows), [height, width, channels])
+        rounded = (whole + CELLS**2 / 2) * (1 / CELLS**2)  # exact
+        return tf.cast(rounded, tf.uint8)  # cuts off
+
+    # One image at a time: the float32 values of a batch do not fit into the processor's cache.
+    spec = tf.TensorSpec([height, width, channels], tf.uint8)
+    return tf.map_fn(resized, (images, *points), fn_output_signature=spec)
 
 
-def _neighbours(points: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the pixels before and behind points of an axis, and the weight of the second, 0 … 255."""
+def _blended(rows: tf.Tensor, points: tf.Tensor) -> tf.Tensor:
+    """Return CELLS times the values at points between rows, float32 [points, n].
+
+    Args:
+        rows: [size, n].
+        points: int32 [m], in cells from the first row.
+    """
     near = tf.bitwise.right_shift(points, 8)
-    weight = tf.cast(tf.bitwise.bitwise_and(points, CELLS - 1), tf.float32)
-    return near, tf.minimum(near + 1, size - 1), weight
-
-
-def _blended(near: tf.Tensor, far: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Return CELLS times the interpolated value."""
-    return near * (CELLS - weight) + far * weight
+    far = tf.minimum(near + 1, rows.shape[0] - 1)
+    weight = tf.cast(tf.bitwise.bitwise_and(points, CELLS - 1), tf.float32)[:, None]
+    before, after = (tf.cast(tf.gather(rows, places), tf.float32) for places in (near, far))
+    return before * (CELLS - weight) + after * weight
