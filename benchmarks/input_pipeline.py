@@ -114,11 +114,12 @@ def measure_jpeg_speeds(manifest: Manifest, options: argparse.Namespace) -> dict
         for size in JPEG_BATCH_SIZES
     }
     speeds: dict[str, list[float]] = {name: [] for name in pipelines}
-    count = max(1, options.batches // 16)  # their images have 16 times the pixels
+    count = options.batches * 8  # images of a turn: they have 16 times the pixels
     for _ in range(options.repeats):
         for name, (batches, size) in pipelines.items():
-            _images_per_second(batches, count, size)  # what waits in its buffers was made in others' turns
-            speeds[name].append(_images_per_second(batches, count, size))
+            batch_count = -(-count // size)
+            _images_per_second(batches, batch_count, size)  # what others' turns left in its buffers
+            speeds[name].append(_images_per_second(batches, batch_count, size))
     return speeds
 
 
