@@ -14,9 +14,9 @@ def declare_prepare(parser: Parser) -> Run:
     parser.add_argument(
         "--dataset",
         metavar="NAME",
-        help="Data set to prepare: cifar10, shapes or shapes_multilabel (labkit draws these two itself; images "
-        "of the second have several labels), or pictures of your own that were prepared before. Default: "
-        "cifar10.",
+        help="Data set to prepare: cifar10, shapes or shapes_multilabel (labkit draws these two itself; "
+        "images of the second have several labels), or pictures of your own that were prepared before. "
+        "Default: cifar10.",
     )
     _declare_pictures(parser)
     parser.add_argument(
@@ -61,26 +61,27 @@ def _declare_pictures(parser: Parser) -> None:
         "--images",
         type=local_path,
         metavar="PATH",
-        help="Prepares pictures of your own: a folder with a folder for each class (or train/, validation/ and "
-        "test/ with such folders), or a CSV file with the columns path,label.",
+        help="Prepares pictures of your own: a folder with a folder for each class (or train/, validation/ "
+        "and test/ with such folders), or a CSV file with the columns path,label.",
     )
     parser.add_argument(
         "--name",
-        help="Name of the data set made from --images, for --dataset. Default: the name of the folder or file.",
+        help="Name of the data set made from --images, for --dataset. Default: the name of the folder or "
+        "file.",
     )
     parser.add_argument(
         "--image-size",
         type=int,
         metavar="N",
         help="Side of the images in pixels, 8 to 1024; up to 64 they are stored as pixels, above as JPEG. "
-        "Default: that of the pictures if all are equal squares of up to 64, otherwise 64, or less where they "
-        "are smaller.",
+        "Default: that of the pictures if all are equal squares of up to 64, otherwise 64, or less where "
+        "they are smaller.",
     )
     parser.add_argument(
         "--resize",
         metavar="HOW",
-        help="What happens to pictures that are not square: crop keeps the centre, letterbox keeps all of them "
-        "between black bars. Default: as prepared before, else crop.",
+        help="What happens to pictures that are not square: crop keeps the centre, letterbox keeps all of "
+        "them between black bars. Default: as prepared before, else crop.",
     )
     parser.add_argument(
         "--skip-damaged",

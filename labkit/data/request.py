@@ -70,8 +70,8 @@ def check_request(request: Request) -> None:
     """
     if request.images is None and not _is_known(request):
         raise InputError(
-            f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}, or prepare pictures "
-            "of your own with --images PATH"
+            f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}, or prepare "
+            "pictures of your own with --images PATH"
         )
     _check_pictures(request)
     if request.validation_size is not None and request.validation_size < 0:
@@ -121,7 +121,7 @@ def _check_pictures(request: Request) -> None:
             raise InputError(f"{flag} is {str(other)!r}, but only cifar10 has an archive; leave it out")
     if request.images is not None and not (request.images.is_dir() or request.images.is_file()):
         problem = "is neither a file nor a folder" if request.images.exists() else "does not exist"
-        raise InputError(f"--images {shown(str(request.images))} {problem}; give a folder or a CSV file")
+        raise InputError(f"--images {shown(request.images)} {problem}; give a folder or a CSV file")
     size = request.image_size
     if size is not None and not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
         raise InputError(f"--image-size is {size}; allowed: {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels")

@@ -21,7 +21,7 @@ _CHUNK = 128  # pictures of a task
 
 
 class Fact(NamedTuple):
-    """What is known of a file: SHA-256 of its content, upright size, transparency; or why it can't be used."""
+    """What is known of a file: SHA-256 of its content, upright size, transparency; or why it is unusable."""
 
     sha256: str
     width: int = 0

@@ -45,12 +45,12 @@ def check_damage(
     are = "1 picture" if len(lines) == 1 else f"{len(lines):,} pictures"
     if len(lines) == len(facts):
         raise InputError(
-            f"none of the {len(facts):,} files in {shown(str(listing.location))} can be used, such as {lines[0]}"
+            f"none of the {len(facts):,} files in {shown(listing.location)} can be used, such as {lines[0]}"
         )
     if not skip and not damaged.keys() <= set(accepted):
         listed = f", all listed in {_written(lines)}" if len(lines) > _SHOWN else ""
         raise InputError(
-            f"{are} of {len(facts):,} in {shown(str(listing.location))} cannot be used, such as {lines[0]}"
+            f"{are} of {len(facts):,} in {shown(listing.location)} cannot be used, such as {lines[0]}"
             f"{listed}; repair or remove them, or leave them out with --skip-damaged"
         )
     announce(f"{are} left out, listed in the manifest")

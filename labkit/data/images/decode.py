@@ -51,6 +51,7 @@ _MAGIC = {
     b"8BPS": "PSD",
     b"\x00\x00\x01\x00": "ICO",
 }
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF")
 _BRANDS = {b"avif": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"jxl ": "JPEG XL"}
 
 
@@ -60,7 +61,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Look:
-    """What a complete decoding tells of a picture: upright width and height, and whether it is transparent."""
+    """What a complete decoding tells of a picture: upright width and height, whether it is transparent."""
 
     width: int
     height: int
@@ -115,7 +116,7 @@ def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
         written = image.size
         if written[0] * written[1] > MAX_PIXELS:
             raise DamagedError(
-                f"{written[0]:,} × {written[1]:,} pixels; at most {MAX_PIXELS // 1_000_000} million are allowed"
+                f"{written[0]:,} × {written[1]:,} pixels; at most {MAX_PIXELS // 1_000_000} million allowed"
             )
         if isinstance(image, JpegImagePlugin.JpegImageFile):
             # A large JPEG is decoded at a half, a quarter or an eighth, at least 3 times the wanted size.
@@ -136,6 +137,8 @@ def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
 def _what_it_is(content: bytes) -> str:
     if not content:
         return "an empty file"
+    if content.startswith(_BEGINNINGS):
+        return "damaged or cut off near its beginning"
     name = _MAGIC.get(content[:4]) or (_BRANDS.get(content[8:12]) if content[4:8] == b"ftyp" else None)
     allowed = "JPEG, PNG, BMP, GIF or WebP"
     return f"{name}, not {allowed}" if name else f"not a picture in {allowed}"

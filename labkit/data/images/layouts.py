@@ -27,8 +27,8 @@ SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"train": "train", "validation": "validation", "val": "validation", "valid": "validation"}
 _SPLIT_NAMES |= {"training": "train", "test": "test", "testing": "test"}
 _LAYOUTS = (
-    "a folder with a folder of pictures for each class, train/, validation/ and test/ with such folders, or a "
-    "CSV file with the columns path,label"
+    "a folder with a folder of pictures for each class, train/, validation/ and test/ with such folders, or "
+    "a CSV file with the columns path,label"
 )
 
 
@@ -94,7 +94,7 @@ def find_folders(root: Path) -> Listing:
 def _find_splits(walk: "_Walk", parts: dict[str, str]) -> Listing:
     if len(set(parts.values())) < len(parts):
         raise InputError(
-            f"{shown(str(walk.root))} has two folders for one split ({', '.join(map(shown, parts))}); keep one"
+            f"{shown(walk.root)} has two folders for one split ({', '.join(map(shown, parts))}); keep one"
         )
     classes: dict[str, None] = {}
     found = []
@@ -102,7 +102,7 @@ def _find_splits(walk: "_Walk", parts: dict[str, str]) -> Listing:
         for name in walk.folders(part):
             if split != "train" and name not in classes:
                 raise InputError(
-                    f"class folder {shown(f'{part}/{name}')} in {shown(str(walk.root))} has no counterpart in "
+                    f"class folder {shown(f'{part}/{name}')} in {shown(walk.root)} has no counterpart in "
                     "the training split; every class needs pictures to train on"
                 )
             classes[name] = None
@@ -118,7 +118,7 @@ def _listing(walk: "_Walk", layout: str, folders: list[str], found: list[tuple[s
     empty = [name for name in folders if name not in training]
     if empty:
         raise InputError(
-            f"class folder {shown(empty[0])!s} in {shown(str(walk.root))} has no pictures to train on"
+            f"class folder {shown(empty[0])!s} in {shown(walk.root)} has no pictures to train on"
             f"{f', and {len(empty) - 1} more have none' if len(empty) > 1 else ''}; add pictures or remove it"
         )
     names, numbers = class_numbers(folders)
@@ -151,20 +151,18 @@ def check_classes(location: Path, names: list[str]) -> None:
     """
     if len(names) == 1:
         raise InputError(
-            f"{shown(str(location))} has one class only, {shown(names[0])}; a classifier needs two or more"
+            f"{shown(location)} has one class only, {shown(names[0])}; a classifier needs two or more"
         )
     if len(names) > MAX_CLASSES:
-        raise InputError(
-            f"{shown(str(location))} has {len(names):,} classes; allowed: {MAX_CLASSES:,} at most"
-        )
+        raise InputError(f"{shown(location)} has {len(names):,} classes; allowed: {MAX_CLASSES:,} at most")
     seen: dict[str, str] = {}
     for name in names:
         if any("\ud800" <= mark <= "\udfff" for mark in name):
-            raise InputError(f"class {shown(name)} in {shown(str(location))} is not UTF-8; rename it")
+            raise InputError(f"class {shown(name)} in {shown(location)} is not UTF-8; rename it")
         folded = unicodedata.normalize("NFC", name).casefold()
         if folded in seen:
             raise InputError(
-                f"classes {shown(seen[folded])} and {shown(name)} in {shown(str(location))} differ only in "
+                f"classes {shown(seen[folded])} and {shown(name)} in {shown(location)} differ only in "
                 "case or in how accents are encoded; join them or rename one"
             )
         seen[folded] = name
@@ -200,16 +198,14 @@ def _check_some(walk: "_Walk", folders: list[str]) -> None:
     inner = walk.folders(folders[0]) if len(folders) == 1 else []
     if len(inner) > 1:
         raise InputError(
-            f"{shown(str(walk.root))} has one folder only, {shown(folders[0])}; its folders look like the "
+            f"{shown(walk.root)} has one folder only, {shown(folders[0])}; its folders look like the "
             f"classes, so give --images {shown(str(walk.root / folders[0]))}"
         )
 
 
 def _no_pictures(walk: "_Walk") -> InputError:
     others = f" ({counted(len(walk.passed_over), 'file')} of other kinds)" if walk.passed_over else ""
-    return InputError(
-        f"no class folders with pictures in {shown(str(walk.root))}{others}; allowed: {_LAYOUTS}"
-    )
+    return InputError(f"no class folders with pictures in {shown(walk.root)}{others}; allowed: {_LAYOUTS}")
 
 
 class _Walk:
@@ -233,7 +229,8 @@ class _Walk:
 
     def pictures(self, folder: str) -> list[str]:
         """Return the paths of all pictures in a folder and in those below it."""
-        found, waiting = [], [(folder, (os.path.realpath(self.root / folder),))]
+        found: list[str] = []
+        waiting: list[tuple[str, tuple[str, ...]]] = [(folder, (os.path.realpath(self.root / folder),))]
         while waiting:
             inner, above = waiting.pop()
             for entry in self._entries(inner):
@@ -243,9 +240,7 @@ class _Walk:
                 if entry.is_dir():
                     real = os.path.realpath(entry.path)
                     if real in above:
-                        raise InputError(
-                            f"{shown(entry.path)} links to a folder that contains it; remove the link"
-                        )
+                        raise InputError(f"{shown(entry.path)} links to a folder around it; remove the link")
                     waiting.append((path, (*above, real)))
                 elif is_picture_name(entry.name) or (entry.is_file() and _begins_as_picture(entry.path)):
                     found.append(path)
@@ -258,9 +253,7 @@ class _Walk:
             with os.scandir(self.root / inner) as entries:
                 return sorted((e for e in entries if not is_hidden(e.name)), key=lambda entry: entry.name)
         except OSError as error:
-            raise InputError(
-                f"folder {shown(str(self.root / inner))} cannot be read: {error.strerror}"
-            ) from None
+            raise InputError(f"folder {shown(self.root / inner)} cannot be read: {error.strerror}") from None
 
     def _check_link(self, entry: os.DirEntry[str]) -> None:
         if not entry.is_symlink():
@@ -268,7 +261,7 @@ class _Walk:
         real = os.path.realpath(entry.path)
         if os.path.commonpath((real, self._real)) != self._real:
             raise InputError(
-                f"{shown(entry.path)} is a link that leads out of {shown(str(self.root))}, to {shown(real)}; "
+                f"{shown(entry.path)} is a link that leads out of {shown(self.root)}, to {shown(real)}; "
                 "put the pictures themselves there"
             )
 

@@ -2,14 +2,26 @@
 
 import re
 import unicodedata
+from pathlib import Path
 
 __all__ = ["is_hidden", "is_picture_name", "natural", "shown"]
 
 _HIDDEN = ("thumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders and archives
-# The formats that are read, then those that are refused by name instead of being passed over.
-_SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .bmp .gif .webp "
-    ".tif .tiff .heic .heif .avif .jxl .jp2 .psd .svg .ico .tga .ppm .pgm .pnm .dng .cr2 .nef .arw".split()
+_READ = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp")
+# Refused by name instead of being passed over.
+_NOT_READ = (
+    ".tif",
+    ".tiff",
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jxl",
+    ".jp2",
+    ".psd",
+    ".svg",
+    ".ico",
+    ".tga",
+    ".dng",
 )
 _JOINERS = "\u200c\u200d"  # Persian and the scripts of India need them
 
@@ -22,7 +34,7 @@ def is_hidden(name: str) -> bool:
 def is_picture_name(name: str) -> bool:
     """Return whether a file's name says that it is a picture."""
     stem, dot, suffix = name.rpartition(".")
-    return bool(stem) and f"{dot}{suffix.lower()}" in _SUFFIXES
+    return bool(stem) and f"{dot}{suffix.lower()}" in _READ + _NOT_READ
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
@@ -31,9 +43,9 @@ def natural(name: str) -> tuple[list[str | int], str]:
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], name
 
 
-def shown(text: str) -> str:
+def shown(text: str | Path) -> str:
     """Return text that is safe on a terminal: control characters and bytes of no script are escaped."""
     return "".join(
         mark if mark.isprintable() or mark in _JOINERS else mark.encode("unicode_escape").decode()
-        for mark in text
+        for mark in str(text)
     )

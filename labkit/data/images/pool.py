@@ -10,6 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -48,7 +49,10 @@ def do_tasks(
     count = min(usable_cores(), len(tasks))
     if count < 2 or pictures <= _FEW:
         for number, task in enumerate(tasks):
-            yield number, function(task, advance)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # as in the processes
+                result = function(task, advance)
+            yield number, result
         return
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(tasks)):
@@ -102,7 +106,8 @@ class _Worker:
     ) -> None:
         """Do tasks until none is waiting; what happens is put into ``answers``."""
         requests, replies = self._process.stdin, self._process.stdout
-        assert requests is not None and replies is not None
+        assert requests is not None
+        assert replies is not None
         number = -1
         try:
             while True:

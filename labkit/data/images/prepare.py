@@ -55,7 +55,7 @@ def prepare_pictures(request: Request) -> PrepareResult:
             if not damaged:
                 return _nothing_to_do(request, present)
             return _repaired(request, present, settings, location, damaged)
-        messages = [f"preparing again: the pictures in {shown(str(location))} have changed"]
+        messages = [f"preparing again: the pictures in {shown(location)} have changed"]
         _check_same_place(request, present, location)
     for message in messages:
         request.announce(message)
@@ -106,7 +106,7 @@ def _check_same_place(request: Request, present: Manifest, location: Path) -> No
     if Path(present.source["location"]) != location:
         raise InputError(
             f"data set {request.dataset!r} was prepared from {shown(present.source['location'])}, and the "
-            f"pictures in {shown(str(location))} are others; give another --name, or delete {request.directory}"
+            f"pictures in {shown(location)} are others; give another --name, or delete {request.directory}"
         )
 
 
@@ -130,9 +130,7 @@ def _changes(request: Request, present: Manifest, settings: Settings) -> list[st
 def _listing(location: Path, settings: Settings) -> Listing:
     """Return the pictures of the chosen classes."""
     if not location.exists():
-        raise InputError(
-            f"{shown(str(location))}, the source of the data set, does not exist; give --images PATH"
-        )
+        raise InputError(f"{shown(location)}, the source of the data set, does not exist; give --images PATH")
     listing = find_folders(location) if location.is_dir() else find_rows(location)
     if settings.classes is None:
         return listing
@@ -230,7 +228,7 @@ def _repaired(
     tasks = [task for task in plan.tasks if task.path.name in damaged]
     if plan.source["sha256"] != present.source["sha256"] or len(tasks) < len(damaged):
         raise InputError(
-            f"{', '.join(damaged)} cannot be rebuilt, because the pictures in {shown(str(location))} have "
+            f"{', '.join(damaged)} cannot be rebuilt, because the pictures in {shown(location)} have "
             f"changed since the data set was prepared; {way_out}"
         )
     check_space(request.directory, bytes_of(tasks))

@@ -132,6 +132,6 @@ def _key(seed: int, name: str) -> int:
 
 
 def _order(count: int, seed: int) -> np.ndarray:
-    """Return a random order; from raw numbers, because NumPy may change how Generator.permutation uses them."""
+    """Return a random order, from raw numbers as in ``stratified_rows``."""
     bits = np.random.PCG64(np.random.SeedSequence((seed, 0x6F72646572)))  # "order" in ASCII
     return np.argsort(bits.random_raw(count), kind="stable")

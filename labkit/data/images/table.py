@@ -43,17 +43,15 @@ def find_rows(file: Path) -> Listing:
     for number, parts in enumerate(labels):
         if not parts and not several:
             raise InputError(
-                f"{shown(str(file))} has no label for {shown(rows[number][0])}; each picture needs one"
+                f"{shown(file)} has no label for {shown(rows[number][0])}; each picture needs one"
             )
         if len(set(parts)) < len(parts):
-            raise InputError(
-                f"{shown(str(file))} names a label of {shown(rows[number][0])} twice; name it once"
-            )
+            raise InputError(f"{shown(file)} names a label of {shown(rows[number][0])} twice; name it once")
     found = list(dict.fromkeys(part for parts in labels for part in parts))
     too_long = [name for name in found if len(name) > _LONGEST_NAME]
     if too_long:
         raise InputError(
-            f"{shown(str(file))} has a label of {len(too_long[0]):,} characters, {shown(too_long[0][:40])}…; "
+            f"{shown(file)} has a label of {len(too_long[0]):,} characters, {shown(too_long[0][:40])}…; "
             f"allowed: {_LONGEST_NAME} at most"
         )
     check_classes(file, found)
@@ -80,12 +78,12 @@ def find_rows(file: Path) -> Listing:
 def _content(file: Path) -> bytes:
     try:
         if file.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{shown(str(file))} is larger than 1 GB; it can't be a list of pictures")
+            raise InputError(f"{shown(file)} is larger than 1 GB; it can't be a list of pictures")
         content = file.read_bytes()
     except OSError as error:
-        raise InputError(f"{shown(str(file))} cannot be read: {error.strerror}") from None
+        raise InputError(f"{shown(file)} cannot be read: {error.strerror}") from None
     if not content.strip():
-        raise InputError(f"{shown(str(file))} is empty; {_ALLOWED}, and each other line names a picture")
+        raise InputError(f"{shown(file)} is empty; {_ALLOWED}, and each other line names a picture")
     return content
 
 
@@ -94,14 +92,14 @@ def _rows(file: Path, content: bytes) -> list[_Row]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{shown(str(file))} is not UTF-8 (line {line}); save it as CSV in UTF-8") from None
+        raise InputError(f"{shown(file)} is not UTF-8 (line {line}); save it as CSV in UTF-8") from None
     try:
         table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
-        raise InputError(f"{shown(str(file))} is not a CSV file: {error}") from None
+        raise InputError(f"{shown(file)} is not a CSV file: {error}") from None
     header = [name.strip().casefold() for name in table[0]]
     if sorted(header) not in (sorted(_COLUMNS[:2]), sorted(_COLUMNS)):
-        raise InputError(f"{shown(str(file))} has the columns {shown(','.join(table[0]))[:200]}; {_ALLOWED}")
+        raise InputError(f"{shown(file)} has the columns {shown(','.join(table[0]))[:200]}; {_ALLOWED}")
     places = [header.index(name) for name in _COLUMNS if name in header]
     rows: list[_Row] = []
     for number, cells in enumerate(table[1:], start=2):
@@ -109,19 +107,19 @@ def _rows(file: Path, content: bytes) -> list[_Row]:
             continue
         if len(cells) != len(header):
             raise InputError(
-                f"{shown(str(file))} has {counted(len(cells), 'cell')} in row {number} instead of {len(header)}; "
+                f"{shown(file)} has {counted(len(cells), 'cell')} in row {number} instead of {len(header)}; "
                 "put values with commas in quotes"
             )
         path, label, *rest = (cells[place].strip() for place in places)
         split = split_of(rest[0]) if rest else ""
         if not path or split is None:
             raise InputError(
-                f"{shown(str(file))} has {shown(','.join(cells))[:200]} in row {number}; a row has a path, and "
+                f"{shown(file)} has {shown(','.join(cells))[:200]} in row {number}; a row has a path, and "
                 "where there is a column split, train, validation or test"
             )
         rows.append((path, label, split))
     if not rows:
-        raise InputError(f"{shown(str(file))} lists no pictures; write a line for each below the first")
+        raise InputError(f"{shown(file)} lists no pictures; write a line for each below the first")
     return rows
 
 
@@ -133,19 +131,19 @@ def _check_paths(file: Path, paths: list[str]) -> None:
     for path in paths:
         full = os.path.join(file.parent, path)
         if "\0" in path:
-            raise InputError(f"{shown(str(file))} names the impossible path {shown(path)[:200]}")
+            raise InputError(f"{shown(file)} names the impossible path {shown(path)[:200]}")
         folder, name = os.path.split(full)
         real = os.path.join(real_folder(folder), name)
         if os.path.islink(real) or name in (".", "..", ""):
             real = os.path.realpath(full)
         if os.path.commonpath((real, root)) != root:
             raise InputError(
-                f"{shown(str(file))} names {shown(path)[:200]}, which leads out of its folder; paths start from "
-                f"{shown(str(file.parent))}"
+                f"{shown(file)} names {shown(path)[:200]}, which leads out of its folder; paths start from "
+                f"{shown(file.parent)}"
             )
         if real in seen:
             raise InputError(
-                f"{shown(str(file))} names {shown(path)[:200]} twice; give several labels in one row, with ; "
+                f"{shown(file)} names {shown(path)[:200]} twice; give several labels in one row, with ; "
                 "between them"
             )
         seen[real] = path
@@ -154,7 +152,7 @@ def _check_paths(file: Path, paths: list[str]) -> None:
     if missing:
         some = ", ".join(shown(path)[:200] for path in missing[:3])
         raise InputError(
-            f"{counted(len(missing), 'file')} named in {shown(str(file))} "
-            f"{'is' if len(missing) == 1 else 'are'} missing: {some}{' …' if len(missing) > 3 else ''}; paths "
-            f"start from {shown(str(file.parent))}"
+            f"{counted(len(missing), 'file')} named in {shown(file)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing: {some}{' …' if len(missing) > 3 else ''}; "
+            f"paths start from {shown(file.parent)}"
         )
