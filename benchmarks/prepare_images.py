@@ -1,4 +1,4 @@
-"""How fast are small pictures prepared, and how does that compare with reading them from the folder each time?
+"""How fast are small pictures prepared, compared with reading them from their folder each time?
 
 PNG files of 32 × 32, in a folder for each class and in the system's cache, are prepared by the command itself
 with all that it does: every file is checked, decoded twice, hashed and written as a record. The peer,

@@ -201,7 +201,29 @@ def test_tables(tmp_path, pets, content, message):
 
 
 def test_too_few_pictures_to_hold_any_out(tmp_path):
-    _refused(tmp_path, "leaves nothing to train on|no pictures left to train on", _folder(tmp_path, "a", "b"))
+    root = _folder(tmp_path, "a", "b")
+    _refused(tmp_path, "2 pictures to train on, of which some are held out, are too few", root)
+    Image.new("RGB", (8, 8)).save(root / "a" / "1.png")
+    _refused(tmp_path, "class [ab]: no pictures left to train on", root)
+    (root / "x.csv").write_text("path,label,split\na/0.png,a,test\nb/0.png,b,test\n")
+    _refused(tmp_path, "0 pictures to train on", root / "x.csv")
+
+
+def test_the_folder_of_the_pictures_is_not_written_to(tmp_path, pets):
+    before = sorted(pets.rglob("*"))
+    with pytest.raises(InputError, match=r"into the folder of its pictures.*another --name"):
+        prepare(None, tmp_path, images=pets)
+    with pytest.raises(InputError, match="into the folder of its pictures"):
+        prepare(None, pets / "data", images=pets)
+    assert sorted(pets.rglob("*")) == before
+
+
+def test_a_damaged_manifest_does_not_know_its_pictures(tmp_path, pets):
+    manifest = prepare(None, tmp_path / "data", images=pets).manifest
+    (manifest.directory / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match="'pets' is damaged .* give its pictures with --images"):
+        prepare("pets", tmp_path / "data")
+    assert prepare(None, tmp_path / "data", images=pets).manifest == manifest
 
 
 def test_the_command_ends_with_2(tmp_path, capsys):

@@ -74,6 +74,23 @@ def test_splits_by_folder(tmp_path, make_classes):
         prepare(None, tmp_path / "data", images=root)
 
 
+def test_cifar10_as_a_folder_of_pictures_gives_the_pixels_and_labels_of_the_archive(
+    fake_cifar, prepared, tmp_path
+):
+    for split in ("train", "test"):
+        images, labels = getattr(fake_cifar, f"{split}_images"), getattr(fake_cifar, f"{split}_labels")
+        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+            path = tmp_path / "cifar" / split / prepared.classes[label] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+    manifest = prepare(None, tmp_path / "data", images=tmp_path / "cifar", validation_size=13).manifest
+    assert manifest.classes == prepared.classes and manifest.image_shape == prepared.image_shape
+    ours, theirs = _data(manifest), _data(prepared)
+    assert ours["test"] == theirs["test"]
+    assert ours["train"] + ours["validation"] == theirs["train"] + theirs["validation"]
+    assert [part.total() for part in ours.values()] == [part.total() for part in theirs.values()]
+
+
 def test_a_folder_called_train_with_pictures_is_a_class(tmp_path, make_classes):
     make_classes(tmp_path / "toys", ("train", "test"))
     assert prepare(None, tmp_path / "data", images=tmp_path / "toys").manifest.classes == ("test", "train")
