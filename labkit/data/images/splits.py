@@ -103,8 +103,8 @@ def choose_splits(
         )
     if left < 1:
         raise InputError(
-            f"{counted(total, 'picture')} to train on, of which some are held out, {'is' if total == 1 else 'are'} "
-            f"too few; add pictures to {shown(listing.location)}"
+            f"{counted(total, 'picture')} to train on, of which some are held out: too few; add pictures to "
+            f"{shown(listing.location)}"
         )
     for name, size in sizes.items():
         labels = listing.labels[rows["train"]]
