@@ -48,15 +48,18 @@ def prepare_pictures(request: Request) -> PrepareResult:
                 return _nothing_to_do(request, present)
             return _repaired(request, present, settings, location, damaged)
     listing = _listing(location, settings)
-    if present is not None and not messages:
+    elsewhere = present is not None and Path(present.source["location"]) != location
+    if present is not None and (elsewhere or not messages):
         sha256 = source_sha256(listing, check_pictures(listing, 0, None, request.announce, "comparing"))
-        if sha256 == present.source["sha256"]:
+        if sha256 != present.source["sha256"]:
+            if elsewhere:
+                raise _other_pictures(request, present, location)
+            messages = [f"preparing again: the pictures in {shown(location)} have changed"]
+        elif not messages:
             damaged = verify_shards(present)
             if not damaged:
                 return _nothing_to_do(request, present)
             return _repaired(request, present, settings, location, damaged)
-        messages = [f"preparing again: the pictures in {shown(location)} have changed"]
-        _check_same_place(request, present, location)
     for message in messages:
         request.announce(message)
     return _prepared(request, settings, listing, messages)
@@ -102,13 +105,12 @@ def _location(request: Request, known: Manifest | None, messages: list[str]) -> 
     return Path(known.source["location"])
 
 
-def _check_same_place(request: Request, present: Manifest, location: Path) -> None:
-    """Refuse to replace the pictures of another folder, which only has the same name."""
-    if Path(present.source["location"]) != location:
-        raise InputError(
-            f"data set {request.dataset!r} was prepared from {shown(present.source['location'])}, and the "
-            f"pictures in {shown(location)} are others; give another --name, or delete {request.directory}"
-        )
+def _other_pictures(request: Request, present: Manifest, location: Path) -> InputError:
+    """Return the error for pictures of another folder, which only has the same name."""
+    return InputError(
+        f"data set {request.dataset!r} was prepared from {shown(present.source['location'])}, and the "
+        f"pictures in {shown(location)} are others; give another --name, or delete {request.directory}"
+    )
 
 
 def _changes(request: Request, present: Manifest, settings: Settings) -> list[str]:

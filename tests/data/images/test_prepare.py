@@ -231,8 +231,9 @@ def test_some_classes_only(tmp_path, make_classes):
 def test_the_pictures_of_another_folder_do_not_replace_a_data_set(pets, tmp_path, make_classes):
     first = prepare(None, tmp_path / "data", images=pets).manifest
     other = make_classes(tmp_path / "other" / "pets", ("cat", "dog"), first=500)
-    with pytest.raises(InputError, match=r"prepared from .*/pets.*give another --name"):
-        prepare(None, tmp_path / "data", images=other)
+    for options in ({}, {"image_size": 9}):
+        with pytest.raises(InputError, match=r"prepared from .*/pets.*give another --name"):
+            prepare(None, tmp_path / "data", images=other, **options)
     assert load_manifest(tmp_path / "data", "pets") == first
     shutil.rmtree(other)
     pets.rename(other)  # the same pictures in another place
