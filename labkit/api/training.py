@@ -127,9 +127,14 @@ def evaluate(
 
 
 def prepare_data(
-    dataset: str = "cifar10",
+    dataset: str | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
+    images: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    image_size: int | None = None,
+    resize: str | None = None,
+    skip_damaged: bool = False,
     archive: str | os.PathLike[str] | None = None,
     validation_size: int | None = None,
     classes: Sequence[str | int] | None = None,
@@ -141,8 +146,15 @@ def prepare_data(
     A second call checks the files and writes nothing.
 
     Args:
-        dataset: ``cifar10``, or ``shapes`` or ``shapes_multilabel``, which labkit draws itself.
+        dataset: ``cifar10``, or ``shapes`` or ``shapes_multilabel``, which labkit draws itself, or pictures
+            of your own that were prepared before; None: ``cifar10``, or what ``images`` holds.
         data_dir: the folder of data sets; None: ``data`` in labkit's home.
+        images: pictures of your own: a folder with a folder for each class (or ``train``, ``validation`` and
+            ``test`` with such folders), or a CSV file with the columns path,label.
+        name: name of the data set made from ``images``; None: that of the folder or file.
+        image_size: side of its images in pixels; None: one that suits the pictures.
+        resize: ``crop`` (the centre) or ``letterbox`` (all, between black bars); None: ``crop``.
+        skip_damaged: leave out files that can't be read as pictures.
         archive: CIFAR-10 as a published archive or an extracted folder; None: download it.
         validation_size: training examples to hold out; None: as already prepared, otherwise a tenth.
         classes: keep only these, by name or number, with labels in this order; needs ``data_dir``.
@@ -172,6 +184,11 @@ def prepare_data(
         train_examples=train_examples,
         url=url,
         progress=show,
+        images=images,
+        name=name,
+        image_size=image_size,
+        resize=resize,
+        skip_damaged=skip_damaged,
     )
     for message in result.messages:
         show(message)

@@ -6,13 +6,13 @@ TensorFlow is imported only when shards have to be written.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from labkit import home
+from labkit.config.data_sets import is_own
 from labkit.data import shapes, sources
 from labkit.data.archives import ImageData, read_archive
 from labkit.data.folder import (
@@ -25,6 +25,7 @@ from labkit.data.folder import (
     writing_errors,
 )
 from labkit.data.manifest import (
+    DATASETS,
     GENERATED,
     MULTI_LABEL,
     Manifest,
@@ -34,7 +35,7 @@ from labkit.data.manifest import (
     verify_shards,
     write_manifest,
 )
-from labkit.data.request import Request, check_request, check_whole
+from labkit.data.request import PrepareResult, Request, check_request, check_whole, name_of
 from labkit.data.subset import (
     channel_statistics,
     class_names,
@@ -55,17 +56,8 @@ _VALIDATION_DIVISOR = 10
 _RECORD_OVERHEAD = 128  # bytes of a record in addition to the pixels, rounded up
 
 
-@dataclass(frozen=True)
-class PrepareResult:
-    """The prepared data set, whether anything was written, and lines to print for the user."""
-
-    manifest: Manifest
-    did_work: bool
-    messages: tuple[str, ...]
-
-
 def prepare(
-    dataset: str,
+    dataset: str | None,
     data_dir: str | os.PathLike[str] | None,
     *,
     archive: str | os.PathLike[str] | None = None,
@@ -78,13 +70,18 @@ def prepare(
     progress: Callable[[str], None] | None = None,
     classes: Sequence[str] | None = None,
     train_examples: int | None = None,
+    images: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    image_size: int | None = None,
+    resize: str | None = None,
+    skip_damaged: bool = False,
 ) -> PrepareResult:
     """Prepare `dataset` under `data_dir`, doing only what is not done yet.
 
     If the data set is already prepared, this only verifies its shards. Concurrent calls wait for each other.
 
     Args:
-        dataset: one of ``DATASETS``.
+        dataset: one of ``DATASETS``, or the name of pictures that were prepared before; None with `images`.
         data_dir: the folder of data sets, made where it is missing; None: ``data`` in labkit's home, which
             holds whole data sets only.
         archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
@@ -100,15 +97,25 @@ def prepare(
             keeps the prepared classes, or all in a new data set.
         train_examples: number of training examples to keep after the validation split, with each class in
             proportion. None keeps the prepared number, or all in a new data set.
+        images: pictures of one's own: a folder or a CSV file, see docs/data.md.
+        name: the name of their data set; None for that of the folder or file.
+        image_size: the side of each image in pixels; None for one that suits the pictures.
+        resize: ``crop`` or ``letterbox``; None for the first, or as prepared before.
+        skip_damaged: leaves out files that cannot be used instead of refusing all.
 
     Raises:
         InputError: an argument is out of range, the source cannot be downloaded or read, or `data_dir` cannot
             be written to or has too little space.
     """
-    if data_dir is None:
+    if data_dir is None and images is None:
         check_whole(classes, train_examples)
+    if images is not None and dataset is not None:
+        raise InputError(f"--dataset is {dataset!r} together with --images; name your pictures with --name")
+    if images is None and name is not None:
+        raise InputError(f"--name is {name!r} without --images; choose a prepared data set with --dataset")
+    folder = Path(images).expanduser().absolute() if images is not None else None
     request = Request(
-        dataset=dataset,
+        dataset=name_of(folder, name) if folder is not None else dataset or DATASETS[0],
         data_dir=Path(data_dir or home.data_home()).expanduser().absolute(),
         archive=Path(archive).expanduser().absolute() if archive is not None else None,
         validation_size=validation_size,
@@ -120,11 +127,19 @@ def prepare(
         announce=progress or (lambda line: None),
         classes=tuple(classes) if classes is not None else None,
         train_examples=train_examples,
+        images=folder,
+        image_size=image_size,
+        resize=resize,
+        skip_damaged=skip_damaged,
     )
     with path_errors(request.data_dir, request.archive):
         check_request(request)
         with locked(request.directory, request.announce):
-            return _prepare_locked(request)
+            if not is_own(request.dataset):
+                return _prepare_locked(request)
+            from labkit.data.images.prepare import prepare_pictures
+
+            return prepare_pictures(request)
 
 
 def _prepare_locked(request: Request) -> PrepareResult:

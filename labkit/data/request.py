@@ -4,11 +4,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.data.manifest import DATASETS, GENERATED
+from labkit.config.data_sets import checked_name, is_own
+from labkit.data.images.names import shown
+from labkit.data.manifest import DATASETS, GENERATED, Manifest
 from labkit.data.sources import check_url
 from labkit.errors import InputError
 
-__all__ = ["Request", "check_request", "check_whole"]
+__all__ = [
+    "LARGEST_IMAGE",
+    "RESIZES",
+    "SMALLEST_IMAGE",
+    "PrepareResult",
+    "Request",
+    "check_request",
+    "check_whole",
+    "name_of",
+]
+
+RESIZES = ("crop", "letterbox")
+SMALLEST_IMAGE, LARGEST_IMAGE = 8, 1024  # pixels
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """The prepared data set, whether anything was written, and lines to print for the user."""
+
+    manifest: Manifest
+    did_work: bool
+    messages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -27,6 +50,10 @@ class Request:
     announce: Callable[[str], None]
     classes: tuple[str, ...] | None = None
     train_examples: int | None = None
+    images: Path | None = None
+    image_size: int | None = None
+    resize: str | None = None
+    skip_damaged: bool = False
 
     @property
     def directory(self) -> Path:
@@ -41,8 +68,12 @@ def check_request(request: Request) -> None:
         InputError: an argument is out of range.
         OSError: the system denies access to the archive.
     """
-    if request.dataset not in DATASETS:
-        raise InputError(f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}")
+    if request.images is None and not _is_known(request):
+        raise InputError(
+            f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}, or prepare "
+            "pictures of your own with --images PATH"
+        )
+    _check_pictures(request)
     if request.validation_size is not None and request.validation_size < 0:
         raise InputError(f"validation size {request.validation_size} is negative; give 0 or more")
     if request.seed < 0:
@@ -64,6 +95,54 @@ def check_request(request: Request) -> None:
         raise InputError(
             f"archive {request.archive} is neither a file nor a folder; give a CIFAR-10 .tar.gz or its folder"
         )
+
+
+def _is_known(request: Request) -> bool:
+    """Return whether the data set is one of labkit's, or pictures that were prepared before."""
+    if not is_own(request.dataset):
+        return request.dataset in DATASETS
+    return checked_name(request.dataset, "--dataset") == request.dataset and request.directory.is_dir()
+
+
+def _check_pictures(request: Request) -> None:
+    """Check the arguments for pictures of one's own, and that no others need them."""
+    asked = {
+        "--image-size": request.image_size,
+        "--resize": request.resize,
+        "--skip-damaged": request.skip_damaged or None,
+    }
+    if not is_own(request.dataset):
+        for flag, value in asked.items():
+            if value is not None:
+                raise InputError(f"{flag} is {value} without --images; give the folder of your pictures too")
+        return
+    for flag, other in (("--archive", request.archive), ("--url", request.url)):
+        if other is not None:
+            raise InputError(f"{flag} is {str(other)!r}, but only cifar10 has an archive; leave it out")
+    if request.images is not None and not (request.images.is_dir() or request.images.is_file()):
+        problem = "is neither a file nor a folder" if request.images.exists() else "does not exist"
+        raise InputError(f"--images {shown(request.images)} {problem}; give a folder or a CSV file")
+    size = request.image_size
+    if size is not None and not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
+        raise InputError(f"--image-size is {size}; allowed: {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels")
+    if request.resize not in (None, *RESIZES):
+        raise InputError(f"--resize is {request.resize!r}; allowed: {' or '.join(RESIZES)}")
+
+
+def name_of(images: Path, name: str | None) -> str:
+    """Return the name of a data set of pictures: the one given, else that of the folder or file.
+
+    Raises InputError for a name that isn't allowed, and asks for --name if it is the folder's.
+    """
+    if name is not None:
+        return checked_name(name)
+    found = images.stem if images.is_file() else images.name
+    try:
+        return checked_name(found)
+    except InputError:
+        raise InputError(
+            f"{found!r}, the name of --images, can't be the name of a data set; give one with --name"
+        ) from None
 
 
 def check_whole(classes: Sequence[str] | None, train_examples: int | None) -> None:

@@ -13,6 +13,7 @@ from labkit.errors import InputError
 __all__ = [
     "channel_statistics",
     "class_names",
+    "counted_statistics",
     "strata",
     "stratified_rows",
     "with_classes",
@@ -132,10 +133,17 @@ def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     Computed from the counts of the 256 values. The result is the same on every machine, because math.fsum
     rounds only once, in whatever order it adds. (The last digit of a dot product depends on the processor.)
     """
+    channels = range(images.shape[-1])
+    return counted_statistics(
+        np.stack([np.bincount(images[..., channel].ravel(), minlength=256) for channel in channels])
+    )
+
+
+def counted_statistics(counts: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return what :func:`channel_statistics` does from the counts of values, integers [channels, 256]."""
     values = np.arange(256) / 255.0
     means, stds = [], []
-    for channel in range(images.shape[-1]):
-        frequencies = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
+    for frequencies in counts / counts.sum(axis=1, keepdims=True):
         mean = math.fsum(frequencies * values)
         means.append(mean)
         # A constant channel gets standard deviation 1, so that standardizing does not divide by zero.

@@ -1,0 +1,121 @@
+"""Look at every picture before anything is written: whether it can be decoded, its size, its checksum."""
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from labkit.data.images.decode import MAX_BYTES, DamagedError, examine
+from labkit.data.images.display import Display
+from labkit.data.images.journal import Journal
+from labkit.data.images.layouts import Listing
+from labkit.data.images.pool import do_tasks
+
+__all__ = ["Fact", "check_pictures", "content_sha256", "read_picture", "source_sha256"]
+
+_CHUNK = 128  # pictures of a task
+
+
+class Fact(NamedTuple):
+    """What is known of a file: SHA-256 of its content, upright size, transparency; or why it is unusable."""
+
+    sha256: str
+    width: int = 0
+    height: int = 0
+    transparent: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class _Task:
+    root: Path
+    size: int  # 0: only read and hash
+    paths: Sequence[str]
+    known: Sequence[Fact | None]
+
+
+def check_pictures(
+    listing: Listing,
+    size: int,
+    journal: Journal | None,
+    announce: Callable[[str], None],
+    what: str = "checking",
+) -> list[Fact]:
+    """Return the fact of each picture of a listing; those in the journal are decoded again only if changed.
+
+    Args:
+        listing: the pictures.
+        size: the side that they will have; 0 reads and hashes the files without decoding them.
+        journal: where facts are read from and added to; None for neither.
+        announce: called with lines of progress.
+        what: the word for the progress.
+    """
+    known: Mapping[str, Fact] = (
+        {path: Fact(*fact) for path, fact in journal.facts(size).items()} if journal else {}
+    )
+    chunks = [listing.paths[start : start + _CHUNK] for start in range(0, len(listing.paths), _CHUNK)]
+    tasks = [_Task(listing.root, size, paths, [known.get(path) for path in paths]) for paths in chunks]
+    found: list[list[Fact]] = [[] for _ in tasks]
+    with Display(what, len(listing.paths), announce) as display:
+        for number, facts in do_tasks(_check, tasks, len(listing.paths), display.advance):
+            found[number] = facts
+            if journal and any(old != new for old, new in zip(tasks[number].known, facts, strict=True)):
+                journal.add_facts(size, dict(zip(chunks[number], facts, strict=True)))
+    return [fact for facts in found for fact in facts]
+
+
+def _check(task: _Task, report: Callable[[int], None]) -> list[Fact]:
+    facts = [
+        _fact(os.path.join(task.root, path), task.size, known)
+        for path, known in zip(task.paths, task.known, strict=True)
+    ]
+    report(len(facts))
+    return facts
+
+
+def _fact(path: str, size: int, known: Fact | None) -> Fact:
+    try:
+        content = read_picture(path)
+    except DamagedError as error:
+        return Fact("", problem=str(error))
+    sha256 = content_sha256(content)
+    if known is not None and known.sha256 == sha256:
+        return known
+    if not size:
+        return Fact(sha256)
+    try:
+        look = examine(content, size)
+    except DamagedError as error:
+        return Fact(sha256, problem=str(error))
+    return Fact(sha256, look.width, look.height, look.transparent)
+
+
+def read_picture(path: str) -> bytes:
+    """Return a file's content; raise DamagedError where it can't be read or is too large."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+            raise DamagedError("not a file")
+        if status.st_size > MAX_BYTES:
+            raise DamagedError(f"{status.st_size / 2**20:,.0f} MiB; at most {MAX_BYTES >> 20} are allowed")
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError as error:
+        raise DamagedError(f"cannot be read: {error.strerror}") from None
+
+
+def content_sha256(content: bytes) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def source_sha256(listing: Listing, facts: Sequence[Fact]) -> str:
+    """Return the SHA-256 over names and contents of all pictures, and the CSV file where there is one."""
+    digest = hashlib.sha256(listing.table_sha256.encode())
+    for path, fact in zip(listing.paths, facts, strict=True):
+        digest.update(f"{json.dumps(path)} {fact.sha256}\n".encode())
+    return digest.hexdigest()

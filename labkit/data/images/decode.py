@@ -1,0 +1,194 @@
+"""Read one picture: its content as upright RGB pixels, and as a square of the wanted size."""
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import (
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    JpegImagePlugin,
+    PngImagePlugin,
+    UnidentifiedImageError,
+    WebPImagePlugin,
+)
+
+__all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "DamagedError", "Look", "examine", "square"]
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+MAX_PIXELS = 100_000_000  # 400 MB while it is decoded
+MAX_BYTES = 2**29
+_PLUGINS = (
+    BmpImagePlugin,
+    GifImagePlugin,
+    JpegImagePlugin,
+    PngImagePlugin,
+    WebPImagePlugin,
+)  # registers them
+_BACKGROUND = (255, 255, 255)  # behind transparent parts
+_BARS = (0, 0, 0)  # of a letterbox
+# Pillow first averages whole blocks of pixels down to this many times the size: as good as direct
+# resampling from 3 on (Pillow's documentation of Image.resize), and much faster.
+_REDUCING_GAP = 3.0
+_ORIENTATION = 0x0112  # EXIF 2.3, table 4
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_METADATA = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
+_MAGIC = {
+    b"II*\x00": "TIFF",
+    b"MM\x00*": "TIFF",
+    b"%PDF": "PDF",
+    b"<svg": "SVG",
+    b"<?xm": "SVG or XML",
+    b"8BPS": "PSD",
+    b"\x00\x00\x01\x00": "ICO",
+}
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF")
+_BRANDS = {b"avif": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"jxl ": "JPEG XL"}
+
+
+class DamagedError(Exception):
+    """A file that cannot be used as a picture; the message says why, without the file's name."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a complete decoding tells of a picture: upright width and height, whether it is transparent."""
+
+    width: int
+    height: int
+    transparent: bool
+
+
+def examine(content: bytes, size: int) -> Look:
+    """Decode a picture to the end and return what it is.
+
+    Args:
+        content: the file's bytes.
+        size: the side in pixels to which it will be reduced.
+
+    Raises:
+        DamagedError: it is no picture of a known format, is truncated or damaged, or has too many pixels.
+    """
+    image, (width, height) = _decoded(content, size)
+    if _orientation(image) >= 5:
+        width, height = height, width
+    return Look(width, height, _is_transparent(image))
+
+
+def square(content: bytes, size: int, resize: str) -> Image.Image:
+    """Return a picture as RGB of ``size`` × ``size``: upright, without transparency, antialiased.
+
+    A picture that has this size already keeps its pixels.
+
+    Args:
+        content: the file's bytes.
+        size: the side in pixels.
+        resize: ``crop`` keeps the centre, ``letterbox`` the whole picture between black bars.
+
+    Raises:
+        DamagedError: as by :func:`examine`.
+    """
+    try:
+        image, _ = _decoded(content, size)
+        method = _UPRIGHT.get(_orientation(image))
+        image = _rgb(image)
+        if method is not None:
+            image = image.transpose(method)
+        return _resized(image, size, resize)
+    except MemoryError:
+        raise DamagedError("not enough memory to decode it") from None
+
+
+def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
+    """Return the decoded first frame, and the width and height in the file."""
+    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # ours is checked below, before decoding
+    try:
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        written = image.size
+        if written[0] * written[1] > MAX_PIXELS:
+            raise DamagedError(
+                f"{written[0]:,} × {written[1]:,} pixels; at most {MAX_PIXELS // 1_000_000} million allowed"
+            )
+        if isinstance(image, JpegImagePlugin.JpegImageFile):
+            # A large JPEG is decoded at a half, a quarter or an eighth, at least 3 times the wanted size.
+            image.draft(None, (int(_REDUCING_GAP * size),) * 2)
+        image.load()
+    except DamagedError:
+        raise
+    except UnidentifiedImageError:
+        raise DamagedError(_what_it_is(content)) from None
+    except Exception as error:  # Pillow raises a dozen kinds on damaged files
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise DamagedError(f"damaged: {reason}") from None
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+    return image, written
+
+
+def _what_it_is(content: bytes) -> str:
+    if not content:
+        return "an empty file"
+    if content.startswith(_BEGINNINGS):
+        return "damaged or cut off near its beginning"
+    name = _MAGIC.get(content[:4]) or (_BRANDS.get(content[8:12]) if content[4:8] == b"ftyp" else None)
+    allowed = "JPEG, PNG, BMP, GIF or WebP"
+    return f"{name}, not {allowed}" if name else f"not a picture in {allowed}"
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation that the camera noted, 1 to 8; 1 where there is none that can be read."""
+    if not _METADATA & image.info.keys():
+        return 1
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged metadata don't make the pixels unusable
+        return 1
+    return value if isinstance(value, int) and value in _UPRIGHT else 1
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I"):  # 16 bits of grey; Pillow's own conversion would clip them
+        values = np.asarray(image).astype(np.int64).clip(0, 65535)
+        grey = ((values * 255 + 32767) // 65535).astype(np.uint8)
+        return Image.fromarray(grey).convert("RGB")
+    if not _is_transparent(image):
+        return image.convert("RGB")
+    picture = image.convert("RGBA")
+    background = Image.new("RGBA", picture.size, (*_BACKGROUND, 255))
+    return Image.alpha_composite(background, picture).convert("RGB")
+
+
+def _resized(image: Image.Image, size: int, resize: str) -> Image.Image:
+    width, height = image.size
+    if (width, height) == (size, size):
+        return image
+    if resize == "crop":
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        return _scaled(image, (size, size), (left, top, left + side, top + side))
+    scale = size / max(width, height)
+    inner = (max(1, round(width * scale)), max(1, round(height * scale)))
+    canvas = Image.new("RGB", (size, size), _BARS)
+    canvas.paste(
+        _scaled(image, inner, (0, 0, width, height)), ((size - inner[0]) // 2, (size - inner[1]) // 2)
+    )
+    return canvas
+
+
+def _scaled(image: Image.Image, size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Image:
+    return image.resize(size, Image.Resampling.BICUBIC, box=box, reducing_gap=_REDUCING_GAP)

@@ -1,0 +1,145 @@
+"""Decide everything about a data set of pictures before a shard is written."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import PIL
+
+from labkit.data.images.check import Fact, check_pictures, source_sha256
+from labkit.data.images.damage import check_damage
+from labkit.data.images.journal import Journal
+from labkit.data.images.layouts import Listing
+from labkit.data.images.names import shown
+from labkit.data.images.remarks import class_counts
+from labkit.data.images.splits import LARGEST_DEFAULT, Parts, choose_size, choose_splits
+from labkit.data.images.write import ShardTask, shard_tasks
+from labkit.data.request import Request
+from labkit.plurals import counted
+
+__all__ = ["KIND", "Plan", "Settings", "make_plan"]
+
+KIND = "images"  # of a manifest's source
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for, with what was asked for earlier where nothing is now.
+
+    ``accepted``: paths of damaged files that were left out earlier.
+    """
+
+    image_size: int | None
+    resize: str
+    validation_size: int | None
+    classes: tuple[str, ...] | None
+    train_examples: int | None
+    skip_damaged: bool
+    accepted: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided before a shard is written."""
+
+    listing: Listing
+    facts: list[Fact]
+    source: dict[str, Any]
+    parts: Parts
+    tasks: list[ShardTask]
+    size: int
+    lines: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """What shards have to be written for, to be used by a later call."""
+        content = [
+            [task.path.name, task.paths, task.sha256, task.labels.tolist(), task.first_index]
+            for task in self.tasks
+        ]
+        settings = [PIL.__version__, self.size, self.source["resize"]]
+        return hashlib.sha256(json.dumps([settings, content]).encode()).hexdigest()
+
+
+def make_plan(request: Request, settings: Settings, listing: Listing, journal: Journal | None) -> Plan:
+    """Check all pictures and decide what is written. Raises InputError; writes nothing but the journal."""
+    request.announce(f"{counted(len(listing.paths), 'picture')} in {len(listing.classes):,} classes")
+    facts = check_pictures(listing, settings.image_size or LARGEST_DEFAULT, journal, request.announce)
+    skipped = check_damage(
+        listing, facts, request.announce, skip=settings.skip_damaged, accepted=settings.accepted
+    )
+    usable = np.array([not fact.problem for fact in facts])
+    good = [fact for fact in facts if not fact.problem]
+    size, lines = settings.image_size, []
+    if size is None:
+        size, line = choose_size(good)
+        lines.append(line)
+    lines += _reading_lines(listing, good, size, settings.resize)
+    parts = choose_splits(
+        listing,
+        usable,
+        validation_size=settings.validation_size,
+        train_examples=settings.train_examples,
+        seed=request.seed,
+    )
+    tasks = shard_tasks(
+        listing,
+        facts,
+        parts.rows,
+        request.directory,
+        size=size,
+        resize=settings.resize,
+        examples_per_shard=request.examples_per_shard,
+    )
+    source = _source(listing, facts, settings, parts, skipped)
+    return Plan(listing, facts, source, parts, tasks, size, (*lines, *parts.lines))
+
+
+def _source(
+    listing: Listing, facts: list[Fact], settings: Settings, parts: Parts, skipped: dict[str, str]
+) -> dict[str, Any]:
+    counts = {split: class_counts(listing, rows).tolist() for split, rows in parts.rows.items()}
+    return {
+        "kind": KIND,
+        "location": str(listing.location),
+        "sha256": source_sha256(listing, facts),
+        "matches_published": None,
+        "layout": listing.layout,
+        "resize": settings.resize,
+        "counts": {
+            name: {split: values[label] for split, values in counts.items()}
+            for label, name in enumerate(listing.classes)
+        },
+        "skipped": skipped,
+        "asked": {"image_size": settings.image_size, "validation_size": settings.validation_size},
+        "pillow": PIL.__version__,
+    }
+
+
+def _reading_lines(listing: Listing, facts: Sequence[Fact], size: int, resize: str) -> list[str]:
+    """Return lines that say what is done to the pictures."""
+    lines = []
+    others = [fact for fact in facts if (fact.width, fact.height) != (size, size)]
+    if others:
+        how = "cropped to their centre" if resize == "crop" else "scaled whole, between black bars"
+        not_square = sum(fact.width != fact.height for fact in others)
+        lines.append(
+            f"{len(others):,} pictures are resized to {size} × {size}"
+            + (f"; {not_square:,} that are not square are {how} (--resize)" if not_square else "")
+        )
+    enlarged = sum(min(fact.width, fact.height) < size for fact in others)
+    if enlarged:
+        lines.append(f"{counted(enlarged, 'picture')} smaller than {size} pixels: enlarged")
+    transparent = sum(fact.transparent for fact in facts)
+    if transparent:
+        lines.append(f"{counted(transparent, 'picture')} with transparency: laid over white")
+    if listing.passed_over:
+        names = ", ".join(shown(name) for name in listing.passed_over[:3])
+        more = " …" if len(listing.passed_over) > 3 else ""
+        lines.append(
+            f"{counted(len(listing.passed_over), 'file')} passed over, not pictures of a class: {names}{more}"
+        )
+    return lines

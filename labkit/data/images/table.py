@@ -1,0 +1,158 @@
+"""Find the pictures that a CSV file lists with their labels."""
+
+import csv
+import functools
+import hashlib
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+
+from labkit.data.images.layouts import Listing, check_classes, class_numbers, split_of
+from labkit.data.images.names import shown
+from labkit.errors import InputError
+from labkit.plurals import counted
+
+__all__ = ["find_rows"]
+
+_COLUMNS = ("path", "label", "split")
+_MAX_BYTES = 2**30
+_LONGEST_NAME = 255
+_ALLOWED = "the first line has to be path,label or path,label,split"
+
+_Row = tuple[str, str, str]
+
+
+def find_rows(file: Path) -> Listing:
+    """Return the pictures that a CSV file names.
+
+    Its columns are ``path`` (from the file's folder), ``label`` and, where it is there, ``split``. Several
+    labels of a picture are separated by ``;``.
+
+    Raises:
+        InputError: the file is empty, not UTF-8 or has other columns; or a row lacks a value, names a file
+            twice, one that is missing, or one outside the folder of the CSV file.
+    """
+    content = _content(file)
+    rows = _rows(file, content)
+    _check_paths(file, [path for path, _, _ in rows])
+    labels = [[part.strip() for part in label.split(";")] for _, label, _ in rows]
+    several = any(len(parts) > 1 for parts in labels)
+    labels = [[part for part in parts if part] for parts in labels]
+    for number, parts in enumerate(labels):
+        if not parts and not several:
+            raise InputError(
+                f"{shown(file)} has no label for {shown(rows[number][0])}; each picture needs one"
+            )
+        if len(set(parts)) < len(parts):
+            raise InputError(f"{shown(file)} names a label of {shown(rows[number][0])} twice; name it once")
+    found = list(dict.fromkeys(part for parts in labels for part in parts))
+    too_long = [name for name in found if len(name) > _LONGEST_NAME]
+    if too_long:
+        raise InputError(
+            f"{shown(file)} has a label of {len(too_long[0]):,} characters, {shown(too_long[0][:40])}…; "
+            f"allowed: {_LONGEST_NAME} at most"
+        )
+    check_classes(file, found)
+    classes, numbers = class_numbers(found)
+    if several:
+        targets = np.zeros((len(rows), len(classes)), np.int32)
+        for row, parts in enumerate(labels):
+            targets[row, [numbers[part] for part in parts]] = 1
+    else:
+        targets = np.array([numbers[part] for (part,) in labels], np.int32)
+    order = sorted(range(len(rows)), key=lambda row: rows[row][0])
+    return Listing(
+        root=file.parent,
+        location=file,
+        layout="csv",
+        classes=classes,
+        paths=[rows[row][0] for row in order],
+        labels=targets[order],
+        splits=[rows[row][2] for row in order],
+        table_sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _content(file: Path) -> bytes:
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{shown(file)} is larger than 1 GB; it can't be a list of pictures")
+        content = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{shown(file)} cannot be read: {error.strerror}") from None
+    if not content.strip():
+        raise InputError(f"{shown(file)} is empty; {_ALLOWED}, and each other line names a picture")
+    return content
+
+
+def _rows(file: Path, content: bytes) -> list[_Row]:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{shown(file)} is not UTF-8 (line {line}); save it as CSV in UTF-8") from None
+    try:
+        table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{shown(file)} is not a CSV file: {error}") from None
+    header = [name.strip().casefold() for name in table[0]]
+    if sorted(header) not in (sorted(_COLUMNS[:2]), sorted(_COLUMNS)):
+        raise InputError(f"{shown(file)} has the columns {shown(','.join(table[0]))[:200]}; {_ALLOWED}")
+    places = [header.index(name) for name in _COLUMNS if name in header]
+    rows: list[_Row] = []
+    for number, cells in enumerate(table[1:], start=2):
+        if not any(cells):
+            continue
+        if len(cells) != len(header):
+            raise InputError(
+                f"{shown(file)} has {counted(len(cells), 'cell')} in row {number} instead of {len(header)}; "
+                "put values with commas in quotes"
+            )
+        path, label, *rest = (cells[place].strip() for place in places)
+        split = split_of(rest[0]) if rest else ""
+        if not path or split is None:
+            raise InputError(
+                f"{shown(file)} has {shown(','.join(cells))[:200]} in row {number}; a row has a path, and "
+                "where there is a column split, train, validation or test"
+            )
+        rows.append((path, label, split))
+    if not rows:
+        raise InputError(f"{shown(file)} lists no pictures; write a line for each below the first")
+    return rows
+
+
+def _check_paths(file: Path, paths: list[str]) -> None:
+    root = os.path.realpath(file.parent)
+    real_folder = functools.lru_cache(2**16)(os.path.realpath)
+    missing = []
+    seen: dict[str, str] = {}
+    for path in paths:
+        full = os.path.join(file.parent, path)
+        if "\0" in path:
+            raise InputError(f"{shown(file)} names the impossible path {shown(path)[:200]}")
+        folder, name = os.path.split(full)
+        real = os.path.join(real_folder(folder), name)
+        if os.path.islink(real) or name in (".", "..", ""):
+            real = os.path.realpath(full)
+        if os.path.commonpath((real, root)) != root:
+            raise InputError(
+                f"{shown(file)} names {shown(path)[:200]}, which leads out of its folder; paths start from "
+                f"{shown(file.parent)}"
+            )
+        if real in seen:
+            raise InputError(
+                f"{shown(file)} names {shown(path)[:200]} twice; give several labels in one row, with ; "
+                "between them"
+            )
+        seen[real] = path
+        if not os.path.isfile(real):
+            missing.append(path)
+    if missing:
+        some = ", ".join(shown(path)[:200] for path in missing[:3])
+        raise InputError(
+            f"{counted(len(missing), 'file')} named in {shown(file)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing: {some}{' …' if len(missing) > 3 else ''}; "
+            f"paths start from {shown(file.parent)}"
+        )

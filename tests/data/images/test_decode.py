@@ -1,0 +1,168 @@
+"""Any kind of picture becomes upright RGB of the wanted size."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from labkit.data.images.decode import MAX_PIXELS, DamagedError, examine, square
+
+
+def _file(image: Image.Image, form: str, **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def _pixels(content: bytes, size: int = 8, resize: str = "crop") -> np.ndarray:
+    return np.asarray(square(content, size, resize))
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [("PNG", {}), ("BMP", {}), ("WEBP", {"lossless": True}), ("GIF", {})],
+)
+def test_a_picture_of_the_right_size_keeps_its_pixels(form, options):
+    grey = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    values = np.stack([grey] * 3, axis=-1)  # 64 colours at most, so that a GIF can hold them
+    assert np.array_equal(_pixels(_file(Image.fromarray(values), form, **options)), values)
+
+
+def test_a_jpeg_of_the_right_size_is_decoded_as_pillow_does(make_pixels):
+    content = _file(Image.fromarray(make_pixels(1, 8)), "JPEG")
+    assert np.array_equal(_pixels(content), np.asarray(Image.open(io.BytesIO(content)).convert("RGB")))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_pictures_stand_as_the_camera_was_held(form, orientation, make_pixels):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if form == "WEBP" else {}
+    content = _file(Image.fromarray(make_pixels(2, 16)[:, :8]), form, exif=exif, **options)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
+    height, width = 16, 8
+    if orientation >= 5:
+        height, width = width, height
+    look = examine(content, 8)
+    assert (look.width, look.height) == (width, height) == upright.size
+    expected = np.asarray(upright)[(height - 8) // 2 :, (width - 8) // 2 :][:8, :8]
+    assert np.array_equal(_pixels(content), expected)
+
+
+def test_sixteen_bits_are_scaled_not_clipped():
+    grey = np.linspace(0, 65535, 64).round().astype(np.uint16).reshape(8, 8)
+    content = _file(Image.fromarray(grey), "PNG")
+    found = _pixels(content)
+    assert np.abs(found.astype(int) - (grey / 257)[..., None]).max() <= 0.5
+    assert (found[..., 0] == found[..., 2]).all()
+
+
+def test_colours_of_sixteen_bits_are_scaled():
+    rows = b"".join(b"\0" + struct.pack(">3H", 65535, 32896, 257) * 8 for _ in range(8))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
+    assert (_pixels(content + chunk(b"IEND", b"")) == (255, 128, 1)).all()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_becomes_white(mode):
+    image = Image.new("RGBA", (8, 8), (10, 10, 10, 0))
+    image.paste((10, 10, 10, 255), (0, 0, 4, 8))
+    content = _file(image.quantize(4) if mode == "P" else image.convert(mode), "PNG")
+    found = _pixels(content)
+    assert (found[:, :4] == 10).all() and (found[:, 4:] == 255).all()
+    assert examine(content, 8).transparent
+
+
+def test_half_transparent_is_mixed_with_white():
+    content = _file(Image.new("RGBA", (8, 8), (0, 0, 0, 128)), "PNG")
+    assert np.abs(_pixels(content).astype(int) - 127).max() <= 1
+
+
+def test_cmyk_becomes_rgb():
+    content = _file(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG", quality=100)
+    assert np.abs(_pixels(content).astype(int) - (255, 0, 0)).max() <= 2
+
+
+def test_black_and_white_and_palettes_become_rgb():
+    assert (_pixels(_file(Image.new("1", (8, 8), 1), "PNG")) == 255).all()
+    assert (_pixels(_file(Image.new("RGB", (8, 8), (200, 30, 4)).quantize(2), "PNG")) == (200, 30, 4)).all()
+
+
+def test_of_an_animation_the_first_frame_counts():
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ((255, 0, 0), (0, 255, 0))]
+    content = _file(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert (_pixels(content) == (255, 0, 0)).all()
+
+
+def test_crop_keeps_the_centre_and_letterbox_everything():
+    wide = np.zeros((8, 24, 3), np.uint8)
+    wide[:, 8:16] = 255
+    content = _file(Image.fromarray(wide), "PNG")
+    assert (_pixels(content) == 255).all()
+    wide[:] = 255
+    boxed = _pixels(_file(Image.fromarray(wide), "PNG"), 24, "letterbox")
+    assert (boxed[8:16] == 255).all() and (boxed[:8] == 0).all() and (boxed[16:] == 0).all()
+
+
+def test_reducing_averages_instead_of_picking():
+    board = np.indices((64, 64)).sum(axis=0) % 2 * 255
+    content = _file(Image.fromarray(np.stack([board] * 3, axis=-1).astype(np.uint8)), "PNG")
+    assert np.abs(_pixels(content)[1:-1, 1:-1].astype(int) - 127).max() <= 2
+
+
+def test_a_large_jpeg_is_reduced_to_about_the_same_as_its_pixels():
+    ramp = np.linspace(0, 255, 640).astype(np.uint8)
+    image = Image.fromarray(np.stack([np.tile(ramp, (640, 1))] * 3, axis=-1))
+    assert np.abs(_pixels(_file(image, "JPEG")).astype(int) - _pixels(_file(image, "PNG"))).max() <= 2
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "WEBP", "BMP"])
+def test_truncated_files_are_found(form):
+    values = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    content = _file(Image.fromarray(values), form)
+    with pytest.raises(DamagedError):
+        examine(content[: len(content) // 2], 8)
+
+
+def test_a_flipped_bit_in_a_png_is_found(make_pixels):
+    content = bytearray(_file(Image.fromarray(make_pixels(3, 40)), "PNG"))
+    content[len(content) // 2] ^= 16
+    with pytest.raises(DamagedError):
+        examine(bytes(content), 8)
+
+
+def _png_of(width: int, height: int) -> bytes:
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)) + b"\0\0\0\1IDAT"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "an empty file"),
+        (b"no picture at all", "not a picture"),
+        (b"\x89PNG\r\n\x1a\n", "damaged or cut off"),
+        (b"II*\0" + bytes(100), "TIFF, not JPEG"),
+        (b"\0\0\0\x18ftypheic" + bytes(100), "HEIC, not JPEG"),
+        (_png_of(30_000, 30_000), "30,000 × 30,000 pixels; at most 100 million"),
+        (_png_of(MAX_PIXELS + 1, 1), "at most 100 million"),
+    ],
+)
+def test_what_cannot_be_used_is_named(content, reason):
+    with pytest.raises(DamagedError, match=reason):
+        examine(content, 8)
+
+
+def test_damaged_metadata_leave_the_picture(make_pixels):
+    values = make_pixels(4, 8)
+    content = _file(Image.fromarray(values), "PNG", exif=b"Exif\0\0MM\0*\0\0\xff\xff")
+    assert np.array_equal(_pixels(content), values)
