@@ -201,7 +201,7 @@ def source(manifest: Manifest) -> None:
         rows += [
             ("Published", text) for text in [published.get(recorded["matches_published"], unknown)] if text
         ]
-    known = {"kind", "location", "sha256", "matches_published"}
+    known = {"kind", "location", "sha256", "matches_published", "counts", "asked"}
     rows += [
         (name.capitalize().replace("_", " "), _in_words(value))
         for name, value in recorded.items()

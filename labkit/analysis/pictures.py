@@ -3,12 +3,13 @@
 import io
 import warnings
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from labkit.data.images.decode import DamagedError, square
 from labkit.errors import InputError
 
 __all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "Picture", "read_picture"]
@@ -27,7 +28,7 @@ class Picture:
     notes: tuple[str, ...]
 
 
-def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str = "crop") -> Picture:
+def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str | None = None) -> Picture:
     """Read a picture of any size and fit it to a network.
 
     Its middle is cut out in the network's proportions, or the whole is put on black, and it is resized with
@@ -37,7 +38,8 @@ def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str = "
     Args:
         data: content of the file.
         image_shape: (height, width, channels) that the network takes, 1 or 3 channels.
-        resize: ``crop`` or ``letterbox``: as in the preparation of the network's data set.
+        resize: ``crop`` or ``letterbox``, as the pictures of the network's data set were prepared: the image
+            is then exactly the one that preparation would make. None: the data set came as images.
 
     Raises InputError if it isn't a picture, is damaged, or is too large. The size in pixels is read from the
     file's header, before anything is decoded.
@@ -53,7 +55,8 @@ def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str = "
             warnings.simplefilter("ignore")  # of PIL, on odd metadata and on sizes that are checked here
             with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
                 _check_size(*opened.size)
-                return _fitted(opened, image_shape, resize)
+                fitted = _fitted(opened, image_shape, resize)
+            return fitted if resize is None else _as_prepared(data, fitted, resize)
     except Image.DecompressionBombError:
         raise InputError(
             f"The picture has more than {MAX_PIXELS:,} pixels. Save it smaller and try again."
@@ -84,7 +87,16 @@ def _check_size(width: int, height: int) -> None:
         raise InputError("The picture has no pixels.")
 
 
-def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str) -> Picture:
+def _as_prepared(data: bytes, fitted: Picture, resize: str) -> Picture:
+    """Return the image that the preparation of pictures makes of the file."""
+    try:
+        image = square(data, fitted.image.shape[0], resize)
+    except DamagedError:  # TIFF, which preparation doesn't read
+        return fitted
+    return replace(fitted, image=np.asarray(image, np.uint8))
+
+
+def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str | None) -> Picture:
     notes = []
     frames = getattr(opened, "n_frames", 1)
     if frames > 1:

@@ -1,7 +1,6 @@
 """The pages of a run on somebody's own data set: any class name is text, any size and number is drawn."""
 
 import dataclasses
-import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,13 +159,24 @@ def _manifest(folder: Path, name: str):
     return load_manifest(folder, name)
 
 
-def test_an_uploaded_picture_is_fitted_as_the_data_set_was():
-    picture = io.BytesIO()
-    Image.new("RGB", (200, 100), "red").save(picture, "PNG")
-    cut = read_picture(picture.getvalue(), (48, 48, 3)).image
-    boxed = read_picture(picture.getvalue(), (48, 48, 3), resize="letterbox").image
-    assert (cut[..., 0] == 255).all()
-    assert (boxed[12:36, :, 0] == 255).all() and not boxed[:11].any() and not boxed[37:].any()
+@pytest.mark.parametrize("resize", ["crop", "letterbox"])
+def test_an_uploaded_picture_becomes_what_preparation_makes_of_it(resize, tmp_path):
+    rng = np.random.default_rng(0)
+    files = []
+    for number in range(12):
+        pixels = rng.integers(0, 256, (5 + number, 9, 3)).astype(np.uint8)
+        picture = Image.fromarray(pixels).resize((300, 170 + 20 * number), Image.Resampling.BICUBIC)
+        files.append(
+            tmp_path / "pictures" / f"class {number % 2}" / f"{number:02d}.{'png' if number % 3 else 'jpg'}"
+        )
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        picture.save(files[-1])
+    made = labkit.prepare_data(images=tmp_path / "pictures", data_dir=tmp_path, image_size=40, resize=resize)
+    prepared = np.concatenate([load_split(made, split)[0] for split in made.splits])
+    assert len(prepared) == 12
+    for file in files:
+        image = read_picture(file.read_bytes(), made.image_shape, made.source["resize"]).image
+        assert (image == prepared).all(axis=(1, 2, 3)).any(), file
 
 
 def test_matrices_and_bars_take_two_classes_and_a_thousand():

@@ -142,7 +142,13 @@ def test_a_flipped_bit_in_a_png_is_found(make_pixels):
 
 def _png_of(width: int, height: int) -> bytes:
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)) + b"\0\0\0\1IDAT"
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + header
+        + struct.pack(">I", zlib.crc32(header))
+        + b"\0\0\0\1IDAT"
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def _data(manifest):
     found = {}
     for split in manifest.splits:
         images, labels = load_split(manifest, split)
-        found[split] = Counter((image.tobytes(), str(label)) for image, label in zip(images, labels, strict=True))
+        found[split] = Counter(
+            (image.tobytes(), str(label)) for image, label in zip(images, labels, strict=True)
+        )
     return found
 
 
@@ -425,7 +427,9 @@ def test_doubtful_pictures_are_told(tmp_path, make_classes):
         path.unlink()
     lines = prepare(None, tmp_path / "data", images=root).messages
     assert any("same pixels in two splits" in line for line in lines)
-    assert any("30 pictures with the same pixels and other labels: a/0.png and b/copy0.png" in x for x in lines)
+    assert any(
+        "30 pictures with the same pixels and other labels: a/0.png and b/copy0.png" in x for x in lines
+    )
     assert any("fewer than 10 training pictures: c (" in line for line in lines)
     assert any("the classes differ in size" in line for line in lines)
 
