@@ -16,6 +16,7 @@ SCRIPTS = (
     "fast_net",
     "machine_ceiling",
     "input_pipeline",
+    "prepare_images",
     "telemetry",
     "inspection",
     "startup",

@@ -27,6 +27,7 @@ from benchmarks import (
     input_pipeline,
     inspection,
     machine_ceiling,
+    prepare_images,
     scaling,
     startup,
     telemetry,
@@ -598,6 +599,16 @@ def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes, m
         assert all(min(figure.repeats) > 0 for figure in figures if figure.unit == unit)
     assert figures[0].name.split()[0] in said
     assert json.loads((tmp_path / f"{name}.json").read_text())["configuration"]["dataset"] == "shapes"
+
+
+@pytest.mark.slow
+def test_pictures_are_prepared_and_read_in_turns(tmp_path):
+    folders = ["--output", str(tmp_path), "--data-dir", str(tmp_path)]
+    prepare_images.main(["--repeats", "2", "--pictures", "200", *folders])
+    figures = read_figures(tmp_path / "prepare_images.json")
+    ours, ratio, theirs = (np.array(figure.repeats) for figure in figures)
+    assert ratio == pytest.approx(ours / theirs) and (ours > 0).all()
+    assert figures[0].goal == prepare_images.GOAL
 
 
 @pytest.mark.slow

@@ -122,6 +122,11 @@ def _check_pictures(request: Request) -> None:
     if request.images is not None and not (request.images.is_dir() or request.images.is_file()):
         problem = "is neither a file nor a folder" if request.images.exists() else "does not exist"
         raise InputError(f"--images {shown(request.images)} {problem}; give a folder or a CSV file")
+    if request.images is not None and request.images in (request.directory, *request.directory.parents):
+        raise InputError(
+            f"the data set would be written into the folder of its pictures, {shown(request.images)}; give "
+            "another --name or --data-dir"
+        )
     size = request.image_size
     if size is not None and not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
         raise InputError(f"--image-size is {size}; allowed: {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels")

@@ -17,7 +17,8 @@ from labkit.data.images.pool import do_tasks
 
 __all__ = ["Fact", "check_pictures", "content_sha256", "read_picture", "source_sha256"]
 
-_CHUNK = 128  # pictures of a task
+_CHUNK = 128  # pictures of a task, at most
+_CHUNKS = 32  # tasks, at least, so that all processes have work to the end
 
 
 class Fact(NamedTuple):
@@ -57,7 +58,8 @@ def check_pictures(
     known: Mapping[str, Fact] = (
         {path: Fact(*fact) for path, fact in journal.facts(size).items()} if journal else {}
     )
-    chunks = [listing.paths[start : start + _CHUNK] for start in range(0, len(listing.paths), _CHUNK)]
+    count = min(_CHUNK, -(-len(listing.paths) // _CHUNKS))
+    chunks = [listing.paths[start : start + count] for start in range(0, len(listing.paths), count)]
     tasks = [_Task(listing.root, size, paths, [known.get(path) for path in paths]) for paths in chunks]
     found: list[list[Fact]] = [[] for _ in tasks]
     with Display(what, len(listing.paths), announce) as display:

@@ -38,7 +38,7 @@ def prepare_pictures(request: Request) -> PrepareResult:
     """
     present, messages = _present(request)
     known = present or recall_manifest(request.directory)
-    location = _location(request, known)
+    location = _location(request, known, messages)
     settings = _settings(request, known)
     if present is not None:
         messages = _changes(request, present, settings)
@@ -87,7 +87,7 @@ def _present(request: Request) -> tuple[Manifest | None, list[str]]:
         return None, [f"starting over: {str(error).split(';')[0]}"]
 
 
-def _location(request: Request, known: Manifest | None) -> Path:
+def _location(request: Request, known: Manifest | None, messages: list[str]) -> Path:
     """Return the folder or CSV file to read."""
     if known is not None and known.source["kind"] != KIND:
         raise InputError(f"{request.directory} holds another kind of data set; give another --name")
@@ -95,7 +95,8 @@ def _location(request: Request, known: Manifest | None) -> Path:
         return request.images
     if known is None:
         raise InputError(
-            f"data set {request.dataset!r} is not prepared in {request.data_dir}; give its pictures with "
+            f"data set {request.dataset!r} is {'damaged' if messages else 'not prepared'} in "
+            f"{request.data_dir}; give its pictures with "
             f"--images PATH --name {request.dataset}"
         )
     return Path(known.source["location"])

@@ -67,30 +67,35 @@ def _repeated(
     all_rows = np.concatenate(list(rows.values()))
     splits = np.repeat(np.arange(len(rows)), [len(part) for part in rows.values()])
     values = np.concatenate([hashes[name] for name in rows])
-    order = np.argsort(values, kind="stable")
+    order = np.lexsort((all_rows, values))
     ends = np.flatnonzero(np.diff(values[order])) + 1
-    leaking, conflicting = [], []
+    leaking: list[tuple[int, int]] = []
+    conflicting: list[tuple[int, int]] = []
     for group in np.split(order, ends):
         if len(group) == 1:
             continue
-        files = " and ".join(shown(listing.paths[row]) for row in all_rows[group[:2]].tolist())
-        labels = listing.labels[all_rows[group]]
-        if (labels != labels[0]).any():
-            other = int(np.argmax((labels != labels[0]).reshape(len(group), -1).any(axis=1)))
-            pair = [all_rows[group[0]], all_rows[group[other]]]
-            conflicting.append(" and ".join(shown(listing.paths[row]) for row in pair))
-        if len(set(splits[group].tolist())) > 1:
-            leaking.append(files)
+        first, labels = all_rows[group[0]], listing.labels[all_rows[group]].reshape(len(group), -1)
+        elsewhere = np.flatnonzero(splits[group] != splits[group[0]])
+        if len(elsewhere):
+            leaking.append((first, all_rows[group[elsewhere[0]]]))
+        differing = np.flatnonzero((labels != labels[0]).any(axis=1))
+        if len(differing):
+            conflicting.append((first, all_rows[group[differing[0]]]))
+
+    def files(pairs: list[tuple[int, int]]) -> str:
+        names = [(shown(listing.paths[one]), shown(listing.paths[other])) for one, other in sorted(pairs)]
+        return _some([f"{one} and {other}" for one, other in names])
+
     lines = []
     if leaking:
         lines.append(
             f"warning: {counted(len(leaking), 'picture')} with the same pixels in two splits, so that scores "
-            f"are too good: {_some(leaking)}"
+            f"are too good: {files(leaking)}"
         )
     if conflicting:
         lines.append(
             f"warning: {counted(len(conflicting), 'picture')} with the same pixels and other labels: "
-            f"{_some(conflicting)}"
+            f"{files(conflicting)}"
         )
     return lines
 

@@ -13,6 +13,7 @@ from labkit.data.request import SMALLEST_IMAGE
 from labkit.data.step_batch.hashes import mix64
 from labkit.data.subset import strata, stratified_rows, with_train_examples
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 __all__ = ["LARGEST_DEFAULT", "Parts", "choose_size", "choose_splits"]
 
@@ -84,19 +85,27 @@ def choose_splits(
     lines = []
     if not named.any():
         rows["train"] = np.flatnonzero(usable)
+    total = len(rows["train"])
     given = [name for name in ("validation", "test") if len(rows[name])]
     if "validation" in given and validation_size is not None:
         raise InputError(
             f"--validation-size is {validation_size}, but the pictures for validation are named; leave it out"
         )
-    sizes = {"test": max(1, len(rows["train"]) // _DIVISOR)} if "test" not in given else {}
+    sizes = {"test": max(1, total // _DIVISOR)} if "test" not in given else {}
+    left = total - sum(sizes.values())
     if "validation" not in given:
-        left = len(rows["train"]) - sizes.get("test", 0)
         sizes["validation"] = max(1, left // _DIVISOR) if validation_size is None else validation_size
-        if sizes["validation"] >= left:
-            raise InputError(
-                f"validation size {sizes['validation']} leaves nothing to train on; give less than {left}"
-            )
+        left -= sizes["validation"]
+    if left < 1 and validation_size and left + validation_size > 0:
+        raise InputError(
+            f"validation size {validation_size} leaves nothing to train on; give less than "
+            f"{left + validation_size}"
+        )
+    if left < 1:
+        raise InputError(
+            f"{counted(total, 'picture')} to train on, of which some are held out: too few; add pictures to "
+            f"{shown(listing.location)}"
+        )
     for name, size in sizes.items():
         labels = listing.labels[rows["train"]]
         chosen = stratified_rows(*strata(labels, len(listing.classes)), size, _key(seed, name))

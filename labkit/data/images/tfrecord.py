@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labkit.data.manifest import Shard
 
-__all__ = ["masked_checksums", "serialize", "write_shard"]
+__all__ = ["masked_checksums", "serialize", "temporary_path", "write_shard"]
 
 _SEGMENT = 64  # bytes whose checksums are computed side by side
 _BATCH_RECORDS, _BATCH_BYTES = 256, 2**22
@@ -37,7 +37,7 @@ def write_shard(
         labels: integers [n], or [n, classes].
         first_index: the row of the first image within its split.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_path(path)
     digest = hashlib.sha256()
     try:
         with open(temporary, "wb") as file:
@@ -53,6 +53,11 @@ def write_shard(
             temporary.unlink()  # on a full disk, the space is needed
         raise
     return Shard(file=path.name, count=len(labels), sha256=digest.hexdigest(), bytes=size)
+
+
+def temporary_path(path: Path) -> Path:
+    """Return the name of a shard's file until it is complete."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def _framed(images: Iterable[np.ndarray | bytes], labels: np.ndarray, first_index: int) -> Iterable[bytes]:

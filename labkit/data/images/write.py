@@ -17,7 +17,7 @@ from labkit.data.images.journal import Journal, Written
 from labkit.data.images.layouts import Listing
 from labkit.data.images.names import shown
 from labkit.data.images.pool import do_tasks
-from labkit.data.images.tfrecord import write_shard
+from labkit.data.images.tfrecord import temporary_path, write_shard
 from labkit.errors import InputError
 
 __all__ = ["JPEG_ABOVE", "ShardTask", "bytes_of", "shard_tasks", "write_shards"]
@@ -26,6 +26,7 @@ JPEG_ABOVE = 64  # pixels; up to here images are stored as they are
 _QUALITY = 95
 _BLOCK_BYTES = 2**18  # of pixels that are counted at once; then progress is told
 _PIXELS_PER_SHARD = 2**27  # fewer images in a shard when they are large: it is about 100 MB of JPEG
+_LEAST_SHARDS, _LEAST_PER_SHARD = 16, 32  # so that all processes have work, also with few large pictures
 _RECORD_OVERHEAD = 128  # bytes of a record in addition to the image, rounded up
 
 
@@ -55,6 +56,8 @@ def shard_tasks(
     examples_per_shard: int,
 ) -> list[ShardTask]:
     """Return the shards to write, split by split in the order of their rows."""
+    total = sum(len(part) for part in rows.values())
+    examples_per_shard = min(examples_per_shard, max(_LEAST_PER_SHARD, -(-total // _LEAST_SHARDS)))
     if size > JPEG_ABOVE:
         examples_per_shard = max(1, min(examples_per_shard, _PIXELS_PER_SHARD // size**2))
     tasks = []
@@ -97,10 +100,15 @@ def write_shards(
     """
     found: dict[str, Written] = {}
     count = sum(len(task.paths) for task in tasks)
-    with Display("writing", count, announce) as display:
-        for _, written in do_tasks(_write, tasks, count, display.advance):
-            journal.add_shard(plan, written)
-            found[written.shard.file] = written
+    try:
+        with Display("writing", count, announce) as display:
+            for _, written in do_tasks(_write, tasks, count, display.advance):
+                journal.add_shard(plan, written)
+                found[written.shard.file] = written
+    except BaseException:
+        for task in tasks:
+            temporary_path(task.path).unlink(missing_ok=True)  # on a full disk, the space is needed
+        raise
     return found
 
 

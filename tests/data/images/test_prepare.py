@@ -74,6 +74,23 @@ def test_splits_by_folder(tmp_path, make_classes):
         prepare(None, tmp_path / "data", images=root)
 
 
+def test_cifar10_as_a_folder_of_pictures_gives_the_pixels_and_labels_of_the_archive(
+    fake_cifar, prepared, tmp_path
+):
+    for split in ("train", "test"):
+        images, labels = getattr(fake_cifar, f"{split}_images"), getattr(fake_cifar, f"{split}_labels")
+        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+            path = tmp_path / "cifar" / split / prepared.classes[label] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+    manifest = prepare(None, tmp_path / "data", images=tmp_path / "cifar", validation_size=13).manifest
+    assert manifest.classes == prepared.classes and manifest.image_shape == prepared.image_shape
+    ours, theirs = _data(manifest), _data(prepared)
+    assert ours["test"] == theirs["test"]
+    assert ours["train"] + ours["validation"] == theirs["train"] + theirs["validation"]
+    assert [part.total() for part in ours.values()] == [part.total() for part in theirs.values()]
+
+
 def test_a_folder_called_train_with_pictures_is_a_class(tmp_path, make_classes):
     make_classes(tmp_path / "toys", ("train", "test"))
     assert prepare(None, tmp_path / "data", images=tmp_path / "toys").manifest.classes == ("test", "train")
@@ -107,16 +124,17 @@ def test_several_labels(pets, tmp_path):
 
 
 def test_classes_are_sorted_by_number_and_hidden_files_are_passed_over(tmp_path, make_classes):
-    root = make_classes(tmp_path / "n", ("class10", "class2", "Äpfel", "apple", "線\n2"), count=4)
+    root = make_classes(tmp_path / "n", ("class10", "class2", "Äpfel", "apple"), count=14)
+    make_classes(root, ("線\n2",), count=4, first=100)
     for name in (".DS_Store", "class2/Thumbs.db", "class2/._0.png", "__MACOSX/class2/0.png", ".git/x.png"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"x")
     (root / "class2" / "notes.txt").write_text("a note")
     (root / "class2" / "deeper").mkdir()
-    (root / "class2" / "3.png").rename(root / "class2" / "deeper" / "without-suffix")
+    (root / "class2" / "13.png").rename(root / "class2" / "deeper" / "without-suffix")
     result = prepare(None, tmp_path / "data", images=root)
     assert result.manifest.classes == ("apple", "class2", "class10", "Äpfel", "線\n2")
-    assert sum(split.count for split in result.manifest.splits.values()) == 20
+    assert sum(split.count for split in result.manifest.splits.values()) == 60
     assert any("1 file passed over" in line and "class2/notes.txt" in line for line in result.messages)
     assert not any("\n" in line for line in result.messages)
     assert any("線\\n2" in line for line in result.messages)  # fewer than 10 pictures
@@ -403,16 +421,18 @@ def test_the_processes_give_what_one_process_does(pets, tmp_path, monkeypatch):
         prepare(None, tmp_path / "3", images=pets)
 
 
-def _kill_me(task, report):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_lost_process_is_one_sentence(monkeypatch):
     monkeypatch.setattr(pool, "_FEW", 0)
     monkeypatch.setattr(pool, "usable_cores", lambda: 2)
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
+    real = pool._Worker.__init__
+
+    def killed(worker):
+        real(worker)
+        worker._process.kill()
+
+    monkeypatch.setattr(pool._Worker, "__init__", killed)
     with pytest.raises(InputError, match="ended with status -9"):
-        list(pool.do_tasks(os.kill, [1, 2], 2, lambda count: None))
+        list(pool.do_tasks(max, [1, 2], 2, lambda count: None))
 
 
 # ---- what people should know ---------------------------------------------------------------------------

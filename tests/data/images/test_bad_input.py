@@ -1,0 +1,246 @@
+"""What cannot be prepared is refused in one sentence, before anything is written."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from labkit.commands.main import main
+from labkit.data.images import layouts
+from labkit.data.prepare import prepare
+from labkit.errors import InputError
+
+
+def _refused(tmp_path, match, images, **options) -> str:
+    with pytest.raises(InputError, match=match) as caught:
+        prepare(options.pop("dataset", None), tmp_path / "new" / "data", images=images, **options)
+    assert "\n" not in str(caught.value) and str(caught.value).isprintable()
+    assert not (tmp_path / "new").exists()
+    return str(caught.value)
+
+
+def _folder(tmp_path: Path, *names: str) -> Path:
+    root = tmp_path / "given"
+    root.mkdir(exist_ok=True)
+    for name in names:
+        (root / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(root / name / "0.png")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": 0}, "--image-size is 0; allowed: 8 to 1024"),
+        ({"image_size": -5}, "--image-size is -5"),
+        ({"image_size": 100_000}, "--image-size is 100000"),
+        ({"resize": "stretch"}, "--resize is 'stretch'; allowed: crop or letterbox"),
+        ({"name": "cifar10"}, "--name is 'cifar10', which labkit uses itself"),
+        ({"name": "../x"}, "--name is '../x'; allowed"),
+        ({"name": "a\nb"}, "--name is"),
+        ({"archive": "/a.tar.gz"}, "--archive is '/a.tar.gz', but only cifar10"),
+        ({"url": "http://a/"}, "--url is 'http://a/', but only cifar10"),
+        ({"dataset": "cifar10"}, "--dataset is 'cifar10' together with --images"),
+        ({"validation_size": -1}, "-1 is negative"),
+        ({"validation_size": 22}, "22 leaves nothing to train on; give less than 22"),
+        ({"train_examples": 1}, "--train-examples is 1"),
+        ({"classes": ["cat", "fox"]}, "unknown class 'fox'"),
+        ({"classes": ["cat"]}, "fewer than two classes"),
+    ],
+)
+def test_arguments(pets, tmp_path, options, message):
+    _refused(tmp_path, message, pets, **options)
+
+
+def test_arguments_that_need_pictures_of_ones_own(tmp_path):
+    for options, message in (
+        ({"name": "x"}, "--name is 'x' without --images"),
+        ({"dataset": "shapes", "image_size": 32}, "--image-size is 32 without --images"),
+        ({"dataset": "shapes", "skip_damaged": True}, "--skip-damaged is True without --images"),
+        ({"dataset": "unknown"}, "'unknown' is unknown; choose one of cifar10, .*--images PATH"),
+        ({"dataset": "../x"}, "--dataset is '../x'"),
+    ):
+        _refused(tmp_path, message, None, **options)
+
+
+def test_a_folder_of_another_kind_is_left_alone(tmp_path, pets):
+    (tmp_path / "new" / "data" / "mine").mkdir(parents=True)
+    with pytest.raises(InputError, match="'mine' is not prepared .*--images PATH --name mine"):
+        prepare("mine", tmp_path / "new" / "data")
+
+
+def test_folders(tmp_path):
+    missing = tmp_path / "missing"
+    _refused(tmp_path, "does not exist; give a folder or a CSV file", missing)
+    _refused(tmp_path, "/dev/null is neither a file nor a folder", "/dev/null")
+    root = _folder(tmp_path)
+    _refused(tmp_path, "no class folders with pictures in .*/given; allowed: a folder", root)
+    (root / "a.txt").write_text("text")
+    _refused(tmp_path, r"no class folders .*\(1 file of other kinds\)", root)
+    for name in ("a", "b"):
+        (root / name).mkdir()
+        (root / name / "notes.txt").write_text("text")
+    _refused(tmp_path, r"no class folders with pictures in .*\(3 files of other kinds\)", root)
+    _folder(tmp_path, "a")
+    _refused(tmp_path, "class folder b in .* has no pictures to train on", root)
+    shutil.rmtree(root / "b")
+    _refused(tmp_path, "has one class only, a; a classifier needs two", root)
+    _folder(tmp_path, "a/b", "a/c")
+    (root / "a" / "0.png").unlink()
+    _refused(tmp_path, "its folders look like the classes, so give --images .*/given/a", root)
+
+
+def test_too_many_classes(tmp_path):
+    assert layouts.MAX_CLASSES == 10_000
+    root = tmp_path / "many"
+    for number in range(10_001):
+        (root / str(number)).mkdir(parents=True)
+    _refused(tmp_path, "has 10,001 classes; allowed: 10,000 at most", root)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("Cat", "cat"), "classes Cat and cat .* differ only in case"),
+        (("caf\u00e9", "cafe\u0301"), "differ only in case or in how accents are encoded"),
+        (("a\nb", "A\nB"), r"classes A\\nB and a\\nb"),
+        ((os.fsdecode(b"\xff"), "a"), "is not UTF-8; rename it"),
+    ],
+)
+def test_names_of_classes(tmp_path, names, message):
+    _refused(tmp_path, message, _folder(tmp_path, *names))
+
+
+def test_files_that_are_not_pictures(tmp_path, pets):
+    for path in pets.rglob("*.png"):
+        path.write_text("text")
+    _refused(tmp_path, "none of the 24 files in .* can be used, such as cat/0.png: not a picture", pets)
+
+
+@pytest.mark.parametrize("kind", ["empty", "pipe", "broken link", "text"])
+def test_single_unreadable_files(tmp_path, pets, kind):
+    path = pets / "cat" / "new\n.jpg"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "broken link":
+        path.symlink_to(pets / "nowhere")
+    else:
+        path.write_text("" if kind == "empty" else "text")
+    reason = {"empty": "an empty file", "pipe": "not a file", "broken link": "cannot be read: No such file"}
+    _refused(tmp_path, rf"1 picture of 25 .*new\\n.jpg: {reason.get(kind, 'not a picture')}", pets)
+
+
+def test_a_file_that_the_system_does_not_give(tmp_path, pets, monkeypatch):
+    from labkit.data.images import check
+
+    def refuse(path, *arguments, **options):
+        if str(path).endswith("cat/3.png"):
+            raise PermissionError(13, "Permission denied", path)
+        return open(path, *arguments, **options)
+
+    monkeypatch.setattr(check, "open", refuse, raising=False)
+    _refused(tmp_path, "cat/3.png: cannot be read: Permission denied", pets)
+
+
+def test_a_huge_picture_is_refused_by_its_size(tmp_path, pets):
+    from tests.data.images.test_decode import _png_of
+
+    (pets / "cat" / "huge.png").write_bytes(_png_of(30_000, 30_000))
+    _refused(tmp_path, "huge.png: 30,000 × 30,000 pixels; at most 100 million allowed", pets)
+
+
+def test_links(tmp_path, pets):
+    outside = tmp_path / "outside"
+    shutil.copytree(pets / "cat", outside)
+    (pets / "cat" / "inside.png").symlink_to(pets / "cat" / "0.png")
+    assert prepare(None, tmp_path / "ok", images=pets).did_work
+    for link, target in (("cat/x.png", outside / "0.png"), ("cat/more", outside), ("fox", outside)):
+        (pets / link).symlink_to(target)
+        _refused(tmp_path, f"{link} is a link that leads out of .*put the pictures themselves there", pets)
+        (pets / link).unlink()
+    (pets / "cat" / "again").symlink_to(pets / "cat")
+    _refused(tmp_path, "cat/again links to a folder around it", pets)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; the first line has to be path,label"),
+        (b"path,label\n", "lists no pictures"),
+        (b"file,class\ncat/0.png,cat\n", "has the columns file,class; the first line has to be"),
+        (b"path;label\ncat/0.png;cat\n", "has the columns path;label"),
+        (b"path,label,splits\n", "has the columns path,label,splits"),
+        ("path,label\ncat/0.png,chât\n".encode("latin-1"), r"is not UTF-8 \(line 2\)"),
+        ("path,label\n".encode("utf-16"), "is not UTF-8"),
+        (b"path,label\ncat/0.png\n", "has 1 cell in row 2 instead of 2"),
+        (b"path,label\ncat/0.png,cat\ndog/x.png,dog\n,cat\n", "has ,cat in row 4"),
+        (
+            b"path,label\ncat/0.png,cat\ndog/x.png,dog\ndog/y.png,dog\n",
+            "2 files named in .* are missing: dog/x",
+        ),
+        (b"path,label\ncat/0.png,cat\n../out.png,dog\n", "names ../out.png, which leads out of its folder"),
+        (b"path,label\ncat/0.png,cat\n/etc/passwd,dog\n", "names /etc/passwd, which leads out"),
+        (b"path,label\ncat/0.png,cat\ncat/../cat/0.png,dog\n", "twice; give several labels in one row"),
+        (b"path,label\ncat/0.png,cat\ncat/1.png,\n", "has no label for cat/1.png"),
+        (b"path,label\ncat/0.png,cat\ncat/1.png,cat\n", "has one class only, cat"),
+        (b"path,label\ncat/0.png,cat\ncat/1.png,Cat\n", "differ only in case"),
+        (b"path,label\ncat/0.png,cat\ncat/1.png,dog;dog\n", "names a label of cat/1.png twice"),
+        (b"path,label,split\ncat/0.png,cat,train\ncat/1.png,dog,tset\n", "has cat/1.png,dog,tset in row 3"),
+        (b'path,label\n"cat/0.png,cat\n', "is not a CSV file"),
+        (b"path,label\ncat/0.png,cat\ncat/\x001.png,dog\n", "not a CSV file|impossible path"),
+        (b"path,label\ncat,cat\ncat/1.png,dog\n", "1 file named in .* is missing: cat"),
+    ],
+)
+def test_tables(tmp_path, pets, content, message):
+    (tmp_path / "out.png").write_bytes(b"x")
+    table = pets / "list.csv"
+    table.write_bytes(content)
+    _refused(tmp_path, message, table)
+
+
+def test_too_few_pictures_to_hold_any_out(tmp_path):
+    root = _folder(tmp_path, "a", "b")
+    _refused(tmp_path, "2 pictures to train on, of which some are held out: too few", root)
+    Image.new("RGB", (8, 8)).save(root / "a" / "1.png")
+    _refused(tmp_path, "class [ab]: no pictures left to train on", root)
+    (root / "x.csv").write_text("path,label,split\na/0.png,a,test\nb/0.png,b,test\n")
+    _refused(tmp_path, "0 pictures to train on", root / "x.csv")
+
+
+def test_the_folder_of_the_pictures_is_not_written_to(tmp_path, pets):
+    before = sorted(pets.rglob("*"))
+    with pytest.raises(InputError, match=r"into the folder of its pictures.*another --name"):
+        prepare(None, tmp_path, images=pets)
+    with pytest.raises(InputError, match="into the folder of its pictures"):
+        prepare(None, pets / "data", images=pets)
+    assert sorted(pets.rglob("*")) == before
+
+
+def test_a_damaged_manifest_does_not_know_its_pictures(tmp_path, pets):
+    manifest = prepare(None, tmp_path / "data", images=pets).manifest
+    (manifest.directory / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match="'pets' is damaged .* give its pictures with --images"):
+        prepare("pets", tmp_path / "data")
+    assert prepare(None, tmp_path / "data", images=pets).manifest == manifest
+
+
+def test_the_command_ends_with_2(tmp_path, capsys):
+    code = main(["data", "prepare", "--images", str(_folder(tmp_path)), "--data-dir", str(tmp_path / "data")])
+    said = capsys.readouterr()
+    assert code == 2 and said.err.startswith("labkit: error: no class folders") and said.err.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_command_and_the_function_prepare_the_same(tmp_path, pets, capsys):
+    import labkit
+
+    words = ["--data-dir", str(tmp_path / "1"), "--image-size", "9", "--resize", "letterbox"]
+    assert main(["data", "prepare", "--images", str(pets), "--name", "Pets", *words]) == 0
+    assert "Pets is prepared in" in capsys.readouterr().out
+    options = {"image_size": 9, "resize": "letterbox", "name": "Pets"}
+    manifest = labkit.prepare_data(images=pets, data_dir=tmp_path / "2", **options)
+    assert manifest.to_json() == (tmp_path / "1" / "Pets" / "manifest.json").read_text()
+    assert main(["data", "prepare", "--dataset", "Pets", "--data-dir", str(tmp_path / "1")]) == 0
+    assert "every shard verified; nothing left to do" in capsys.readouterr().out
