@@ -218,9 +218,10 @@ def test_the_ceiling_is_that_of_the_best_library():
 
 def test_pipelines_are_compared_with_the_better_peer():
     speeds = {"memory": [90.0], "streaming": [60.0], "per example, a": [20.0], "per example, b": [30.0]}
-    figures = input_pipeline.figures(speeds, {"memory": [1.0], "streaming": [3.0]})
+    waits = {"memory": [1.0], "streaming": [3.0]}
+    figures = input_pipeline.figures(speeds, waits, {"JPEGs": [5.0]}, {"JPEGs": [4.0]})
     assert [figure.repeats for figure in figures[:2]] == [(3.0,), (2.0,)]
-    assert [figure.met for figure in figures[:4]] == [True, False, True, False]
+    assert [figure.met for figure in figures[:5]] == [True, False, True, False, True]
 
 
 def test_the_speed_of_a_turn_counts_all_time_between_its_rows():

@@ -16,9 +16,19 @@ from labkit.training.plan import data_directory
 if TYPE_CHECKING:
     from labkit.training.losses import Loss
 
-__all__ = ["BATCH", "Network", "load_network"]
+__all__ = ["BATCH", "Network", "images_at_once", "load_network"]
 
-BATCH = 500  # images in a forward pass
+BATCH = 500  # images of 32 x 32 pixels in a forward pass
+
+
+def images_at_once(shape: tuple[int, ...], of_32: int = BATCH) -> int:
+    """Return how many images of a shape (height, width, …) to ask about at once, at least one.
+
+    Args:
+        shape: of an image.
+        of_32: the number for 32 x 32 pixels; the memory of a forward pass grows with the pixels.
+    """
+    return max(1, min(of_32, of_32 * 32 * 32 // (shape[0] * shape[1])))
 
 
 class HasPath(Protocol):
@@ -56,8 +66,9 @@ class Network:
 
     def logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return logits, float32 [n, classes], for images uint8 [n, height, width, channels]."""
-        starts = range(0, len(images), BATCH)
-        parts = [self.model(self.standardize(images[at : at + BATCH]), training=False) for at in starts]
+        size = images_at_once(images.shape[1:])
+        starts = range(0, len(images), size)
+        parts = [self.model(self.standardize(images[at : at + size]), training=False) for at in starts]
         return np.concatenate([part.numpy() for part in parts])
 
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:

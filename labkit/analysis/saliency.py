@@ -56,7 +56,7 @@ def covered(image: Images, patch: int, stride: int = 2) -> tuple[Images, NDArray
 
 
 def occlusion_map(
-    predict: Predict, image: Images, label: int, patch: int = 6, stride: int = 2
+    predict: Predict, image: Images, label: int, patch: int | None = None, stride: int | None = None
 ) -> NDArray[np.float64]:
     """Return how much the probability of ``label`` falls where a pixel is covered (Zeiler & Fergus, 2014).
 
@@ -64,13 +64,16 @@ def occlusion_map(
         predict: returns probabilities [n, classes] for images uint8 [n, height, width, channels].
         image: uint8 [height, width, channels].
         label: the number of a class.
-        patch: side of the square that covers a part of the image, in pixels.
-        stride: pixels between two positions of the square.
+        patch: side of the square that covers a part of the image, in pixels; None: 6 of 32, in proportion.
+        stride: pixels between two positions of the square; None: 2 of 32, in proportion, so that larger
+            images are not asked about more often.
 
     Returns float64 [height, width]: the mean fall over all squares that cover the pixel. Negative where the
     probability rises.
     """
-    images, masks = covered(image, patch, stride)
+    side = min(image.shape[:2])
+    patch = max(1, round(side * 6 / 32)) if patch is None else patch
+    images, masks = covered(image, patch, max(1, side // 16) if stride is None else stride)
     probabilities = predict(np.concatenate([image[None], images]))[:, label].astype(np.float64)
     falls = probabilities[0] - probabilities[1:]
     return np.tensordot(falls, masks, 1) / masks.sum(axis=0)

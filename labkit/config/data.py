@@ -45,7 +45,11 @@ class DataConfig(FieldOwner):
         True, "Augments the training images: random crops, flips and cutout."
     )
     crop_padding: int = option(
-        4, "Pixels added on each side of a training image before it is cropped.", minimum=0, maximum=16
+        4,
+        "Pixels added on each side of a training image before it is cropped. No effect with "
+        "--random-resized-crop.",
+        minimum=0,
+        maximum=16,
     )
     crop_padding_mode: str = option(
         "constant",
@@ -60,6 +64,14 @@ class DataConfig(FieldOwner):
     )
     cutout_size: int = option(
         0, "Side, in pixels, of a square that is blanked in each training image. 0 blanks none.", minimum=0
+    )
+    random_resized_crop: float | None = option(
+        None,
+        "Cuts a random part out of each training image and resizes it to the image's size. The value is the "
+        "smallest share of the image's area that is kept. 0 pads and crops instead.",
+        minimum=0,
+        below=1,
+        unset="0.25 for images over 64 pixels, else 0",
     )
     progressive_resizing: str | None = option(
         None,
@@ -80,6 +92,11 @@ class DataConfig(FieldOwner):
             # Padding and flips are not refused: a preset may have given them, and they have no effect.
             where = "with --no-use-distortion-for-training"
             self.require_defaults(("cutout_size",), where, "images are not augmented")
+            if self.random_resized_crop:  # 0 is what a run records
+                raise InputError(
+                    f"--random-resized-crop is {self.random_resized_crop}; allowed {where}: 0 "
+                    "(images are not augmented)"
+                )
         try:
             shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]
         except ValueError:

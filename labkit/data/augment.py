@@ -1,14 +1,16 @@
 """Random crop, flip and cutout of training images ("distortion"), and standardization.
 
-The default distortion is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four zero pixels on each
-side, then take a random 32×32 crop of the image or of its mirror image. Every random draw is a hash of
-(seed, epoch, example index), so an example is distorted the same way in any batch, on any replica and after
-a restart.
+The default distortion of small images is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four
+zero pixels on each side, then take a random crop of the image's own size, of the image or of its mirror
+image. Larger ones get a crop of random size, resized (``augmentations/random_resized_crop.py``). Every random
+draw is a hash of (seed, epoch, example index), so an example is distorted the same way in any batch, on any
+replica and after a restart.
 """
 
 import numpy as np
 import tensorflow as tf
 
+from labkit.data.augmentations.random_resized_crop import random_resized_crop
 from labkit.data.hashing import mix64_tensor
 from labkit.data.inputs import PADDING, Distortion
 from labkit.data.manifest import Manifest
@@ -51,7 +53,11 @@ def distort(
         uint8 of ``images``' shape.
     """
     offsets = distortion_offsets(key, epoch, index, distortion)
-    images = crop_and_flip(images, *offsets, distortion)
+    if distortion.random_resized_crop:
+        share, flip = distortion.random_resized_crop, offsets[2]
+        images = random_resized_crop(images, share, flip, key=key, epoch=epoch, index=index)
+    else:
+        images = crop_and_flip(images, *offsets, distortion)
     if distortion.cutout_size:
         mean = np.round(255 * np.asarray(manifest.channel_mean)).astype(np.uint8)
         images = cut_out(images, key, epoch, index, distortion.cutout_size, mean)

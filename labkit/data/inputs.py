@@ -18,9 +18,13 @@ __all__ = [
     "InputShare",
     "choose_input_path",
     "distortion_of",
+    "resolved_crop",
 ]
 
 PADDING = 4
+LARGEST_PADDED = 64  # side in pixels; larger images are not padded by four pixels, but cropped and resized
+# Of the area. ImageNet's 0.08 is for 90 passes over a million photographs; docs/decisions.md has more.
+SMALLEST_SHARE = 0.25
 INPUT_PATHS = ("auto", "memory", "streaming")
 _MEMORY_SHARE = 0.25
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -84,19 +88,36 @@ class Distortion:
             changes in each later epoch, so any two consecutive epochs show both sides of every image (Jordan,
             "94% on CIFAR-10 in 3.29 Seconds", 2024, arXiv:2404.00498, section 3.6).
         cutout_size: side in pixels of a square that is covered in each image; 0 covers nothing.
+        random_resized_crop: the smallest share of the image's area that a crop keeps, which is then resized
+            to the whole image's size; 0 pads and crops instead.
     """
 
     crop_padding: int = PADDING
     crop_padding_mode: str = "constant"
     flip: str = "random"
     cutout_size: int = 0
+    random_resized_crop: float = 0.0
 
 
 def distortion_of(data: DataConfig) -> Distortion | None:
     """Return the settings of a run's distortion; None if it trains on undistorted images."""
     if not data.use_distortion_for_training:
         return None
-    return Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)
+    return Distortion(
+        data.crop_padding,
+        data.crop_padding_mode,
+        data.flip,
+        data.cutout_size,
+        data.random_resized_crop or 0.0,  # None: a run recorded before there was this option
+    )
+
+
+def resolved_crop(data: DataConfig, image_shape: tuple[int, int, int]) -> float:
+    """Return ``random_resized_crop``; where it is unset, the value for images of this shape."""
+    if data.random_resized_crop is not None:
+        return data.random_resized_crop
+    large = min(image_shape[:2]) > LARGEST_PADDED
+    return SMALLEST_SHARE if large and data.use_distortion_for_training else 0.0
 
 
 def choose_input_path(manifest: Manifest, input_path: str = "auto") -> str:

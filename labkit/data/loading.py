@@ -20,12 +20,15 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
         a multi-label data set. Row i is the example with index i.
 
     Raises:
-        InputError: there is no such split, or a shard is missing or damaged; the message names the shard.
+        InputError: there is no such split, or a shard is missing or damaged, or the JPEG of a record is; the
+            message names the shards.
     """
     count = find_split(manifest, split).count
     paths = verified_paths(manifest, split)
     try:
-        images, labels, indices = read_records(paths, count, manifest.image_shape, manifest.target_shape)
+        images, labels, indices = read_records(
+            paths, count, manifest.image_shape, manifest.target_shape, manifest.image_format
+        )
     except (tf.errors.OpError, ValueError) as error:
         files = [os.path.basename(path) for path in paths]
         raise damage_error(manifest, files, str(error).splitlines()[0]) from None

@@ -224,7 +224,11 @@ def _streamed_epochs(
         buffer_seed = tf.bitcast(mix64_tensor(tf.constant(buffer_key, tf.uint64), epoch), tf.int64)
         return records.shuffle(shuffle_buffer_size, seed=buffer_seed, reshuffle_each_iteration=False)
 
-    return read_epoch, lambda serialized: parse_batch(serialized, manifest.image_shape, manifest.target_shape)
+    return read_epoch, lambda serialized: _parsed(serialized, manifest)
+
+
+def _parsed(serialized: tf.Tensor, manifest: Manifest) -> Batch:
+    return parse_batch(serialized, manifest.image_shape, manifest.target_shape, manifest.image_format)
 
 
 def eval_dataset(
@@ -256,9 +260,7 @@ def eval_dataset(
     def parse_slice(serialized: tf.Tensor, replica: tf.Tensor):
         count = tf.size(serialized, out_type=tf.int64)
         rows = replica * replica_batch + tf.range(replica_batch, dtype=tf.int64)
-        images, labels, index = parse_batch(
-            tf.gather(serialized, tf.minimum(rows, count - 1)), manifest.image_shape, manifest.target_shape
-        )
+        images, labels, index = _parsed(tf.gather(serialized, tf.minimum(rows, count - 1)), manifest)
         real = rows < count
         images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
         index = tf.where(real, index, tf.constant(-1, tf.int64))

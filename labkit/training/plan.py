@@ -19,7 +19,7 @@ from labkit.config import Config
 from labkit.config.architectures import model_name
 from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
-from labkit.data.inputs import choose_input_path
+from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, load_manifest, verify_shards
 from labkit.data.resolve import find_data_set, resolve
 from labkit.distributed.task import ClusterTask
@@ -209,7 +209,7 @@ def plan_run(
     if has_run:
         config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
     else:
-        config = config.replace({"dataset": manifest.dataset})
+        config = _with_crop(config.replace({"dataset": manifest.dataset}), manifest)
     if found != "finished":
         _check_shards(manifest)
     plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite, callbacks=callbacks)
@@ -363,9 +363,9 @@ def place_run(
 ) -> tuple[Config, RunDirectory, str]:
     """Choose the run directory: ``job_dir``, or a name derived from the configuration if that is None.
 
-    Returns the configuration with actual data set, input path and directories; the run directory; and its
-    state: ``new``, ``resumable`` or ``finished``. Raises InputError if the directory can't be written, holds
-    something else or a run with another configuration, or if the disk is too full.
+    Returns the configuration with actual data set, input path, crop and directories; the run directory; and
+    its state: ``new``, ``resumable`` or ``finished``. Raises InputError if the directory can't be written,
+    holds something else or a run with another configuration, or if the disk is too full.
     """
     # The name comes from the requested values, so that it doesn't depend on how ``auto`` resolves.
     run = RunDirectory(config.run.job_dir or home.runs_home() / _run_name(config, manifest.dataset, cluster))
@@ -374,15 +374,20 @@ def place_run(
     )
     config = _with_recorded_choices(config, overwrite)
     config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
+    config = _with_crop(config, manifest)
     check_place(config, run)
     found = "new"
     if run.exists():
-        recorded = recorded_config(run)
+        recorded = _with_crop(recorded_config(run), manifest)
         if not overwrite:
             found = _found(run, recorded, config)
     if found == "new" and config.transfer.start_from is not None:
         find_weight_source(config.transfer.start_from, config.model)
     return config, run, found
+
+
+def _with_crop(config: Config, manifest: Manifest) -> Config:
+    return config.replace({"random_resized_crop": resolved_crop(config.data, manifest.image_shape)})
 
 
 def _found(run: RunDirectory, recorded: Config, config: Config) -> str:

@@ -18,8 +18,6 @@ __all__ = ["PredictionExplorer"]
 
 PAGE_SIZE = 16
 ANY = "any class"
-STRIDE = 2  # pixels between two positions of the covering square
-LARGEST_PATCH = 16  # side of that square, in pixels
 
 
 class PredictionExplorer:
@@ -94,7 +92,7 @@ class PredictionExplorer:
 
         network = self.network
         label = int(self.predictions.probabilities[index].argmax())
-        return occlusion_map(network.probabilities, self.predictions.images[index], label, patch, STRIDE)
+        return occlusion_map(network.probabilities, self.predictions.images[index], label, patch)
 
     def widget(self) -> Any:
         """Return the controls, a page of images, and one of them with its probabilities."""
@@ -125,8 +123,9 @@ class PredictionExplorer:
             return plots.prediction_grid(predictions, shown)
 
         grid = live(draw_page, true, predicted, wrong_only, page)
+        largest = self._largest_patch()
         patch = ipywidgets.IntSlider(
-            0, min=0, max=self._largest_patch(), step=2, description="cover", continuous_update=False,
+            0, min=0, max=largest, step=max(2, largest // 8), description="cover", continuous_update=False,
             tooltip="side of the square that covers a part of the image, in pixels",
         )  # fmt: skip
 
@@ -140,4 +139,4 @@ class PredictionExplorer:
         return ipywidgets.VBox([grid, detail])
 
     def _largest_patch(self) -> int:
-        return min(LARGEST_PATCH, *self.predictions.images.shape[1:3])
+        return max(min(self.predictions.images.shape[1:3]) // 2, 1)

@@ -61,6 +61,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "application": "MobileNetV2",
         "progressive_resizing": "16:0.5",
         "cutout_size": 0,  # the other value of --use-distortion-for-training allows no other
+        "random_resized_crop": 0.0,  # the same
         "learning_rate_schedule": "one_cycle",
         "num_layers": 8,
         "resnet_version": 1,

@@ -112,6 +112,10 @@ def test_a_renamed_field_of_an_older_run_is_read():
             {"cutout_size": 8, "use_distortion_for_training": False},
             ["--cutout-size is 8", "with --no-use-distortion-for-training: 0"],
         ),
+        (
+            {"random_resized_crop": 0.5, "use_distortion_for_training": False},
+            ["--random-resized-crop is 0.5", "with --no-use-distortion-for-training: 0"],
+        ),
         ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
         ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),
         ({"train_steps": 10**30}, ["--train-steps", "at most 1,000,000,000"]),

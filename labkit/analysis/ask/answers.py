@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.ask.checked import image_of, images_of, labels_of, number_of, split_of
 from labkit.analysis.ask.wire import MAX_ARRAY_BYTES, Message
-from labkit.analysis.network import BATCH, Network, load_network
+from labkit.analysis.network import Network, images_at_once, load_network
 from labkit.analysis.saliency import features_model, grad_cam, integrated_gradients
 from labkit.config.recorded import recorded_config
 from labkit.data.loading import load_split
@@ -114,15 +114,16 @@ class Answers:
         parts: list[dict[str, NDArray[Any]]] = []
         end = time.monotonic() + PART_SECONDS
         while stop < len(images) and (not parts or time.monotonic() < end):
-            part = slice(stop, stop + BATCH)
+            part = slice(stop, stop + images_at_once(images.shape[1:]))
             parts.append(self._scores(images[part], labels[part], forward))
             stop = min(part.stop, len(images))
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return {"step": step, "of": len(images)}, arrays
 
     def _scores(
-        self, images: NDArray[np.uint8], labels: NDArray[Any] | None, forward: Any, at_once: int = BATCH
+        self, images: NDArray[np.uint8], labels: NDArray[Any] | None, forward: Any, at_once: int | None = None
     ) -> dict[str, NDArray[Any]]:
+        at_once = at_once or images_at_once(images.shape[1:])
         logits = np.concatenate(
             [
                 forward(self._network.standardize(images[at : at + at_once])).numpy()

@@ -11,6 +11,7 @@ from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.distortion import distorted, offsets_of, shrunk
 from labkit.data.step_batch.hashes import distortion_key, order_key, order_of_epoch
+from labkit.data.step_batch.random_resized_crop import CELLS, crop_grid
 from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
 
@@ -26,7 +27,8 @@ class AugmentedImage:
     ``epoch``: from 0. ``step``: the training step whose batch has it, from 1; None where only TensorFlow
     knows the order (``input_path=streaming``). ``image``: uint8 [height, width, channels], cropped, flipped,
     covered and resized. ``right``, ``down``: by how many pixels the content has moved, before the flip.
-    ``flipped``: whether it is mirrored.
+    ``flipped``: whether it is mirrored. ``kept``: the share of the area that a random-resized-crop keeps;
+    None without one.
     """
 
     epoch: int
@@ -35,6 +37,7 @@ class AugmentedImage:
     right: int
     down: int
     flipped: bool
+    kept: float | None = None
 
     def in_words(self) -> str:
         """Return what was done to it."""
@@ -43,6 +46,8 @@ class AugmentedImage:
             for by, forth, back in ((self.right, "right", "left"), (self.down, "down", "up"))
             if by
         ]
+        if self.kept is not None:
+            moves = [f"{self.kept:.0%} of the image"]
         return ", ".join([*moves, *(["flipped"] if self.flipped else [])]) or "not moved"
 
 
@@ -70,11 +75,19 @@ def augmented_image(
     settings = distortion_of(config.data)
     right = down = np.zeros(len(epochs), np.int64)
     flips = np.zeros(len(epochs), bool)
+    kept: list[float | None] = [None] * len(epochs)
     if settings:
         key = distortion_key(config.run.seed)
         images = distorted(images, manifest, settings, key=key, epoch=at, index=where)
         top, left, flips = offsets_of(key, at, where, settings)
-        right, down = settings.crop_padding - left, settings.crop_padding - top
+        if settings.random_resized_crop:
+            height, width = manifest.image_shape[:2]
+            grid = crop_grid(
+                settings.random_resized_crop, key=key, epoch=at, index=where, height=height, width=width
+            )
+            kept = (grid.down * grid.across / CELLS**2).tolist()
+        else:
+            right, down = settings.crop_padding - left, settings.crop_padding - top
     steps = _steps(manifest, config, index, epochs)
     made = []
     for place, epoch in enumerate(epochs):
@@ -82,7 +95,9 @@ def augmented_image(
         seen_at = step or epoch * count // config.data.train_batch_size + 1
         image = _resized(images[place], config.data.image_size_at(seen_at - 1, config.run.train_steps))
         made.append(
-            AugmentedImage(epoch, step, image, int(right[place]), int(down[place]), bool(flips[place]))
+            AugmentedImage(
+                epoch, step, image, int(right[place]), int(down[place]), bool(flips[place]), kept[place]
+            )
         )
     return originals[0], made
 
@@ -134,8 +149,11 @@ def settings_in_words(config: Config) -> str:
         words = ["not augmented (use_distortion_for_training is off)"]
     else:
         padded = f"{settings.crop_padding} pixels ({settings.crop_padding_mode})"
+        crop = f"random crop after padding by {padded}" if settings.crop_padding else "no crop"
+        if settings.random_resized_crop:
+            crop = f"random crop of at least {settings.random_resized_crop:.0%} of the area, resized"
         words = [
-            f"random crop after padding by {padded}" if settings.crop_padding else "no crop",
+            crop,
             f"{settings.flip} flip" if settings.flip != "none" else "no flip",
             f"cutout of {settings.cutout_size}×{settings.cutout_size} pixels"
             if settings.cutout_size

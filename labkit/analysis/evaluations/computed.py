@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labkit.analysis.examples import SplitImages
 from labkit.analysis.predictions import Predictions
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.shards import find_split, read_rows
+from labkit.data.step_batch.shards import find_split, read_labels, read_rows
 from labkit.training.scores import multi_label_scores, single_label_scores
 
 __all__ = ["computed_predictions", "split_labels"]
@@ -28,7 +28,7 @@ def split_labels(
     parts = []
     for start in range(0, count, PART):
         progress(start, count)
-        parts.append(read_rows(manifest, split, np.arange(start, min(start + PART, count)))[1])
+        parts.append(read_labels(manifest, split, np.arange(start, min(start + PART, count))))
     return np.concatenate(parts) if parts else np.zeros((0, *manifest.target_shape), np.int32)
 
 

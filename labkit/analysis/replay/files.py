@@ -22,7 +22,8 @@ from labkit.run_directory.disk import check_writable
 __all__ = ["check_folder", "png", "write_batch", "write_replay"]
 
 SUMMARY = "replay.json"  # by which a folder is known as one that may be replaced
-ENLARGED, GAP, COLUMNS = 2, 4, 16  # of the contact sheet: factor, pixels, images in a row
+# Of the contact sheet: side up to which an image is enlarged, pixels between two, images in a row.
+SMALL, GAP, COLUMNS = 64, 4, 16
 
 
 def check_folder(path: Path) -> None:
@@ -98,22 +99,23 @@ def _file_name(batch: StepBatch, position: int) -> str:
 
 
 def _contact_sheet(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return all images in rows, enlarged, on white."""
+    """Return all images in rows, small ones enlarged, on white."""
     count, height, width, channels = images.shape
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
-    tall, wide = height * ENLARGED + GAP, width * ENLARGED + GAP
+    factor = max(1, SMALL // max(height, width))
+    tall, wide = height * factor + GAP, width * factor + GAP
     sheet = np.full((rows * tall + GAP, columns * wide + GAP, channels), 255, np.uint8)
-    for position, image in enumerate(images.repeat(ENLARGED, axis=1).repeat(ENLARGED, axis=2)):
+    for position, image in enumerate(images.repeat(factor, axis=1).repeat(factor, axis=2)):
         top, left = GAP + position // columns * tall, GAP + position % columns * wide
-        sheet[top : top + height * ENLARGED, left : left + width * ENLARGED] = image
+        sheet[top : top + height * factor, left : left + width * factor] = image
     return sheet
 
 
 def png(image: NDArray[np.uint8]) -> bytes:
     """Return a PNG file of an image, uint8 [height, width, 1 or 3 channels].
 
-    Pillow isn't among labkit's own dependencies. (ISO/IEC 15948, the PNG specification.)
+    See ISO/IEC 15948, the PNG specification.
     """
     height, width, channels = image.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)  # no filter

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from labkit.data.inputs import Distortion
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.hashes import cutout_key, mix64_array
+from labkit.data.step_batch.random_resized_crop import random_resized_crop
 
 __all__ = ["distorted", "offsets_of", "shrunk", "standardized"]
 
@@ -19,7 +20,11 @@ def distorted(
 ) -> Images:
     """Crop and flip each image, then apply cutout where it is enabled; see ``augment.distort``."""
     top, left, flip = offsets_of(key, epoch, index, distortion)
-    images = _cropped_and_flipped(images, top, left, flip, distortion)
+    if distortion.random_resized_crop:
+        share = distortion.random_resized_crop
+        images = random_resized_crop(images, share, flip, key=key, epoch=epoch, index=index)
+    else:
+        images = _cropped_and_flipped(images, top, left, flip, distortion)
     if not distortion.cutout_size:
         return images
     mean = np.round(255 * np.asarray(manifest.channel_mean)).astype(np.uint8)

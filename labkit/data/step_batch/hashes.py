@@ -7,6 +7,7 @@ __all__ = [
     "GOLDEN",
     "MULTIPLIER_1",
     "MULTIPLIER_2",
+    "crop_key",
     "cutout_key",
     "distortion_key",
     "mix64",
@@ -42,6 +43,15 @@ def order_key(seed: int) -> int:
 def distortion_key(seed: int) -> int:
     """Return the 64-bit key for a run's distortions, independent of every other use of `seed`."""
     return mix64(seed, 0x64697374)  # "dist" in ASCII
+
+
+def crop_key(key: int) -> int:
+    """Return the 64-bit key of the parts that random-resized-crop keeps.
+
+    Args:
+        key: the result of :func:`distortion_key`.
+    """
+    return mix64(key, 0x63726F70)  # "crop" in ASCII
 
 
 def cutout_key(key: int) -> int:

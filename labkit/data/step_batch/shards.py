@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.data.manifest import Manifest, Split, has_size, verify_shards
+from labkit.data.step_batch.jpeg import decoded
 from labkit.data.step_batch.protobuf import features_of, integers_of
 from labkit.errors import InputError
 
-__all__ = ["damage_error", "find_split", "masked_checksums", "read_rows", "verified_paths"]
+__all__ = ["damage_error", "find_split", "masked_checksums", "read_labels", "read_rows", "verified_paths"]
 
 _HEADER, _FOOTER = 12, 4  # bytes of a TFRecord around its data: length with checksum, and a checksum
 
@@ -60,6 +61,22 @@ def read_rows(
     Raises:
         InputError: there is no such split, or a shard is missing or damaged; the message names the shard.
     """
+    records = _checked_records(manifest, split, rows)
+    images = np.empty((len(rows), *manifest.image_shape), np.uint8)
+    for row, record in enumerate(records):
+        try:
+            images[row] = _image(record.features["image"], manifest)
+        except ValueError as error:
+            raise damage_error(manifest, [record.file], str(error)) from None
+    return images, _labels(manifest, records)
+
+
+def read_labels(manifest: Manifest, split: str, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Read the labels of some examples of a split, in the order of `rows`, as :func:`read_rows` does."""
+    return _labels(manifest, _checked_records(manifest, split, rows))
+
+
+def _checked_records(manifest: Manifest, split: str, rows: NDArray[np.int64]) -> "list[_Parsed]":
     shards = find_split(manifest, split).shards
     damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
     if damaged:
@@ -76,6 +93,13 @@ def read_rows(
             records[index] = _Record(shard.file, data, checksum)
         first += shard.count
     return _parsed(manifest, [record for record in records if record], rows)
+
+
+class _Parsed(NamedTuple):
+    """A record whose checksum is right: its file's name, and the content of its features."""
+
+    file: str
+    features: dict[str, bytes]
 
 
 class _Record(NamedTuple):
@@ -104,37 +128,50 @@ def _read_records(path: Path, numbers: list[int]) -> list[tuple[bytes, int]]:
         ]
 
 
-def _parsed(
-    manifest: Manifest, records: list[_Record], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    images = np.empty((len(rows), *manifest.image_shape), np.uint8)
-    labels = np.empty((len(rows), *manifest.target_shape), np.int32)
+def _parsed(manifest: Manifest, records: list[_Record], rows: NDArray[np.int64]) -> list[_Parsed]:
     checksums = masked_checksums([record.data for record in records])
-    for index, (record, checksum) in enumerate(zip(records, checksums, strict=True)):
+    found = []
+    for record, checksum, row in zip(records, checksums, rows.tolist(), strict=True):
         if checksum != record.checksum:
             raise damage_error(manifest, [record.file], "the checksum of a record is wrong")
         features = features_of(record.data)
-        if integers_of(features["index"]) != [rows[index]]:
+        if integers_of(features["index"]) != [row]:
             raise damage_error(manifest, [record.file], "records out of order")
-        images[index] = np.frombuffer(features["image"], np.uint8).reshape(manifest.image_shape)
-        labels[index] = np.reshape(integers_of(features["label"]), manifest.target_shape)
-    return images, labels
+        found.append(_Parsed(record.file, features))
+    return found
+
+
+def _image(content: bytes, manifest: Manifest) -> NDArray[np.uint8]:
+    if manifest.image_format == "jpeg":
+        return decoded(content, manifest.image_shape)
+    return np.frombuffer(content, np.uint8).reshape(manifest.image_shape)
+
+
+def _labels(manifest: Manifest, records: list[_Parsed]) -> NDArray[np.int32]:
+    labels = np.empty((len(records), *manifest.target_shape), np.int32)
+    for row, record in enumerate(records):
+        labels[row] = np.reshape(integers_of(record.features["label"]), manifest.target_shape)
+    return labels
 
 
 def masked_checksums(records: Sequence[bytes]) -> list[int]:
     """Return the CRC-32C of each record, masked as in a TFRecord file.
 
-    All records of the same length are computed at once, byte after byte.
+    All records are computed at once, byte after byte. Records of JPEGs have different lengths: they end
+    together. Zeros before a record change nothing while the state is 0, and a record that begins with the
+    state of all ones gives what its first four bytes, inverted, give with the state 0.
     """
-    checksums = np.zeros(len(records), np.uint32)
-    lengths = np.array([len(record) for record in records])
-    for length in set(lengths.tolist()):
-        indices = np.flatnonzero(lengths == length)
-        columns = np.stack([np.frombuffer(records[index], np.uint8) for index in indices.tolist()], axis=1)
-        values = np.full(len(indices), 0xFFFFFFFF, np.uint32)
-        for column in columns:
-            values = _CRC_TABLE[(values ^ column) & 255] ^ (values >> 8)
-        checksums[indices] = ~values
+    lengths = [len(record) for record in records]
+    columns = np.zeros((max(lengths, default=0), len(records)), np.uint8)
+    for number, record in enumerate(records):
+        columns[len(columns) - len(record) :, number] = np.frombuffer(record, np.uint8)
+        columns[len(columns) - len(record) :, number][:4] ^= 255
+    values = np.zeros(len(records), np.uint32)
+    for column in columns:
+        values = _CRC_TABLE[(values ^ column) & 255] ^ (values >> 8)
+    # Of fewer than four bytes, the rest of the ones is still in the state.
+    values ^= np.array([0xFFFFFFFF >> 8 * min(length, 4) for length in lengths], np.uint64).astype(np.uint32)
+    checksums = ~values
     rotated = (checksums >> 15) | (checksums << 17)
     return (rotated + np.uint32(0xA282EAD8)).tolist()
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.data.manifest import Manifest, Shard
-from labkit.data.step_batch.protobuf import fields_of, integer_at, integers_of
+from labkit.data.step_batch.jpeg import decoded
+from labkit.data.step_batch.protobuf import features_of, fields_of, integer_at, integers_of
 from labkit.data.step_batch.shards import damage_error
 
 __all__ = ["read_shard"]
@@ -37,7 +38,7 @@ def read_shard(manifest: Manifest, shard: Shard) -> tuple[NDArray[np.uint8], NDA
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise damage_error(manifest, [shard.file], "its checksum is wrong")
     try:
-        return _parsed(manifest, content, shard.count)
+        return (_parsed if manifest.image_format == "pixels" else _decoded)(manifest, content, shard.count)
     except (ValueError, LookupError, struct.error) as error:
         raise damage_error(manifest, [shard.file], str(error)) from None
 
@@ -60,6 +61,17 @@ def _parsed(manifest: Manifest, content: bytes, count: int):
             [entry] = [part for part in fields_of(rest.tobytes()) if _LABEL in part[:8]]
             labels[row] = np.reshape(_label_of(entry), manifest.target_shape)
     return images.reshape(count, *manifest.image_shape), labels
+
+
+def _decoded(manifest: Manifest, content: bytes, count: int):
+    images = np.empty((count, *manifest.image_shape), np.uint8)
+    labels = np.empty((count, *manifest.target_shape), np.int32)
+    begins, lengths = _spans(content, count)
+    for row, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+        features = features_of(content[begin : begin + length])
+        images[row] = decoded(features["image"], manifest.image_shape)
+        labels[row] = np.reshape(integers_of(features["label"]), manifest.target_shape)
+    return images, labels
 
 
 @functools.lru_cache(4096)

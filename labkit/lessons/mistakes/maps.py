@@ -45,7 +45,7 @@ def fall_without(
 
 
 def maps_of(
-    network: "Network", images: NDArray[np.uint8], labels: NDArray[Any], stride: int = 2
+    network: "Network", images: NDArray[np.uint8], labels: NDArray[Any], stride: int | None = None
 ) -> dict[str, NDArray[np.float64]]:
     """Return the gradient and the occlusion map of each image, by name, float64 [n, height, width].
 
@@ -53,7 +53,7 @@ def maps_of(
         network: the trained network.
         images: uint8 [n, height, width, channels].
         labels: the class that each map is about, int [n].
-        stride: pixels between two positions of the covering square.
+        stride: pixels between two positions of the covering square; None: as ``occlusion_map`` has it.
     """
     pairs = list(zip(images, labels, strict=True))
     gradients = [gradient_map(network, image, label) for image, label in pairs]
