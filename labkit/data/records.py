@@ -78,7 +78,7 @@ def write_derived(
         written[name] = Split(name, shard.count, (shard,))
     images = splits["train"][0]
     image_format = "pixels" if isinstance(images, np.ndarray) else "jpeg"
-    kept = {"directory": directory, "splits": written, "image_format": image_format}
+    kept: dict[str, Any] = {"directory": directory, "splits": written, "image_format": image_format}
     manifest = dataclasses.replace(source, **kept | changes)
     if not isinstance(images, np.ndarray):
         images = np.stack([_decoded(image, manifest.image_shape).numpy() for image in images])

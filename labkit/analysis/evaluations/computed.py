@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labkit.analysis.examples import SplitImages
 from labkit.analysis.predictions import Predictions
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.shards import find_split, read_labels, read_rows
+from labkit.data.step_batch.shards import find_split, read_labels
 from labkit.training.scores import multi_label_scores, single_label_scores
 
 __all__ = ["computed_predictions", "split_labels"]
