@@ -1,6 +1,12 @@
-"""Counts in sentences."""
+"""Counts and lists in sentences, and texts of users on a terminal."""
 
-__all__ = ["counted"]
+import unicodedata
+from collections.abc import Sequence
+
+__all__ = ["counted", "listed", "printable"]
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control characters, marks of direction, half characters, breaks
+_SEEN = "\u200c\u200d"  # which join and part letters, and belong to words of Persian and Hindi
 
 
 def counted(number: int, noun: str) -> str:
@@ -10,3 +16,22 @@ def counted(number: int, noun: str) -> str:
         noun: in the singular, such as ``damaged line``; its plural ends in s.
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(names: Sequence[str], most: int = 30) -> str:
+    """Return names with commas between them; of more than ``most``, the first and the number of the rest."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def printable(text: str) -> str:
+    """Return ``text`` on one line, with escapes for what a terminal would obey in place of showing it.
+
+    A line break becomes ``\\n``, the escape character ``\\x1b``, a mark that turns the direction ``\\u202e``.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if unicodedata.category(character) in _UNSEEN and character not in _SEEN
+        else character
+        for character in text
+    )

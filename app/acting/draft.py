@@ -13,11 +13,12 @@ from labkit.cluster.local import LocalCluster
 from labkit.commands.terminal.arguments import typed
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
+from labkit.config.data_sets import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.config.fields import FieldInfo
 from labkit.config.flags import flags_of
 from labkit.config.presets import PRESETS, preset_values
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import GENERATED, find_manifest
+from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.home import data_home, runs_home
@@ -142,18 +143,19 @@ def data_sets(draft: Draft) -> tuple[dict[str, str], str]:
 
     A data set is offered if it is prepared or is generated when it is needed.
     """
-    directory = _data_directory(draft)
-    there = {name: _is_prepared(directory, name) for name in ("cifar10", *GENERATED)}
-    own = not draft.shown.get("data_dir")
-    known = {"auto": "auto · CIFAR-10 if it is there or can be downloaded, else shapes"}
-    for name, prepared in there.items():
-        if prepared:
-            known[name] = f"{name} · prepared"
+    directory, own = _data_directory(draft), not draft.shown.get("data_dir")
+    known = {AUTO: "auto · CIFAR-10 if it is there or can be downloaded, else shapes"}
+    for name in (*BUILT_IN, *filter(is_own, prepared_names(directory))):
+        if manifest := _prepared(directory, name):
+            height, width, _ = manifest.image_shape
+            size = f", {manifest.num_classes:,} classes, {width}×{height} pixels" if is_own(name) else ""
+            known[name] = f"{name} · prepared{size}"
         elif own and name in GENERATED:
             known[name] = f"{name} · generated at the start"
-    missing = "" if there["cifar10"] else "CIFAR-10 isn't prepared: labkit data prepare --dataset cifar10"
-    if missing and not own:
-        missing += f" --data-dir {shlex.quote(str(directory))}"
+    where = None if own else str(directory)
+    missing = "Pictures of your own: " + prepare_command("NAME", where)
+    if "cifar10" not in known:
+        missing = f"CIFAR-10 isn't prepared: {prepare_command('cifar10', where)} · {missing}"
     return known, missing
 
 
@@ -162,11 +164,11 @@ def _data_directory(draft: Draft) -> Path:
     return Path(str(named)).expanduser().absolute() if named else data_home()
 
 
-def _is_prepared(directory: Path, name: str) -> bool:
+def _prepared(directory: Path, name: str) -> Manifest | None:
     try:
-        return find_manifest(directory, name) is not None
+        return find_manifest(directory, name)
     except (InputError, OSError, ValueError):
-        return False
+        return None
 
 
 # ---- what the form says --------------------------------------------------------------------------------
@@ -237,13 +239,11 @@ def _check_whole(config: Config, draft: Draft) -> None:
         check_together(config, num_workers=cluster.workers, asynchronous=cluster.asynchronous)
     else:
         refuse_cluster(config)
-    manifest = None
-    if config.data.dataset != "auto" and _is_prepared(_data_directory(draft), config.data.dataset):
-        manifest = find_manifest(_data_directory(draft), config.data.dataset)
+    dataset, directory = config.data.dataset, _data_directory(draft)
+    manifest = None if dataset == AUTO else _prepared(directory, dataset)
     check_targets(config, manifest)
     if manifest is not None:
         check_fits(config, manifest)
         return
-    known, way_out = data_sets(draft)
-    if config.data.dataset not in known:
-        raise InputError(f"--dataset is {config.data.dataset!r}, which isn't prepared. {way_out}")
+    if dataset not in data_sets(draft)[0]:
+        load_manifest(directory, dataset)  # raises an error that says what to do

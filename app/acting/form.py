@@ -147,7 +147,7 @@ def _field(info: FieldInfo, shown: Draft) -> None:
     label = info.name.replace("_", " ").capitalize()
     if info.type is bool:
         st.checkbox(label, **settings)
-    elif info.choices:
+    elif info.choices or info.name == "dataset":
         _choice(info, label, shown, settings)
     else:
         st.text_input(label, placeholder=info.default_in_words, **settings)

@@ -18,12 +18,13 @@ from labkit.analysis.data_set.scan import DataScan, SplitScan, scan_data
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.shards import read_rows
 from labkit.errors import InputError
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 from labkit.training.scores import indicators
 
 __all__ = ["balance", "duplicates", "names_of", "read_images", "samples", "scan_of", "source"]
 
 CLASSES_AT_ONCE = 10
+ROWS_AT_ONCE = 200  # classes in the table of their numbers, and of mean images
 ANY = -1  # in place of the number of a class
 FEW, MORE = 12, 48  # images of a class, at first and on request
 GROUPS = 12  # of duplicates that are shown at first
@@ -80,7 +81,7 @@ def samples(scan: DataScan) -> None:
     if not len(found):
         st.info(f"The {plain(split)} split has no images.")
         return
-    numbers = _page_of_classes(len(names)) if chosen == ANY else [chosen]
+    numbers = _page_of_classes(len(names), CLASSES_AT_ONCE, "samples-page") if chosen == ANY else [chosen]
     for number in numbers:
         _samples_of(manifest, found, split, number, many=chosen != ANY)
 
@@ -89,10 +90,10 @@ def _another() -> None:
     st.session_state["samples-seed"] = st.session_state.get("samples-seed", 0) + 1
 
 
-def _page_of_classes(count: int) -> list[int]:
-    if count <= CLASSES_AT_ONCE:
+def _page_of_classes(count: int, at_once: int, key: str) -> list[int]:
+    if count <= at_once:
         return list(range(count))
-    return list(range(count))[page_of(count, CLASSES_AT_ONCE, "samples-page", count)]
+    return list(range(count))[page_of(count, at_once, key, count)]
 
 
 def _samples_of(manifest: Manifest, found: SplitScan, split: str, number: int, many: bool) -> None:
@@ -126,9 +127,12 @@ def balance(scan: DataScan) -> None:
     """Draw the number of images of each class, the mean images, and the statistics of the pixels."""
     manifest = scan.manifest
     st.markdown("#### Class balance")
+    numbers = _page_of_classes(manifest.num_classes, ROWS_AT_ONCE, "balance-page")
+    names = [manifest.classes[number] for number in numbers]
     counts = {name: found.class_counts for name, found in scan.splits.items()}
     sizes = {name: len(found) for name, found in scan.splits.items()}
-    st.html(tiles.bars_table(manifest.classes, counts, sizes))
+    most = {name: int(of.max(initial=1)) for name, of in counts.items()}
+    st.html(tiles.bars_table(names, {name: of[numbers] for name, of in counts.items()}, sizes, most))
     if manifest.multi_label:
         per_image = scan.splits["train"].labels.sum(axis=1)
         st.caption(
@@ -142,7 +146,7 @@ def balance(scan: DataScan) -> None:
     )
     train = scan.splits["train"]
     means = [("all classes", train.mean_image)]
-    means += [(name, mean) for name, mean in zip(manifest.classes, train.class_means, strict=True)]
+    means += [(name, mean) for name, mean in zip(names, train.class_means[numbers], strict=True)]
     st.html(tiles.grid((Tile(np.rint(mean).astype(np.uint8), [name]) for name, mean in means), 104))
     st.markdown("#### Pixels of each channel")
     st.caption(
@@ -177,6 +181,7 @@ def source(manifest: Manifest) -> None:
         "download": "downloaded",
         "archive": "read from an archive",
         "folder": "read from a folder",
+        "images": "pictures of somebody's own",
     }
     published = {True: "yes, the published archive", False: "no, it differs from the published archives"}
     height, width, channels = manifest.image_shape
@@ -192,14 +197,28 @@ def source(manifest: Manifest) -> None:
         ("Folder", str(manifest.directory)),
     ]
     if recorded["kind"] != "generated":
-        rows.append(("Published", published.get(recorded["matches_published"], "not known for a folder")))
-    known = {"kind", "location", "sha256", "matches_published"}
-    rows += [(name.capitalize(), str(value)) for name, value in recorded.items() if name not in known]
+        unknown = "not known for a folder" if recorded["kind"] == "folder" else None
+        rows += [
+            ("Published", text) for text in [published.get(recorded["matches_published"], unknown)] if text
+        ]
+    known = {"kind", "location", "sha256", "matches_published", "counts", "asked"}
+    rows += [
+        (name.capitalize().replace("_", " "), _in_words(value))
+        for name, value in recorded.items()
+        if name not in known and value not in (None, [], {})
+    ]
     if recorded["kind"] == "generated":
         rows.append(("Licence", "labkit's own: it draws these images itself"))
     elif not {"licence", "license"} & recorded.keys():
         rows.append(("Licence", "not recorded; the publisher of the source knows it"))
     st.html(tiles.facts(rows))
+
+
+def _in_words(value: Any) -> str:
+    """Return an entry of a manifest's source as text: long lists and mappings are cut."""
+    if isinstance(value, dict):
+        value = [f"{name}: {one}" for name, one in value.items()]
+    return listed([str(one) for one in value]) if isinstance(value, list) else str(value)
 
 
 def duplicates(scan: DataScan) -> None:

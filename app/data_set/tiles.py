@@ -52,8 +52,7 @@ class Tile:
 
     def picture(self) -> str:
         """Return the HTML of the image with its link."""
-        words = html.escape(", ".join(self.lines), quote=True)
-        shown = f'<img src="{cards.data_uri(self.image)}" alt="{words}" title="{words}" loading="lazy">'
+        shown = cards.image_tag(self.image, ", ".join(self.lines), title=True)
         if self.link is None:
             return shown
         return f'<a href="{html.escape(self.link, quote=True)}">{shown}</a>'
@@ -87,19 +86,22 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
     return f'{STYLE}<dl class="lk-list">{shown}</dl>'
 
 
-def bars_table(names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes: dict[str, int]) -> str:
+def bars_table(
+    names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes: dict[str, int], most: dict[str, int]
+) -> str:
     """Return the HTML of a table: the number of each class's images in each split, with bars.
 
     Args:
         names: of the classes.
         counts: int64 [classes] by split.
         sizes: the number of images by split.
+        most: the number of images of the largest class, by split.
     """
     head = "".join(f'<th class="lk-split" colspan="2">{html.escape(name)}</th>' for name in counts)
     rows = []
     for number, name in enumerate(names):
         cells = "".join(
-            _cells(int(of[number]), sizes[split], int(of.max(initial=1)), PALETTE[place % len(PALETTE)])
+            _cells(int(of[number]), sizes[split], most[split], PALETTE[place % len(PALETTE)])
             for place, (split, of) in enumerate(counts.items())
         )
         rows.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')

@@ -12,7 +12,21 @@ from PIL import Image
 
 from labkit.analysis.predictions import Predictions
 
-__all__ = ["STYLE", "bars", "change_bars", "data_uri", "grid", "picture", "sentence", "small_grid"]
+__all__ = [
+    "SMALL",
+    "STYLE",
+    "bars",
+    "change_bars",
+    "data_uri",
+    "grid",
+    "image_tag",
+    "picture",
+    "sentence",
+    "small_grid",
+]
+
+SMALL = 64  # pixels of the longer side of an image whose pixels are shown as squares
+QUALITY = 90  # of the JPEGs in grids of larger images, a tenth of the bytes
 
 # currentColor and translucent tints fit both the light and the dark theme.
 STYLE = """
@@ -56,6 +70,32 @@ def data_uri(image: NDArray[np.uint8]) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
+def image_tag(image: NDArray[np.uint8], words: str, *, title: bool = False, exact: bool = False) -> str:
+    """Return the HTML of an image, as wide as its place.
+
+    Small images show their pixels. Larger ones are drawn smoothly, and compressed where there are many.
+
+    Args:
+        image: uint8 [height, width, 1 or 3].
+        words: what it shows, for those who can't see it.
+        title: whether the words are shown under the pointer, too.
+        exact: whether each pixel has to be exact.
+    """
+    words = html.escape(words.encode(errors="replace").decode(), quote=True)
+    large = max(image.shape[:2]) > SMALL
+    source = _jpeg(image) if large and not exact else data_uri(image)
+    shown = f' title="{words}"' if title else ""
+    smooth = ' style="image-rendering:auto"' if large else ""
+    return f'<img src="{source}" alt="{words}"{shown}{smooth} loading="lazy">'
+
+
+def _jpeg(image: NDArray[np.uint8]) -> str:
+    buffer = io.BytesIO()
+    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    picture.save(buffer, "JPEG", quality=QUALITY, subsampling=0)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
 def grid(
     predictions: Predictions,
     indices: Iterable[int],
@@ -72,16 +112,16 @@ def grid(
 
 def _card(predictions: Predictions, index: int, top: int, link: Callable[[int], str] | None) -> str:
     has, given = predictions.has[index], predictions.given[index]
-    true, predicted = (html.escape(predictions.names(classes)) for classes in (has, given))
+    true, predicted = (predictions.names(classes) for classes in (has, given))
     kind, mark = ("wrong", "✗") if predictions.wrong[index] else ("right", "✓")
     shares = predictions.probabilities[index]
     number = int(predictions.index[index])
     bars_ = _bars(predictions.classes, shares, has, given, top, named=predictions.multi_label)
     shown = _linked(
-        f'<img src="{data_uri(predictions.images[index])}" loading="lazy" '
-        f'alt="Test image {number}: {true}, predicted {predicted}">',
+        image_tag(predictions.images[index], f"Test image {number}: {true}, predicted {predicted}"),
         link(number) if link else None,
     )
+    true, predicted = html.escape(true), html.escape(predicted)
     return (
         f'<li class="lk-card {kind}">{shown}'
         f'<div class="lk-text"><div class="lk-head"><span>{mark} {predicted}</span>'
@@ -179,8 +219,7 @@ def change_bars(
 def picture(image: NDArray[np.uint8], alt: str, caption: str = "") -> str:
     """Return the HTML of one image, as large as its column allows, with a caption below."""
     words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-    alt = html.escape(alt, quote=True)
-    return f'{STYLE}<figure class="lk-picture"><img src="{data_uri(image)}" alt="{alt}">{words}</figure>'
+    return f'{STYLE}<figure class="lk-picture">{image_tag(image, alt, exact=True)}{words}</figure>'
 
 
 def sentence(text: str) -> str:
@@ -202,7 +241,7 @@ def small_grid(
     kinds = ["lk-card wrong" if one else "lk-card" for one in wrong or [False] * len(names)]
     cards = "".join(
         f'<li class="{kind}">'
-        + _linked(f'<img src="{data_uri(image)}" alt="{html.escape(f"{name}, {note}", quote=True)}">', link)
+        + _linked(image_tag(image, f"{name}, {note}"), link)
         + f'<div class="lk-text"><b>{html.escape(name)}</b><br>'
         + f"{html.escape(note).replace(', ', '<br>')}</div></li>"
         for image, name, note, link, kind in zip(images, names, notes, links, kinds, strict=True)

@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.images.cards import data_uri
+from app.images.cards import SMALL, data_uri
 from labkit.analysis.what_if import Rectangle
 
 __all__ = ["dragged", "drawing"]
@@ -38,6 +38,7 @@ export default function ({ data, parentElement, setStateValue }) {
   host.dataset.height = data.height;
   image.alt = data.label;
   if (image.src !== data.source) image.src = data.source;
+  image.style.imageRendering = Math.max(data.width, data.height) > data.small ? 'auto' : 'pixelated';
   const place = ({ left, top, width, height }) => {
     part.style.display = width > 0 && height > 0 ? 'block' : 'none';
     part.style.left = 100 * left / data.width + '%';
@@ -86,7 +87,14 @@ def drawing(
     frame = st.components.v2.component("labkit_drag", css=CSS, js=JS, isolate_styles=False)
     height, width = image.shape[:2]
     shown = {"left": part.left, "top": part.top, "width": part.width, "height": part.height}
-    content = {"source": data_uri(image), "width": width, "height": height, "part": shown, "label": label}
+    content = {
+        "source": data_uri(image),
+        "width": width,
+        "height": height,
+        "small": SMALL,
+        "part": shown,
+        "label": label,
+    }
     frame(key=key, data=content, on_drawn_change=on_drawn)
 
 

@@ -119,17 +119,19 @@ def _matrix(source: Source, predictions: Predictions, wanted: filters.Filters) -
     if not len(predictions):
         return
     key = f"matrix-{source.run.path}-{source.split}"
+    drawn = matrix.label_errors(predictions) if predictions.multi_label else matrix.confusion(predictions)
+    limits = len(drawn.rows), len(drawn.columns)
 
     def pick() -> None:
         cell = matrix.picked(key)
-        limits = len(predictions.classes), 3 if predictions.multi_label else len(predictions.classes)
         if cell is not None and -1 <= cell[0] < limits[0] and -1 <= cell[1] < limits[1]:
-            filters.open_cell(predictions, *cell)
+            filters.open_cell(predictions, *drawn.classes_of(cell))
 
-    if predictions.multi_label:
-        st.markdown("**Labels** · missed and wrongly added")
-        drawn = matrix.label_errors(predictions)
-    else:
-        st.markdown("**Confusion matrix**")
-        drawn = matrix.confusion(predictions)
-    matrix.draw(drawn, filters.open_cell_of(predictions, wanted), key=key, on_pick=pick)
+    st.markdown("**Labels** · missed and wrongly added" if drawn.upright else "**Confusion matrix**")
+    if drawn.numbers is not None:
+        st.caption(
+            f"The {limits[0]} of {len(predictions.classes):,} classes with the most mistakes. The filters "
+            "and the table of classes have all."
+        )
+    opened = filters.open_cell_of(predictions, wanted)
+    matrix.draw(drawn, drawn.cell_of(opened) if opened else None, key=key, on_pick=pick)

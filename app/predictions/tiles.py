@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from app.images.cards import data_uri
+from app.images.cards import image_tag
 from app.images.text import visible
 from labkit.analysis.evaluations.pairs import Pair
 from labkit.analysis.predictions import Predictions
@@ -86,10 +86,10 @@ def _card(
     words: str,
     lines: Sequence[str],
 ) -> str:
-    alt = escape(visible(f"{split.capitalize()} image {number}: {words}"), quote=True)
+    alt = visible(f"{split.capitalize()} image {number}: {words}")
     return (
-        f'<li class="lk-tile {kind}"><a href="{escape(link(number), quote=True)}" title="{alt}">'
-        f'<img src="{data_uri(image)}" alt="{alt}"></a>{"".join(lines)}</li>'
+        f'<li class="lk-tile {kind}"><a href="{escape(link(number), quote=True)}" '
+        f'title="{escape(alt, quote=True)}">{image_tag(image, alt)}</a>{"".join(lines)}</li>'
     )
 
 

@@ -61,21 +61,19 @@ def _resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint
 
 def _confusion(predictions: Predictions) -> str:
     """Return the confusion matrix; of many classes the most frequent confusions."""
-    counts, classes = predictions.confusion, predictions.classes
-    if counts is None or not len(predictions):
+    classes = predictions.classes
+    if predictions.multi_label or not len(predictions):
         return ""
     if len(classes) > MAX_CLASSES:
-        off = np.where(np.eye(len(classes), dtype=bool), 0, counts)
-        most = np.argsort(-off, axis=None, kind="stable")[:MOST_FREQUENT]
-        pairs = [divmod(int(place), len(classes)) for place in most]
         rows = [
-            (classes[true], classes[given], f"{off[true, given]:,}")
-            for true, given in pairs
-            if off[true, given]
+            (classes[true], classes[given], f"{count:,}")
+            for true, given, count in predictions.most_confused(MOST_FREQUENT)
         ]
         return section(
             "The most frequent confusions on the test split", table(("True", "Predicted", "Images"), rows), 3
         )
+    counts = predictions.confusion
+    assert counts is not None
     totals = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     shares = counts / totals
     head = "".join(f'<th scope="col"><span>{escaped(name)}</span></th>' for name in classes)

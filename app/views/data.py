@@ -1,5 +1,7 @@
 """The data page: what the selected run's network is trained on."""
 
+import re
+
 import streamlit as st
 
 from app import state
@@ -17,6 +19,8 @@ __all__ = ["data_set_or_reason", "page"]
 
 SAMPLES, AUGMENTATION, BALANCE = "Samples", "Augmentation", "Balance and pixels"
 DUPLICATES, LABELS, SOURCE = "Duplicates", "Suspected labels", "Source"
+# Where the ways out begin in the sentence of an error: the page shows the command below it.
+WAYS_OUT = re.compile("; (?:prepare it with|prepared there|did you mean)")
 PARTS = [SAMPLES, AUGMENTATION, BALANCE, DUPLICATES, LABELS, SOURCE]
 
 
@@ -62,7 +66,7 @@ def data_set_or_reason(run: RunDirectory) -> Manifest | None:
     try:
         return data_set_of(run)
     except InputError as error:
-        st.warning(plain(str(error).split("; prepare it with")[0]) + ".", icon=":material/folder_off:")
+        st.warning(plain(WAYS_OUT.split(str(error))[0]) + ".", icon=":material/folder_off:")
     try:
         command = prepare_command(run)
     except InputError:  # the configuration is damaged, which the sentence above says

@@ -25,6 +25,7 @@ from app.charts.metric_charts import (
 )
 from app.charts.store import Snapshot
 from app.images import batch
+from app.images.text import plain
 from app.report import downloads
 from app.run_facts import duration, facts_html, key_figures, progress_html
 from labkit.plurals import counted
@@ -193,17 +194,19 @@ def _environment(run: RunDirectory) -> None:
     data = environment.get("data")
     data = data if isinstance(data, dict) else {}
     name, reason = data.get("dataset"), data.get("chosen_because")
-    parts = [f"Data set: {name}"] if name else []
+    parts = [f"Data set: {plain(str(name))}"] if name else []
     devices = environment.get("description")
     if isinstance(devices, str) and devices:
-        parts.append(f"Devices: {devices}")
+        parts.append(f"Devices: {plain(devices)}")
     if parts:
         st.caption(" · ".join(parts))
     if banner := environment.get("banner"):
         st.caption(f":material/developer_board: {banner}")
     if name == "shapes" and data.get("asked_for") == "auto":
         chosen = str(reason or "").removeprefix("data set: ")
-        st.caption(f":material/dataset: The data set is the built-in **shapes**, not CIFAR-10. {chosen}")
+        st.caption(
+            f":material/dataset: The data set is the built-in **shapes**, not CIFAR-10. {plain(chosen)}"
+        )
 
 
 def _options(run: RunDirectory, metrics: Snapshot | None) -> tuple[Options, list[str]]:

@@ -64,10 +64,9 @@ def _facts(predictions: Predictions, split: str) -> list[tuple[str, str]]:
             ("Macro F1", _number(summary.get("f1_macro"), ".4f")),
         ]
     else:
-        scores = [
-            ("Accuracy", accuracy),
-            ("Top-5 accuracy", _number(summary.get("top5_accuracy"), ".2%")),
-        ]
+        scores = [("Accuracy", accuracy)]
+        if "top5_accuracy" in summary:  # not of five classes or fewer
+            scores.append(("Top-5 accuracy", _number(summary["top5_accuracy"], ".2%")))
     return [
         (f"{split.capitalize()} images", f"{len(predictions):,}"),
         ("Wrong", f"{wrong:,}"),

@@ -15,7 +15,7 @@ from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["Example", "checkpoint_to_ask", "data_set_of", "read_example"]
+__all__ = ["Example", "SplitImages", "checkpoint_to_ask", "data_set_of", "read_example"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,34 @@ def data_set_of(run: RunDirectory) -> Manifest:
             f"(checksum {str(recorded)[:12]} there, {manifest.checksum[:12]} here)"
         )
     return manifest
+
+
+class SplitImages:
+    """The images of a prepared split, uint8 [n, height, width, channels], read when they are indexed.
+
+    Args:
+        manifest: the prepared data set.
+        split: its name.
+        index: positions in the split, int64 [n]; None: all in order.
+
+    Raises InputError if there is no such split; indexing does if a shard is missing or damaged.
+    """
+
+    def __init__(self, manifest: Manifest, split: str, index: NDArray[np.int64] | None = None) -> None:
+        self._manifest, self._split, self._index = manifest, split, index
+        self._count = find_split(manifest, split).count if index is None else len(index)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``n, height, width, channels``."""
+        return (self._count, *self._manifest.image_shape)
+
+    def __getitem__(self, rows: Any, /) -> NDArray[np.uint8]:
+        """Return one image or those of an array of rows."""
+        wanted = np.atleast_1d(np.asarray(rows, np.int64))
+        wanted = wanted if self._index is None else self._index[wanted]
+        images, _ = read_rows(self._manifest, self._split, wanted)
+        return images[0] if np.ndim(rows) == 0 else images
 
 
 def read_example(manifest: Manifest, split: str, index: int) -> Example:

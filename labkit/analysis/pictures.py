@@ -3,12 +3,13 @@
 import io
 import warnings
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from labkit.data.images.decode import DamagedError, square
 from labkit.errors import InputError
 
 __all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "Picture", "read_picture"]
@@ -27,15 +28,18 @@ class Picture:
     notes: tuple[str, ...]
 
 
-def read_picture(data: bytes, image_shape: tuple[int, int, int]) -> Picture:
+def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str | None = None) -> Picture:
     """Read a picture of any size and fit it to a network.
 
-    Its middle is cut out in the network's proportions, and resized with Lanczos's filter. Of an animation the
-    first frame is taken. Transparent parts become white. A rotation that its EXIF data ask for is applied.
+    Its middle is cut out in the network's proportions, or the whole is put on black, and it is resized with
+    Lanczos's filter. Of an animation the first frame is taken. Transparent parts become white. A rotation
+    that its EXIF data ask for is applied.
 
     Args:
         data: content of the file.
         image_shape: (height, width, channels) that the network takes, 1 or 3 channels.
+        resize: ``crop`` or ``letterbox``, as the pictures of the network's data set were prepared: the image
+            is then exactly the one that preparation would make. None: the data set came as images.
 
     Raises InputError if it isn't a picture, is damaged, or is too large. The size in pixels is read from the
     file's header, before anything is decoded.
@@ -51,7 +55,8 @@ def read_picture(data: bytes, image_shape: tuple[int, int, int]) -> Picture:
             warnings.simplefilter("ignore")  # of PIL, on odd metadata and on sizes that are checked here
             with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
                 _check_size(*opened.size)
-                return _fitted(opened, image_shape)
+                fitted = _fitted(opened, image_shape, resize)
+            return fitted if resize is None else _as_prepared(data, fitted, resize)
     except Image.DecompressionBombError:
         raise InputError(
             f"The picture has more than {MAX_PIXELS:,} pixels. Save it smaller and try again."
@@ -82,7 +87,16 @@ def _check_size(width: int, height: int) -> None:
         raise InputError("The picture has no pixels.")
 
 
-def _fitted(opened: Image.Image, image_shape: tuple[int, int, int]) -> Picture:
+def _as_prepared(data: bytes, fitted: Picture, resize: str) -> Picture:
+    """Return the image that the preparation of pictures makes of the file."""
+    try:
+        image = square(data, fitted.image.shape[0], resize)
+    except DamagedError:  # TIFF, which preparation doesn't read
+        return fitted
+    return replace(fitted, image=np.asarray(image, np.uint8))
+
+
+def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str | None) -> Picture:
     notes = []
     frames = getattr(opened, "n_frames", 1)
     if frames > 1:
@@ -97,14 +111,29 @@ def _fitted(opened: Image.Image, image_shape: tuple[int, int, int]) -> Picture:
     if channels == 1:
         picture = picture.convert("L")
         notes.append("Its colours became shades of grey, because the network sees no colours.")
-    scale = min(picture.width / width, picture.height / height)
-    cut = max(1, round(width * scale)), max(1, round(height * scale))
-    notes.append(_size_note(picture.size, cut, (width, height)))
+    fit, note = (_letterboxed if resize == "letterbox" else _cropped)(picture, (width, height))
+    return Picture(np.asarray(fit, np.uint8).reshape(image_shape), (*notes, note))
+
+
+def _cropped(picture: Image.Image, wanted: tuple[int, int]) -> tuple[Image.Image, str]:
+    scale = min(picture.width / wanted[0], picture.height / wanted[1])
+    cut = max(1, round(wanted[0] * scale)), max(1, round(wanted[1] * scale))
     left, top = (picture.width - cut[0]) // 2, (picture.height - cut[1]) // 2
     # Cut out first: a filter that sees beyond the part would mix in what lies around it.
     middle = picture.crop((left, top, left + cut[0], top + cut[1]))
-    resized = middle.resize((width, height), Image.Resampling.LANCZOS)
-    return Picture(np.asarray(resized, np.uint8).reshape(image_shape), tuple(notes))
+    return middle.resize(wanted, Image.Resampling.LANCZOS), _size_note(picture.size, cut, wanted)
+
+
+def _letterboxed(picture: Image.Image, wanted: tuple[int, int]) -> tuple[Image.Image, str]:
+    scale = min(wanted[0] / picture.width, wanted[1] / picture.height)
+    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+    box = Image.new(picture.mode, wanted)
+    inner = picture.resize(size, Image.Resampling.LANCZOS)
+    box.paste(inner, ((wanted[0] - size[0]) // 2, (wanted[1] - size[1]) // 2))
+    return box, (
+        f"Its {picture.width:,}×{picture.height:,} pixels were resized to {size[0]}×{size[1]}, and black was "
+        f"added to {wanted[0]}×{wanted[1]} pixels, as in the data set."
+    )
 
 
 def _in_colour(picture: Image.Image) -> tuple[Image.Image, list[str]]:

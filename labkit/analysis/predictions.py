@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.analysis.examples import SplitImages, data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.training.scores import class_metrics, indicators, right
+from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
 __all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "signature"]
 
@@ -84,12 +85,16 @@ class Predictions:
 
     @cached_property
     def confusion(self) -> NDArray[np.int64] | None:
-        """Counts, int64 [true class, predicted class]; None with several labels, where it isn't defined."""
-        if self.multi_label:
-            return None
-        counts = np.zeros((len(self.classes),) * 2, np.int64)
-        np.add.at(counts, (self.labels, self.predicted), 1)
-        return counts
+        """Counts, int64 [true class, predicted class]; None: see ``confusion_counts``."""
+        return confusion_counts(self.labels, self.predicted, len(self.classes))
+
+    def most_confused(self, count: int) -> list[tuple[int, int, int]]:
+        """Return the most frequent confusions as (true class, predicted class, number of images)."""
+        assert not self.multi_label
+        pairs = np.stack([self.labels[self.wrong], self.predicted[self.wrong]], axis=1)
+        found, counts = np.unique(pairs, axis=0, return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:count]
+        return [(int(found[row, 0]), int(found[row, 1]), int(counts[row])) for row in order]
 
     @cached_property
     def confidence(self) -> NDArray[np.floating[Any]]:
@@ -180,12 +185,16 @@ def signature(run: RunDirectory, split: str = "test") -> tuple[tuple[int, int], 
 def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
     """Read and check the predictions of one split. The arrays are read-only.
 
-    Raises FileNotFoundError if there are none, InputError if the file is damaged or its arrays are invalid.
+    Large images aren't in the file: they are read from the run's data set when they are indexed.
+
+    Raises FileNotFoundError if there are none, InputError if the file is damaged or its arrays are invalid,
+    or if its images are those of a data set that is gone.
     """
     path = run.predictions_path / f"{split}.npz"
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in ("images", "labels", "probabilities")}
+            names = (*(["images"] if "images" in archive else []), "labels", "probabilities")
+            arrays = {name: archive[name] for name in names}
             index = archive["index"] if "index" in archive else np.arange(len(arrays["labels"]))
     except FileNotFoundError:
         raise
@@ -203,15 +212,21 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
         raise InputError(f"{path} is damaged: {reason}") from None
     for array in (*arrays.values(), index):
         array.setflags(write=False)
-    if not _fit_together(**arrays, index=index):
+    none = np.zeros((len(index), 1, 1, 3), np.uint8)
+    if not _fit_together(**({"images": none} | arrays), index=index):
         shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
         raise InputError(f"{path} is damaged: {shapes} don't fit together")
+    images: NDArray[np.uint8] | ImageRows = arrays.pop("images", none)
+    if images is none:
+        images = SplitImages(data_set_of(run), split, index)
     probabilities = arrays["probabilities"]
     summary = _summary(run, split, len(arrays["labels"]))
     classes = summary.get("classes")
     if not isinstance(classes, list) or len(classes) != probabilities.shape[1]:
         classes = [f"class {number}" for number in range(probabilities.shape[1])]
-    return Predictions(**arrays, index=index, classes=[str(name) for name in classes], summary=summary)
+    return Predictions(
+        images, **arrays, index=index, classes=[str(name) for name in classes], summary=summary
+    )
 
 
 def _fit_together(

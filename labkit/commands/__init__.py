@@ -29,6 +29,7 @@ class Command:
 # In the order of the help.
 COMMANDS: dict[str, Command] = {
     "data prepare": Command("data", "Download or read a data set and write it as sharded TFRecords."),
+    "data list": Command("data", "List the prepared data sets."),
     "train": Command("train", "Train a run, or continue it."),
     "resume": Command("manage", "Continue a run with its own configuration."),
     "stop": Command("manage", "Ask a training to save and stop, and wait until it has stopped."),

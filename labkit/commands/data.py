@@ -1,12 +1,16 @@
 """``labkit data``: data sets, made ready for training."""
 
 import argparse
+import json
+from pathlib import Path
+from typing import Any
 
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, whole_number
+from labkit.commands.terminal.text_tables import print_table
 from labkit.errors import InputError
 
-__all__ = ["declare_prepare"]
+__all__ = ["declare_list", "declare_prepare"]
 
 
 def declare_prepare(parser: Parser) -> Run:
@@ -130,3 +134,79 @@ def _prepare(options: argparse.Namespace) -> int:
     if not result.did_work:
         show("every shard verified; nothing left to do")
     return 0
+
+
+# ---- list ----------------------------------------------------------------------------------------------
+
+
+def declare_list(parser: Parser) -> Run:
+    """Declare the flags of ``labkit data list``."""
+    parser.add_argument(
+        "--data-dir",
+        type=local_path,
+        metavar="DIR",
+        help="Folder of prepared data sets. Default: <home>/data.",
+    )
+    parser.add_argument("--json", action="store_true", help="Prints JSON, for programs.")
+    return _list
+
+
+def _list(options: argparse.Namespace) -> int:
+    """Print the prepared data sets. Returns 0. Raises InputError for a folder that isn't there."""
+    from labkit import home
+    from labkit.data.manifest import prepared_names
+
+    folder = Path(options.data_dir).expanduser().absolute() if options.data_dir else home.data_home()
+    if options.data_dir and not folder.is_dir():
+        raise InputError(f"--data-dir {folder} is not a directory; name one that holds data sets")
+    found = [_described(folder, name) for name in prepared_names(folder)]
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif found:
+        header = ("name", "train", "validation", "test", "classes", "pixels", "size", "from")
+        print_table(header, [_row(one) for one in found], right=header[1:-1])
+    else:
+        print(
+            f"no data sets in {folder}; prepare pictures of your own with: labkit data prepare --images DIR"
+        )
+    return 0
+
+
+def _described(folder: Path, name: str) -> dict[str, Any]:
+    """Return what the manifest of a data set says, ready for JSON; ``error`` where it can't be read."""
+    from labkit.data.manifest import find_manifest
+
+    try:
+        manifest = find_manifest(folder, name)
+    except InputError as error:
+        return {"name": name, "path": str(folder / name), "error": str(error)}
+    assert manifest is not None
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    return {
+        "name": name,
+        "path": str(manifest.directory),
+        "splits": {split.name: split.count for split in manifest.splits.values()},
+        "classes": list(manifest.classes),
+        "multi_label": manifest.multi_label,
+        "image_shape": list(manifest.image_shape),
+        "image_format": manifest.image_format,
+        "bytes": sum(shard.bytes for shard in shards),
+        "source": manifest.source,
+        "checksum": manifest.checksum,
+    }
+
+
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
+    if "error" in found:
+        return (found["name"], *["-"] * 6, "damaged; labkit doctor says what to do")
+    height, width, _ = found["image_shape"]
+    source = found["source"]
+    where = "drawn by labkit" if source["kind"] == "generated" else f"{source['kind']} {source['location']}"
+    return (
+        found["name"],
+        *(f"{found['splits'].get(split, 0):,}" for split in ("train", "validation", "test")),
+        f"{len(found['classes']):,}",
+        f"{width}×{height}",
+        f"{found['bytes'] / 1e6:,.1f} MB",
+        where,
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser
+from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 from labkit.errors import InputError
@@ -180,12 +181,13 @@ def _existing(folder: Path) -> Path:
 
 
 def _data_sets(*, full: bool) -> Iterator[Finding]:
-    from labkit.data.manifest import DATASETS, find_manifest, has_size, verify_shards
+    from labkit.data.manifest import find_manifest, has_size, prepared_names, verify_shards
 
-    for dataset in DATASETS:
-        prepare = f"labkit data prepare --dataset {dataset}"
+    folder = home.data_home()
+    for dataset in (*BUILT_IN, *filter(is_own, prepared_names(folder))):
+        prepare = prepare_command(dataset)
         try:
-            manifest = find_manifest(home.data_home(), dataset)
+            manifest = find_manifest(folder, dataset)
         except InputError as error:
             yield Finding("problem", dataset, str(error), prepare)
             continue
@@ -199,7 +201,8 @@ def _data_sets(*, full: bool) -> Iterator[Finding]:
             damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
             checked = "every shard has its size (checksums: labkit doctor --full)"
         if damaged:
-            yield Finding("problem", dataset, f"damaged: {', '.join(damaged)}", f"rebuild with: {prepare}")
+            rebuild = f"rebuild with: {manifest.prepare_command if is_own(dataset) else prepare}"
+            yield Finding("problem", dataset, f"damaged: {', '.join(damaged)}", rebuild)
         else:
             counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
             yield Finding("ok", dataset, f"{counts}; {checked}")

@@ -5,10 +5,14 @@ from typing import Any
 
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, seconds, whole_number
+from labkit.commands.terminal.text_tables import print_table
 from labkit.errors import InputError
 from labkit.plurals import counted
 
 __all__ = ["declare_evaluate"]
+
+SHOWN_CLASSES = 50  # predictions/<split>.json has all
+LONGEST_NAME = 48  # characters of a class's name
 
 
 def declare_evaluate(parser: Parser) -> Run:
@@ -96,11 +100,28 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
         print(
             f"with test-time augmentation: {names.get('accuracy', 'accuracy')} {metrics['tta_accuracy']:.4f}"
         )
-    columns = [key for key in metrics["per_class"][0] if key not in ("name", "count")]
-    print(f"{'class':<12} {'count':>6}" + "".join(f" {key:>9}" for key in columns))
-    for row in metrics["per_class"]:
-        shown = ["-" if row[key] is None else f"{row[key]:.4f}" for key in columns]
-        print(f"{row['name']:<12} {row['count']:>6}" + "".join(f" {text:>9}" for text in shown))
+    _print_classes(metrics["per_class"])
+
+
+def _print_classes(rows: list[dict[str, Any]]) -> None:
+    """Print the metrics of each class; of very many, those of the classes with the lowest recall."""
+    columns = [key for key in rows[0] if key not in ("name", "count")]
+    shown = rows
+    if len(rows) > SHOWN_CLASSES:
+        shown = sorted((row for row in rows if row["count"]), key=lambda row: row[columns[0]])[:SHOWN_CLASSES]
+        print(f"of {len(rows):,} classes the {len(shown)} with the lowest {columns[0]}:")
+    print_table(
+        ("class", "count", *columns),
+        [
+            (
+                str(row["name"])[:LONGEST_NAME],
+                str(row["count"]),
+                *("-" if row[key] is None else f"{row[key]:.4f}" for key in columns),
+            )
+            for row in shown
+        ],
+        right=("count", *columns),
+    )
 
 
 def _watch(options: argparse.Namespace) -> int:

@@ -118,7 +118,7 @@ def _print(made: "Replay") -> None:
     print_table(
         ("index", "label", "loss"),
         [
-            (str(made.index[position]), made.batch.names(position), f"{made.losses[position]:.5g}")
+            (str(made.index[position]), made.batch.names(position)[:60], f"{made.losses[position]:.5g}")
             for position in order[:SHOWN_EXAMPLES]
         ],
         right=("index", "loss"),

@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from labkit.config.data_sets import checked_choice
 from labkit.config.fields import FieldOwner, option
 from labkit.errors import InputError
 
@@ -16,9 +17,10 @@ class DataConfig(FieldOwner):
 
     dataset: str = option(
         "auto",
-        "Data set. auto takes CIFAR-10 where it is prepared or can be downloaded, else shapes, which labkit "
-        "draws itself. Images of shapes_multilabel have several labels; add --loss sigmoid.",
-        choices=("auto", "cifar10", "shapes", "shapes_multilabel"),
+        "Data set: cifar10, shapes or shapes_multilabel, which labkit draws itself, or the name of your own, "
+        "made with labkit data prepare --images DIR --name NAME. auto takes CIFAR-10 where it is prepared or "
+        "can be downloaded, else shapes. Where images have several labels, add --loss sigmoid.",
+        spelled=checked_choice,
         common=True,
     )
     data_dir: str | None = option(

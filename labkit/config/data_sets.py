@@ -1,15 +1,32 @@
 """Names of data sets: labkit's own, and those that people give to theirs."""
 
+import difflib
 import re
+import shlex
 import unicodedata
+from collections.abc import Sequence
 
 from labkit.errors import InputError
 
-__all__ = ["BUILT_IN", "checked_name", "is_own"]
+__all__ = [
+    "AUTO",
+    "BUILT_IN",
+    "GENERATED",
+    "MULTI_LABEL",
+    "checked_choice",
+    "checked_name",
+    "is_own",
+    "prepare_command",
+    "unknown_data_set",
+]
 
-BUILT_IN = ("cifar10", "shapes", "shapes_multilabel")
-_RESERVED = ("auto", "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
+AUTO = "auto"
+GENERATED = ("shapes", "shapes_multilabel")
+BUILT_IN = ("cifar10", *GENERATED)
+MULTI_LABEL = ("shapes_multilabel",)  # for use before a data set is prepared; later, read its manifest
+_RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made
+_LISTED = 12  # names in a sentence; labkit data list shows all
 
 
 def is_own(name: str) -> bool:
@@ -33,3 +50,53 @@ def checked_name(name: str, flag: str = "--name") -> str:
     if composed.casefold() in _RESERVED:
         raise InputError(f"{flag} is {name!r}, which labkit uses itself; give another name")
     return composed
+
+
+def checked_choice(name: str) -> str:
+    """Return the name of a data set to train on: ``auto``, one of labkit's own, or somebody's own.
+
+    Raises:
+        InputError: no data set can have this name.
+    """
+    if name in (AUTO, *BUILT_IN):
+        return name
+    if name.casefold() in (AUTO, *BUILT_IN):
+        raise InputError(f"--dataset is {name!r}; did you mean {name.casefold()!r}?")
+    return checked_name(name, "--dataset")
+
+
+def prepare_command(name: str, data_dir: str | None = None, *, images: str = "DIR") -> str:
+    """Return the command that prepares a data set.
+
+    Args:
+        name: of the data set; ``auto`` stands for the command's own choice.
+        data_dir: the folder of data sets; None: labkit's own.
+        images: for somebody's own data set, the pictures: a folder or a CSV.
+    """
+    if is_own(name):
+        which = f" --images {shlex.quote(images)} --name {shlex.quote(name)}"
+    else:
+        which = "" if name == AUTO else f" --dataset {name}"
+    return f"labkit data prepare{which}" + (f" --data-dir {shlex.quote(data_dir)}" if data_dir else "")
+
+
+def unknown_data_set(name: str, data_dir: str, prepared: Sequence[str], *, is_home: bool) -> InputError:
+    """Return the error for a name that no prepared data set has.
+
+    Args:
+        name: as the user gave it.
+        data_dir: the folder that was searched.
+        prepared: the names of the data sets there.
+        is_home: whether the folder is labkit's own, where commands look without ``--data-dir``.
+    """
+    near = difflib.get_close_matches(name, [*prepared, *BUILT_IN], n=1, cutoff=0.6)
+    listed = ", ".join(prepared[:_LISTED]) or "none"
+    if len(prepared) > _LISTED:
+        listed += f" and {len(prepared) - _LISTED:,} more (labkit data list)"
+    command = prepare_command(name, None if is_home else data_dir)
+    return InputError(
+        f"--dataset is {name!r}, which is not prepared in {data_dir}"
+        + (f"; did you mean {near[0]!r}?" if near else ";")
+        + f" prepared there: {listed}; labkit's own: {', '.join(BUILT_IN)}; "
+        f"for pictures of your own: {command}"
+    )

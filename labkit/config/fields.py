@@ -4,6 +4,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,7 @@ def option(
     group: str = "",
     common: bool = False,
     aliases: tuple[str, ...] = (),
+    spelled: Callable[[str], str] | None = None,
 ) -> Any:
     """Declare a field.
 
@@ -54,6 +56,7 @@ def option(
         group: of ``GROUPS``; the owner's where it is left out.
         common: whether it is one of the few that people use first.
         aliases: names that it had in TensorFlow's programs of 2017, with the same meaning.
+        spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
     """
     metadata = {
         "help": help,
@@ -67,6 +70,7 @@ def option(
         "group": group,
         "common": common,
         "aliases": aliases,
+        "spelled": spelled,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -91,6 +95,7 @@ class FieldInfo:
     group: str
     common: bool
     aliases: tuple[str, ...]
+    spelled: Callable[[str], str] | None
 
     @property
     def flag(self) -> str:
@@ -139,7 +144,7 @@ class FieldInfo:
             good = value <= self.maximum
         if not good:
             raise InputError(f"{self.flag} is {value!r}; allowed: {self.allowed}")
-        return value
+        return value if self.spelled is None else self.spelled(value)
 
 
 class FieldOwner:

@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit import home
+from labkit.config.data_sets import BUILT_IN as DATASETS
+from labkit.config.data_sets import GENERATED, MULTI_LABEL, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
 
 __all__ = [
@@ -30,13 +33,11 @@ __all__ = [
     "find_manifest",
     "has_size",
     "load_manifest",
+    "prepared_names",
     "verify_shards",
     "write_manifest",
 ]
 
-GENERATED = ("shapes", "shapes_multilabel")
-DATASETS = ("cifar10", *GENERATED)
-MULTI_LABEL = ("shapes_multilabel",)  # for use before a data set is prepared; later, read its manifest
 IMAGE_FORMATS = ("pixels", "jpeg")
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -76,14 +77,14 @@ class Manifest:
     """A prepared data set.
 
     Args:
-        dataset: one of ``DATASETS``.
+        dataset: its name: one of ``BUILT_IN`` of labkit.config.data_sets, or somebody's own.
         directory: the folder with the shards; not stored in the file, so a data set can be moved.
         classes: class names; a label is an index into them.
         image_shape: (height, width, channels) of every image.
         splits: by name; a split without examples is absent.
         channel_mean, channel_std: mean and standard deviation of each channel over the training split, for
             pixels from 0 to 1.
-        source: ``kind`` (download, archive, folder, generated), ``location``, ``sha256`` and
+        source: ``kind`` (download, archive, folder, generated, images), ``location``, ``sha256`` and
             ``matches_published`` (None if no checksum is published for this kind of source).
         validation_size: number of examples held out of the training data.
         seed: decides which examples are held out, and the content of a generated data set.
@@ -128,6 +129,13 @@ class Manifest:
     def shard_path(self, shard: Shard) -> Path:
         """Return where `shard` is stored."""
         return self.directory / shard.file
+
+    @property
+    def prepare_command(self) -> str:
+        """The command that prepares this data set again."""
+        return prepare_command(
+            self.dataset, str(self.directory.parent), images=str(self.source.get("location", "DIR"))
+        )
 
     @property
     def checksum(self) -> str:
@@ -187,6 +195,8 @@ class Manifest:
             raise ValueError("its source location is not a string")
         for name in ("classes", "image_shape", "channel_mean", "channel_std"):
             content[name] = tuple(content[name])
+        if not content["classes"] or not all(isinstance(name, str) for name in content["classes"]):
+            raise ValueError("its classes are not texts")
         if type(content.setdefault("multi_label", False)) is not bool:
             raise ValueError("its multi_label is neither true nor false")
         if content.setdefault("all_classes", None) is not None:
@@ -228,9 +238,15 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}; {_way_out(data_dir, dataset)}") from None
     try:
-        return Manifest.from_json(text, path.parent)
+        manifest = Manifest.from_json(text, path.parent)
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}); {_way_out(data_dir, dataset)}") from None
+    if manifest.dataset != dataset:  # a folder that was copied or renamed
+        raise InputError(
+            f"{path} is of the data set {manifest.dataset!r}; give its folder that name again, or "
+            f"{_way_out(data_dir, dataset)}"
+        )
+    return manifest
 
 
 def load_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest:
@@ -240,14 +256,25 @@ def load_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest:
         InputError: it is not prepared there, or its manifest cannot be read or is damaged.
     """
     manifest = find_manifest(data_dir, dataset)
-    if manifest is None:
-        raise InputError(f"no prepared {dataset!r} data set in {data_dir}; {_way_out(data_dir, dataset)}")
-    return manifest
+    if manifest is not None:
+        return manifest
+    if is_own(dataset):
+        is_home = Path(data_dir) == home.data_home()
+        raise unknown_data_set(dataset, str(data_dir), prepared_names(data_dir), is_home=is_home)
+    raise InputError(f"no prepared {dataset!r} data set in {data_dir}; {_way_out(data_dir, dataset)}")
+
+
+def prepared_names(data_dir: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the data sets in a folder, in alphabetical order; a damaged one is among them."""
+    try:
+        return sorted(path.parent.name for path in Path(data_dir).glob(f"*/{MANIFEST_NAME}"))
+    except OSError:  # the folder may not be searched
+        return []
 
 
 def _way_out(data_dir: str | os.PathLike[str], dataset: str) -> str:
     archive = " (without a network, add --archive PATH)" if dataset == "cifar10" else ""
-    return f"prepare it with: labkit data prepare --dataset {dataset} --data-dir {data_dir}{archive}"
+    return f"prepare it with: {prepare_command(dataset, str(data_dir))}{archive}"
 
 
 def write_manifest(manifest: Manifest) -> Path:

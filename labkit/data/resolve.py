@@ -4,15 +4,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from labkit.config.data_sets import AUTO, GENERATED, checked_choice
 from labkit.data import sources
 from labkit.data.folder import path_errors
-from labkit.data.manifest import DATASETS, GENERATED, Manifest, find_manifest, load_manifest
+from labkit.data.manifest import Manifest, find_manifest, load_manifest
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
 
-__all__ = ["CHOICES", "CONNECT_TIMEOUT", "find_data_set", "resolve"]
+__all__ = ["CONNECT_TIMEOUT", "find_data_set", "resolve"]
 
-CHOICES = ("auto", *DATASETS)
 CONNECT_TIMEOUT = 8.0
 
 
@@ -23,17 +23,17 @@ def find_data_set(dataset: str, data_dir: Path, *, may_prepare: bool) -> tuple[M
     is tried first.
 
     Args:
-        dataset: ``auto`` or one of ``DATASETS``.
+        dataset: ``auto``, or the name of a data set.
         data_dir: the folder of data sets.
         may_prepare: see :func:`resolve`.
 
     Raises:
         InputError: the manifest of the prepared data set cannot be read.
     """
-    manifest = find_manifest(data_dir, "cifar10" if dataset == "auto" else dataset)
+    manifest = find_manifest(data_dir, "cifar10" if dataset == AUTO else dataset)
     if manifest is not None:
         return manifest, _choice(manifest)
-    shapes = find_manifest(data_dir, "shapes") if dataset == "auto" and not may_prepare else None
+    shapes = find_manifest(data_dir, "shapes") if dataset == AUTO and not may_prepare else None
     return (shapes, _choice(shapes, "cifar10 is not prepared there")) if shapes else (None, "")
 
 
@@ -47,11 +47,12 @@ def resolve(
 ) -> tuple[Manifest, str]:
     """Return the data set to train on, preparing it if allowed, and one line that names it and says why.
 
-    ``cifar10`` must be prepared already. A generated data set is generated if it is missing. ``auto`` uses
-    CIFAR-10 if it is prepared; otherwise it downloads CIFAR-10, and falls back to ``shapes`` if that fails.
+    ``cifar10`` and people's own data sets must be prepared already. A generated data set is generated if it
+    is missing. ``auto`` uses CIFAR-10 if it is prepared; otherwise it downloads CIFAR-10, and falls back to
+    ``shapes`` if that fails.
 
     Args:
-        dataset: ``auto`` or one of ``DATASETS``.
+        dataset: ``auto``, or the name of a data set.
         data_dir: the folder of data sets.
         may_prepare: whether to download or generate a missing data set. True for labkit's own folder. False
             for a folder that the user named: only what is prepared there is used.
@@ -61,14 +62,13 @@ def resolve(
     Raises:
         InputError: the data set is unknown, or it is not prepared and these rules don't allow preparing it.
     """
-    if dataset not in CHOICES:
-        raise InputError(f"data set {dataset!r} is unknown; choose one of {', '.join(CHOICES)}")
+    dataset = checked_choice(dataset)
     data_dir = Path(data_dir).expanduser().absolute()
     with path_errors(data_dir):
         manifest, choice = find_data_set(dataset, data_dir, may_prepare=may_prepare)
         if manifest is not None:
             return manifest, choice
-        if dataset == "auto":
+        if dataset == AUTO:
             if not may_prepare:
                 raise InputError(
                     f"no prepared data set in {data_dir}; prepare one with: labkit data prepare "

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from labkit import __version__
 from labkit.config.architectures import model_name
+from labkit.data.manifest import Manifest
 from labkit.export.check import compare
 from labkit.export.output import folder_beside, publish
 from labkit.export.request import ExportRequest, ExportResult
@@ -68,6 +69,7 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
             "values": values,
             "channel_mean": list(manifest.channel_mean),
             "channel_std": list(manifest.channel_std),
+            "pictures": _fitting_in_words(manifest),
         },
         "output": {"name": request.output_name, "shape": [None, manifest.num_classes], "dtype": "float32"},
         "classes": list(manifest.classes),
@@ -83,6 +85,19 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
         "data": {"dataset": manifest.dataset, "checksum": manifest.checksum},
         "versions": {"labkit": __version__, "tensorflow": tf.__version__, "keras": keras.__version__},
     }
+
+
+def _fitting_in_words(manifest: Manifest) -> str:
+    """Return what makes a picture of any size an image of the data set."""
+    height, width, channels = manifest.image_shape
+    colours = "RGB" if channels == 3 else "grey"
+    if manifest.source.get("resize") == "letterbox":
+        size = f"resize it to fit into {width}×{height} pixels, and fill the rest with black"
+    else:
+        size = (
+            f"cut out its middle in the proportions {width}:{height}, resize that to {width}×{height} pixels"
+        )
+    return f"turn the picture upright as its EXIF data ask for, convert it to {colours}, {size}"
 
 
 def _test_accuracy(request: ExportRequest, step: int) -> float | None:

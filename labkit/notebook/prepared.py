@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
+from labkit.plurals import listed, printable
 from labkit.quiet_import import import_tensorflow
 from labkit.training.checks import check_together
 from labkit.training.plan import RunPlan, decide_devices, plan_run
@@ -51,11 +52,11 @@ class Prepared:
             ("devices", self.devices.describe()),
             ("data", self.data_note),
             ("images", f"{counts}; {'×'.join(map(str, manifest.image_shape))}"),
-            ("classes", ", ".join(manifest.classes)),
+            ("classes", listed(manifest.classes)),
         ]
 
     def __str__(self) -> str:
-        lines = [f"{name}: {text}" for name, text in self._lines()]
+        lines = [f"{name}: {printable(text)}" for name, text in self._lines()]
         return "\n".join([self.devices.banner, *lines] if self.devices.banner else lines)
 
     def __repr__(self) -> str:

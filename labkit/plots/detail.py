@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.plots.style import GREY, MARK, TEST, new_figure, styled
+from labkit.plots.style import GREY, MARK, TEST, new_figure, shown_name, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from labkit.analysis.predictions import Predictions
 
 __all__ = ["draw_heat", "prediction_detail"]
+
+MAX_BARS = 12  # of classes
 
 
 def prediction_detail(
@@ -27,8 +29,9 @@ def prediction_detail(
         heat: float [height, width], of ``labkit.analysis.saliency.occlusion_map``; None: without.
         patch: side of the covered square in pixels, for the title.
     """
-    true = predictions.names(predictions.has[index])
-    predicted = predictions.names(predictions.given[index])
+    true, predicted = (
+        shown_name(predictions.names(classes[index]), 60) for classes in (predictions.has, predictions.given)
+    )
     parts = 2 if heat is None else 3
     with styled():
         figure = new_figure(
@@ -59,9 +62,14 @@ def draw_heat(axis: "Axes", image: NDArray[np.uint8], heat: NDArray[np.float64],
 def _draw_probabilities(axis: "Axes", predictions: "Predictions", index: int) -> None:
     probabilities, has = predictions.probabilities[index], predictions.has[index]
     given = predictions.given[index]
-    colours = [TEST if true else MARK if wrong else GREY for true, wrong in zip(has, given, strict=True)]
-    bars = axis.barh(predictions.classes, probabilities, color=colours, height=0.7)
-    axis.bar_label(bars, [f"{value:.0%}" for value in probabilities], padding=3, fontsize=7)
+    shown = np.arange(len(probabilities))
+    if len(shown) > MAX_BARS:  # the most probable, and the true ones
+        shown = np.union1d(np.argsort(-probabilities, kind="stable")[:MAX_BARS], np.flatnonzero(has))
+        shown = shown[np.argsort(-probabilities[shown], kind="stable")]
+    colours = [TEST if has[place] else MARK if given[place] else GREY for place in shown]
+    bars = axis.barh(range(len(shown)), probabilities[shown], color=colours, height=0.7)
+    axis.set_yticks(range(len(shown)), [shown_name(predictions.classes[place]) for place in shown])
+    axis.bar_label(bars, [f"{value:.0%}" for value in probabilities[shown]], padding=3, fontsize=7)
     axis.set(xlim=(0, 1.2), xlabel="probability", title="green: the true class")
     axis.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     axis.invert_yaxis()

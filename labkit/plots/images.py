@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.plots.style import GREY, MARK, TEST, new_figure, styled
+from labkit.plots.style import GREY, MARK, TEST, new_figure, shown_name, styled
 from labkit.plurals import counted
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ def prediction_grid(predictions: "Predictions", indices: ArrayLike, *, columns: 
     indices = np.asarray(indices)
     titles = []
     for index in indices:
-        true = predictions.names(predictions.has[index])
-        predicted = predictions.names(predictions.given[index])
+        both = [predictions.names(classes[index]) for classes in (predictions.has, predictions.given)]
         if predictions.multi_label:
-            titles.append("\n→ ".join(textwrap.fill(names, 20) for names in (true, predicted)))
+            names = [", ".join(map(shown_name, labels.split(", "))) for labels in both]
+            titles.append("\n→ ".join(textwrap.fill(labels, 20) for labels in names))
         else:
+            true, predicted = (shown_name(name, 18) for name in both)
             titles.append(f"{true}\n→ {predicted} {predictions.probabilities[index].max():.0%}")
     figure = image_grid(predictions.images[indices], titles, columns=columns)
     for axis, index in zip(figure.axes, indices, strict=False):

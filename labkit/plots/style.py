@@ -3,7 +3,9 @@
 Matplotlib is imported when the first figure is made.
 """
 
+import functools
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ __all__ = [
     "VALIDATION",
     "new_figure",
     "png",
+    "shown_name",
     "styled",
 ]
 
@@ -26,6 +29,24 @@ __all__ = [
 TRAIN, VALIDATION, TEST, MARK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#6b7280"
 OKABE_ITO = (TRAIN, VALIDATION, TEST, "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DOTS_PER_INCH = 180
+LONGEST_NAME = 28  # characters of a class's name in a figure
+# Fonts with what DejaVu lacks (Chinese, Japanese, Korean, Indian scripts), used where they are installed.
+FURTHER_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "Droid Sans Fallback",
+    "IPAGothic",
+    "NanumGothic",
+    "Hiragino Sans",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Arial Unicode MS",
+    "Noto Sans Devanagari",
+    "Unifont",
+)
 SHOWN_PER_INCH = 90  # displayed pixels; half of the dots, so that figures are sharp on high-density screens
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -63,12 +84,35 @@ def new_figure(width: float, height: float, alt: str) -> "Figure":
 def png(figure: "Figure") -> bytes:
     """Return the bytes of ``figure`` as a PNG file."""
     target = io.BytesIO()
-    figure.savefig(target, format="png", dpi=DOTS_PER_INCH)
+    with warnings.catch_warnings():
+        # A character that no font has is drawn as a box, which says enough.
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .*missing from")
+        figure.savefig(target, format="png", dpi=DOTS_PER_INCH)
     return target.getvalue()
+
+
+def shown_name(name: str, longest: int = LONGEST_NAME) -> str:
+    """Return the name of a class as a figure shows it: on one line, not too long, and no formula.
+
+    Matplotlib reads what stands between dollar signs as a formula, and fails for a wrong one.
+    """
+    text = "".join(character if character.isprintable() else " " for character in name)
+    text = " ".join(text.split())
+    if len(text) > longest:
+        text = f"{text[: longest - 1]}…"
+    return text.replace("$", r"\$")
+
+
+@functools.cache
+def _families() -> tuple[str, ...]:
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return ("DejaVu Sans", *(name for name in FURTHER_FONTS if name in installed))
 
 
 def styled() -> Any:
     """Return a context manager in which figures are drawn in this style."""
     import matplotlib
 
-    return matplotlib.rc_context(STYLE)
+    return matplotlib.rc_context(STYLE | {"font.family": list(_families())})

@@ -4,7 +4,8 @@ import ipaddress
 import os
 
 from labkit.config import Config
-from labkit.data.manifest import MULTI_LABEL, Manifest
+from labkit.config.data_sets import MULTI_LABEL, is_own
+from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.distributed.tf_config import find_task
 from labkit.errors import InputError
@@ -16,8 +17,10 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
     """Raise InputError if the loss doesn't fit the data set's labels.
 
     Without a ``manifest`` (the data set isn't prepared yet), the data set's name decides; ``auto`` has one
-    label per image.
+    label per image, and of somebody's own data set nothing is known yet.
     """
+    if manifest is None and is_own(config.data.dataset):
+        return
     dataset = manifest.dataset if manifest else config.data.dataset
     multi_label = manifest.multi_label if manifest else dataset in MULTI_LABEL
     if multi_label and config.optimizer.loss == "softmax":

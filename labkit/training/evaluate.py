@@ -2,6 +2,7 @@
 
 import functools
 import io
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,13 +21,15 @@ from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import metrics_in_words
 from labkit.training.console import Console, format_duration
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.training.scores import class_metrics
+from labkit.training.scores import class_metrics, confusion_counts
 from labkit.training.telemetry import SilentTelemetry, Telemetry
 
 if TYPE_CHECKING:
     from labkit.training.session import Session
 
 __all__ = ["Evaluation", "RunEvaluator", "evaluate_split", "write_predictions"]
+
+MOST_IMAGE_BYTES = 64 * 2**20  # of a split; larger ones are read from the data set when they are shown
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,8 @@ class Evaluation:
         return self.metrics["accuracy"]
 
     def confusion(self) -> np.ndarray | None:
-        """Return counts, int64 [true class, predicted class]; None if images have several labels."""
-        if self.loss_function.multi_label:
-            return None
-        num_classes = self.logits.shape[1]
-        cells = self.labels.astype(np.int64) * num_classes + self.predictions
-        return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+        """Return counts, int64 [true class, predicted class]; None: see ``confusion_counts``."""
+        return confusion_counts(self.labels, self.predictions, self.logits.shape[1])
 
     def row(self) -> dict[str, float | int | str]:
         """Return the values of a metrics row; ``tta_`` marks those with test-time augmentation."""
@@ -196,17 +195,20 @@ def write_predictions(
 ) -> dict[str, Any]:
     """Write ``predictions/<split>.npz`` and ``.json``, each atomically; return the JSON's content.
 
-    The archive holds images uint8 [n, height, width, channels], labels int32 [n], or [n, num_classes] if an
-    image has several, probabilities float32 [n, num_classes] and index int64 [n]. The JSON file holds the
-    metrics, those of ``per_class``, and the confusion matrix, which is null for several labels.
+    The archive holds labels int32 [n], or [n, num_classes] if an image has several, probabilities float32
+    [n, num_classes], index int64 [n] and, if they take at most ``MOST_IMAGE_BYTES``, images uint8 [n, height,
+    width, channels]. The JSON file holds the metrics, those of ``per_class``, and the confusion matrix, which
+    is null for several labels and for more than ``MAX_CONFUSION_CLASSES``.
     """
     run.predictions_path.mkdir(exist_ok=True)
-    images, _ = load_split(manifest, evaluation.split)
+    stored: dict[str, np.ndarray] = {}
+    if len(evaluation.index) * math.prod(manifest.image_shape) <= MOST_IMAGE_BYTES:
+        stored["images"] = load_split(manifest, evaluation.split)[0][evaluation.index]
     archive = io.BytesIO()
     # Uncompressed (30 MB), because photographs hardly compress and the dashboard loads it faster.
     np.savez(
         archive,
-        images=images[evaluation.index],
+        **stored,  # type: ignore[arg-type]  # numpy's own flag is meant
         labels=evaluation.labels,
         probabilities=evaluation.probabilities.astype(np.float32),
         index=evaluation.index,

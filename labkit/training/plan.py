@@ -17,6 +17,7 @@ from labkit.callbacks.callback import Callback
 from labkit.callbacks.from_file import callbacks_of, checked_callbacks
 from labkit.config import Config
 from labkit.config.architectures import model_name
+from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, load_manifest, verify_shards
@@ -298,12 +299,11 @@ def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | 
     check_targets(config, manifest)
     if manifest is not None:
         return manifest, note
-    if dataset == "cifar10":
+    if dataset not in (AUTO, *GENERATED):
         load_manifest(data_dir, dataset)  # raises an error that says what to do
-    option = "" if dataset == "auto" else f" --dataset {dataset}"
-    way_out = f"labkit data prepare --data-dir {data_dir}{option}"
+    way_out = prepare_command(dataset, str(data_dir))
     if is_named:
-        name = "" if dataset == "auto" else f" {dataset!r}"
+        name = "" if dataset == AUTO else f" {dataset!r}"
         raise InputError(
             f"--data-dir {data_dir} holds no prepared data set{name}; prepare it with: {way_out}"
         )
@@ -317,7 +317,7 @@ def _check_shards(manifest: Manifest) -> None:
     if damaged:
         raise InputError(
             f"{manifest.directory}: damaged or missing {', '.join(damaged)}; rebuild with: "
-            f"labkit data prepare --dataset {manifest.dataset} --data-dir {manifest.directory.parent}"
+            f"{manifest.prepare_command}"
         )
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "MAX_CONFUSION_CLASSES",
     "class_metrics",
+    "confusion_counts",
     "first_of_each_class",
     "indicators",
     "multi_label_scores",
@@ -22,6 +24,8 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
+MAX_CONFUSION_CLASSES = 1_000  # a matrix of 10,000 classes would have 800 MB
+_VALUES_AT_ONCE = 2**24  # logits whose order is computed: 128 MB
 
 
 def softmax(logits: Array) -> Array:
@@ -59,18 +63,42 @@ def right(predicted: Array, labels: Array) -> NDArray[np.bool_]:
     return equal.all(axis=1) if equal.ndim == 2 else equal
 
 
+def confusion_counts(labels: Array, predicted: Array, num_classes: int) -> NDArray[np.int64] | None:
+    """Return counts, int64 [true class, predicted class].
+
+    None if images have several labels, where it isn't defined, or above ``MAX_CONFUSION_CLASSES``.
+    """
+    if labels.ndim == 2 or num_classes > MAX_CONFUSION_CLASSES:
+        return None
+    cells = labels.astype(np.int64) * num_classes + predicted
+    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
 def single_label_scores(labels: Array, logits: Array) -> dict[str, float]:
     """Return the metrics for one label per image.
 
     ``loss``: mean cross-entropy in nats. ``accuracy``: share of images whose label has the largest logit.
-    ``top5_accuracy``: share of images whose label is among the five largest (ties: the lower class first).
+    ``top5_accuracy``: share of images whose label is among the five largest (ties: the lower class first);
+    left out for at most five classes, where it is always 1.
     """
+    rows = max(1, _VALUES_AT_ONCE // logits.shape[1])
+    parts = [
+        _rows_of_scores(labels[start : start + rows], logits[start : start + rows])
+        for start in range(0, max(len(labels), 1), rows)
+    ]
+    losses, hits, among_five = (np.concatenate(values) for values in zip(*parts, strict=True))
+    scores = {"loss": float(losses.mean()), "accuracy": float(hits.mean())}
+    return scores | ({"top5_accuracy": float(among_five.mean())} if logits.shape[1] > 5 else {})
+
+
+def _rows_of_scores(labels: Array, logits: Array) -> tuple[Array, Array, Array]:
+    """Return the loss of each example, whether it is right, and whether its label is among the best five."""
     best = np.argsort(-logits, axis=1, kind="stable")[:, :5]
-    return {
-        "loss": float(-_log_softmax(logits)[np.arange(len(labels)), labels].mean()),
-        "accuracy": float((logits.argmax(axis=1) == labels).mean()),
-        "top5_accuracy": float((best == labels[:, None]).any(axis=1).mean()),
-    }
+    return (
+        -_log_softmax(logits)[np.arange(len(labels)), labels],
+        logits.argmax(axis=1) == labels,
+        (best == labels[:, None]).any(axis=1),
+    )
 
 
 def multi_label_scores(labels: Array, logits: Array) -> dict[str, float]:
@@ -101,8 +129,12 @@ def class_metrics(
     They are ``name`` and ``count`` (number of examples with the class); with one label per image,
     ``accuracy`` (recall) and ``precision``; with several labels, ``recall``, ``precision`` and ``f1``.
     """
-    true, taken = indicators(labels, len(classes)), indicators(predicted, len(classes))
-    columns = ((true & taken).sum(axis=0), true.sum(axis=0), taken.sum(axis=0))
+    if labels.ndim == 1:  # without arrays [n, classes], which are large for thousands of classes
+        parts = (labels[labels == predicted], labels, predicted)
+        columns = tuple(np.bincount(part, minlength=len(classes)) for part in parts)
+    else:
+        true, taken = indicators(labels, len(classes)), indicators(predicted, len(classes))
+        columns = ((true & taken).sum(axis=0), true.sum(axis=0), taken.sum(axis=0))
     rows: list[dict[str, float | int | str | None]] = []
     for name, hits, count, of_taken in zip(classes, *columns, strict=True):
         recall, precision = _ratio(hits, count), _ratio(hits, of_taken)

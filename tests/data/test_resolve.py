@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from labkit.data import resolve as resolving
 from labkit.data import shapes, sources
-from labkit.data.manifest import DATASETS, find_manifest
+from labkit.data.manifest import find_manifest
 from labkit.data.prepare import prepare
 from labkit.data.resolve import find_data_set, resolve
 from labkit.errors import InputError
+from tests.own_data import write_own
 
 generate = shapes.generate
 
@@ -100,9 +100,40 @@ def test_shapes_are_generated_only_where_that_is_allowed(tmp_path):
     assert _resolve("shapes", tmp_path / "data", may_prepare=False)[0] == manifest
 
 
-def test_an_unknown_data_set_is_refused_with_the_choices(tmp_path):
-    with pytest.raises(InputError, match="auto, cifar10, shapes"):
-        resolve("mnist", tmp_path)
+def test_an_unknown_name_is_answered_with_what_is_there_and_what_to_do(tmp_path):
+    write_own(tmp_path, "flowers")
+    with pytest.raises(InputError) as caught:
+        resolve("flwers", tmp_path)
+    said = str(caught.value)
+    assert "did you mean 'flowers'" in said and "prepared there: flowers" in said
+    assert "cifar10, shapes, shapes_multilabel" in said and "\n" not in said
+    assert f"labkit data prepare --images DIR --name flwers --data-dir {tmp_path}" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["../shapes", "a/b", "", ".hidden", "a\nb", "downloads", "CIFAR10", "x" * 65]
+)
+def test_what_no_data_set_can_be_called_is_refused_before_any_folder_is_looked_at(name, tmp_path):
+    with pytest.raises(InputError, match="--dataset is"):
+        resolve(name, tmp_path / "nowhere")
+
+
+def test_a_data_set_of_ones_own_is_found_however_its_accents_are_written(tmp_path):
+    made = write_own(tmp_path, "caf\u00e9")
+    for written in ("caf\u00e9", "cafe\u0301"):
+        assert _resolve(written, tmp_path)[0] == made
+
+
+def test_a_folder_that_was_renamed_is_not_taken_for_another_data_set(tmp_path):
+    write_own(tmp_path, "pets").directory.rename(tmp_path / "cats")
+    with pytest.raises(InputError, match="is of the data set 'pets'"):
+        resolve("cats", tmp_path)
+
+
+def test_auto_takes_no_data_set_of_somebodys_own(tmp_path):
+    write_own(tmp_path, "pets")
+    with pytest.raises(InputError, match="no prepared data set"):
+        resolve("auto", tmp_path, may_prepare=False)
 
 
 @pytest.mark.parametrize("dataset", ["auto", "cifar10", "shapes"])
@@ -110,10 +141,6 @@ def test_an_unusable_path_is_refused_in_one_line(tmp_path, offline, dataset):
     with pytest.raises(InputError, match="name too long") as caught:
         resolve(dataset, tmp_path / ("x" * 300))
     assert "\n" not in str(caught.value)
-
-
-def test_the_choices_are_auto_and_every_data_set():
-    assert set(resolving.CHOICES) == {"auto", *DATASETS}
 
 
 @pytest.mark.parametrize("module", ["manifest", "inputs", "sources", "shapes", "prepare", "resolve"])

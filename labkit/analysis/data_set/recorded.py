@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import home
+from labkit.config.data_sets import is_own
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.errors import InputError
@@ -20,10 +21,14 @@ def prepare_command(run: RunDirectory) -> str:
     """
     config = recorded_config(run)
     folder = config.data.data_dir or str(home.data_home())
-    words = ["labkit", "data", "prepare", "--dataset", config.data.dataset, "--data-dir", folder]
     data = run.read_environment().get("data")
     recorded: dict[str, Any] = data if isinstance(data, dict) else {}
     source = recorded.get("source")
+    if is_own(config.data.dataset):
+        images = str(source.get("location", "DIR")) if isinstance(source, dict) else "DIR"
+        words = ["labkit", "data", "prepare", "--images", images, "--name", config.data.dataset]
+        return shlex.join([*words, "--data-dir", folder])
+    words = ["labkit", "data", "prepare", "--dataset", config.data.dataset, "--data-dir", folder]
     if isinstance(source, dict) and source.get("kind") in ("archive", "folder"):
         words += ["--archive", str(source.get("location", ""))]
     return shlex.join(words + _differences(recorded, _present(Path(folder), config.data.dataset)))

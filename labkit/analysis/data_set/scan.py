@@ -14,6 +14,7 @@ __all__ = ["DataScan", "SplitScan", "scan_data"]
 
 DIGEST_BYTES = 16
 EXACT_ROWS = 256  # the sum of so many squares of pixels is below 2^24, and exact in float32
+MOST_VALUES = 2**23  # of the sums of all classes, 64 MB; those of larger or more images have fewer pixels
 Progress = Callable[[int, int], None]
 
 
@@ -26,7 +27,8 @@ class SplitScan:
     """What one pass over a split finds.
 
     ``labels``: int32 [n], or zeros and ones [n, classes]. ``digests``: a hash of each image's pixels, void
-    [n]. ``class_sums``: float64 [classes, height, width, channels], the sum of the images of each class.
+    [n]. ``class_sums``: float64 [classes, height, width, channels], the sum of the images of each class,
+    which are reduced by a whole factor where they would take much memory.
     ``sums``, ``squares``: float64 [height, width, channels], of all images and of their squares.
     """
 
@@ -63,7 +65,7 @@ class SplitScan:
 
     @property
     def class_means(self) -> NDArray[np.float64]:
-        """The mean image of each class, float64 [classes, height, width, channels]; zeros without images."""
+        """The mean image of each class, shaped as ``class_sums``; zeros without images."""
         return self.class_sums / np.maximum(self.class_counts, 1)[:, None, None, None]
 
     @property
@@ -115,22 +117,50 @@ def scan_data(manifest: Manifest, progress: Progress = _silent) -> DataScan:
 def _scanned(manifest: Manifest, images: NDArray[np.uint8], labels: NDArray[np.int32]) -> SplitScan:
     flat = images.reshape(len(images), int(np.prod(manifest.image_shape)))
     digests = b"".join(hashlib.blake2b(row.data, digest_size=DIGEST_BYTES).digest() for row in flat)
-    values = flat.astype(np.float32)
-    numbers = np.arange(manifest.num_classes)
-    has = labels if labels.ndim == 2 else labels[:, None] == numbers
+    factor = _reduction(manifest)
+    small = _reduced(np.zeros((1, *manifest.image_shape), np.float32), factor)
+    class_sums = np.zeros((manifest.num_classes, *small.shape[1:]))
+    sums, squares = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
+    for start in range(0, len(flat), EXACT_ROWS):
+        part = slice(start, start + EXACT_ROWS)
+        values = flat[part].astype(np.float32)
+        sums += values.sum(axis=0, dtype=np.float64)
+        squares += np.einsum("nv,nv->v", values, values)
+        _add_classes(class_sums, _reduced(values.reshape(-1, *manifest.image_shape), factor), labels[part])
     return SplitScan(
         labels,
         np.frombuffer(digests, np.dtype((np.void, DIGEST_BYTES))),
-        (has.astype(np.float32).T @ values).astype(np.float64).reshape(-1, *manifest.image_shape),
-        flat.sum(axis=0, dtype=np.float64).reshape(manifest.image_shape),
-        _squares(values).reshape(manifest.image_shape),
+        class_sums,
+        sums.reshape(manifest.image_shape),
+        squares.reshape(manifest.image_shape),
     )
 
 
-def _squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the sums over the squares of rows [n, pixels], exactly."""
-    sums = np.zeros(values.shape[1])
-    for start in range(0, len(values), EXACT_ROWS):
-        part = values[start : start + EXACT_ROWS]
-        sums += np.einsum("nv,nv->v", part, part)
-    return sums
+def _add_classes(
+    class_sums: NDArray[np.float64], images: NDArray[np.float32], labels: NDArray[np.int32]
+) -> None:
+    """Add images [n, height, width, channels] to the sums of their classes, in place."""
+    if labels.ndim == 2:
+        present, has = np.flatnonzero(labels.any(axis=0)), labels[:, labels.any(axis=0)] != 0
+    else:
+        present = np.unique(labels)
+        has = labels[:, None] == present
+    added = has.astype(np.float32).T @ images.reshape(len(images), -1)
+    class_sums[present] += added.reshape(-1, *images.shape[1:])
+
+
+def _reduction(manifest: Manifest) -> int:
+    """Return the factor by which the sides of the classes' images are reduced."""
+    values = manifest.num_classes * int(np.prod(manifest.image_shape))
+    return max(1, int(np.ceil(np.sqrt(values / MOST_VALUES))))
+
+
+def _reduced(images: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
+    """Return the means over squares of ``factor`` pixels; those at the right and lower edge may be cut."""
+    for axis in (1, 2) if factor > 1 else ():
+        starts = np.arange(0, images.shape[axis], factor)
+        sizes = np.diff([*starts, images.shape[axis]]).astype(np.float32)
+        shape = [1, 1, 1, 1]
+        shape[axis] = len(starts)
+        images = (np.add.reduceat(images, starts, axis=axis) / sizes.reshape(shape)).astype(np.float32)
+    return images

@@ -6,36 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.analysis.examples import SplitImages
 from labkit.analysis.predictions import Predictions
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.shards import find_split, read_labels, read_rows
+from labkit.data.step_batch.shards import find_split, read_labels
 from labkit.training.scores import multi_label_scores, single_label_scores
 
-__all__ = ["SplitImages", "computed_predictions", "split_labels"]
+__all__ = ["computed_predictions", "split_labels"]
 
 PART = 2_000  # images that are read at a time, so that progress is shown
-
-
-class SplitImages:
-    """The images of a prepared split, uint8 [n, height, width, channels], read when they are indexed.
-
-    Raises InputError if there is no such split; indexing does if a shard is missing or damaged.
-    """
-
-    def __init__(self, manifest: Manifest, split: str) -> None:
-        self._manifest, self._split = manifest, split
-        self._count = find_split(manifest, split).count
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``n, height, width, channels``."""
-        return (self._count, *self._manifest.image_shape)
-
-    def __getitem__(self, rows: Any, /) -> NDArray[np.uint8]:
-        """Return one image or those of an array of rows."""
-        wanted = np.atleast_1d(np.asarray(rows, np.int64))
-        images, _ = read_rows(self._manifest, self._split, wanted)
-        return images[0] if np.ndim(rows) == 0 else images
 
 
 def split_labels(

@@ -94,7 +94,7 @@ def _write(
 
 
 def _file_name(batch: StepBatch, position: int) -> str:
-    label = re.sub(r"[^\w-]+", "-", batch.names(position))[:60]
+    label = re.sub(r"[^\w-]+", "-", batch.names(position))[:40]  # a file's name has 255 bytes at most
     return f"{position:04d}-index-{batch.index[position]}-{label}"
 
 

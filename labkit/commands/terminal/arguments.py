@@ -176,6 +176,8 @@ def add_field(parser: Parser, info: FieldInfo, group: Any) -> argparse.Action:
     if info.type is bool:
         return group.add_argument(info.flag, action=_Boolean, **settings)
     metavar = {int: "N", float: "X", str: "TEXT"}[info.type]
+    if info.spelled:
+        metavar = "NAME"
     if info.choices:
         metavar = "{" + ",".join(str(choice) for choice in info.choices) + "}"
     return group.add_argument(info.flag, metavar=metavar, **settings)

@@ -5,7 +5,10 @@ Without a library, whose import would take longer than the rest of a quick comma
 
 import shutil
 import sys
+import unicodedata
 from collections.abc import Collection, Sequence
+
+from labkit.plurals import printable
 
 __all__ = ["age_in_words", "print_table"]
 
@@ -22,7 +25,8 @@ def print_table(
 ) -> None:
     """Print ``rows`` under ``header``.
 
-    On a narrow terminal the first column is shortened, then the last columns are left out.
+    Characters that a terminal would obey are escaped. On a narrow terminal the first column is shortened,
+    then the last columns are left out.
 
     Args:
         right: headers of the columns that are aligned to the right.
@@ -30,15 +34,15 @@ def print_table(
     """
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    table = [list(header), *map(list, rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    table = [list(header), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(_width(row[column]) for row in table) for column in range(len(header))]
     if width is not None:
         while len(widths) > 1 and min(widths[0], LEAST_WIDTH) + _others(widths) > width:
             widths.pop()
         widths[0] = min(widths[0], max(1, width - _others(widths)))
     for row in table:
         cells = [
-            _shortened(cell, size).rjust(size) if title in right else _shortened(cell, size).ljust(size)
+            _padded(_shortened(cell, size), size, title in right)
             for title, cell, size in zip(header, row, widths, strict=False)
         ]
         print(GAP.join(cells).rstrip())
@@ -49,8 +53,26 @@ def _others(widths: Sequence[int]) -> int:
     return sum(len(GAP) + size for size in widths[1:])
 
 
+def _width(text: str) -> int:
+    """Return the columns that a terminal takes for ``text``: two for a Chinese character, none for a mark."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(character)) for character in text)
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    space = " " * (width - _width(text))
+    return space + text if right else text + space
+
+
 def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    if _width(text) <= width:
+        return text
+    text = text[:width]
+    while text and _width(text) > width - 1:
+        text = text[:-1]
+    return f"{text}…"
 
 
 def age_in_words(seconds: float) -> str:

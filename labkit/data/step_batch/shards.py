@@ -40,10 +40,9 @@ def verified_paths(manifest: Manifest, split: str) -> list[str]:
 
 def damage_error(manifest: Manifest, files: list[str], reason: str = "") -> InputError:
     """Return the error that names the damaged shards and the command that rebuilds them."""
-    command = f"labkit data prepare --dataset {manifest.dataset} --data-dir {manifest.directory.parent}"
     return InputError(
         f"damaged or missing in {manifest.directory}: {', '.join(files)}{f' ({reason})' if reason else ''}; "
-        f"rebuild with: {command}"
+        f"rebuild with: {manifest.prepare_command}"
     )
 
 
