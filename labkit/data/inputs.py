@@ -75,28 +75,52 @@ WHOLE_BATCH = InputShare()
 
 @dataclass(frozen=True)
 class Distortion:
-    """Settings of the random crop, flip and cutout.
+    """Settings of the random crop, flip, change of colors and cutout, in this order.
 
     Args:
-        crop_padding: pixels added on each side before a crop of the image's own size is taken.
+        crop_padding: pixels added on each side before the crop.
         crop_padding_mode: ``constant`` (black pixels) or ``reflect`` (the image mirrored at its border).
         flip: ``random``, ``none`` or ``alternating``. With ``alternating``, epoch 0 is random and the flip
             changes in each later epoch, so any two consecutive epochs show both sides of every image (Jordan,
             "94% on CIFAR-10 in 3.29 Seconds", 2024, arXiv:2404.00498, section 3.6).
         cutout_size: side in pixels of a square that is covered in each image; 0 covers nothing.
+        crop_size: side in pixels of the crop; None: the crop has the image's own size.
+        brightness: largest number of grey levels that is added to all pixels or taken away.
+        contrast: largest change of the factor of each pixel's distance from its image's mean color.
     """
 
     crop_padding: int = PADDING
     crop_padding_mode: str = "constant"
     flip: str = "random"
     cutout_size: int = 0
+    crop_size: int | None = None
+    brightness: float = 0.0
+    contrast: float = 0.0
+
+    @property
+    def changes_colors(self) -> bool:
+        """Whether images become float32 with values below 0 and above 255."""
+        return self.brightness > 0 or self.contrast > 0
+
+    def positions(self, height: int, width: int) -> tuple[int, int]:
+        """Return how many rows, and how many columns, a crop of an image of this size can begin at."""
+        top, left = (side + 2 * self.crop_padding - (self.crop_size or side) + 1 for side in (height, width))
+        return top, left
 
 
 def distortion_of(data: DataConfig) -> Distortion | None:
     """Return the settings of a run's distortion; None if it trains on undistorted images."""
     if not data.use_distortion_for_training:
         return None
-    return Distortion(data.crop_padding, data.crop_padding_mode, data.flip, data.cutout_size)
+    return Distortion(
+        data.crop_padding,
+        data.crop_padding_mode,
+        data.flip,
+        data.cutout_size,
+        data.crop_size,
+        data.brightness,
+        data.contrast,
+    )
 
 
 def choose_input_path(manifest: Manifest, input_path: str = "auto") -> str:

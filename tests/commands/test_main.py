@@ -60,6 +60,11 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "model": "fast",
         "application": "MobileNetV2",
         "progressive_resizing": "16:0.5",
+        "mixup_alpha": 0.0,
+        "adamw_beta1": 0.9,  # --optimizer muon, like one_cycle, leaves others' options alone
+        "adamw_beta2": 0.999,
+        "staircase_factor": 0.1,
+        "staircase_epochs": 350.0,
         "cutout_size": 0,  # the other value of --use-distortion-for-training allows no other
         "learning_rate_schedule": "one_cycle",
         "num_layers": 8,

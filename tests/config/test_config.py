@@ -112,6 +112,13 @@ def test_a_renamed_field_of_an_older_run_is_read():
             {"cutout_size": 8, "use_distortion_for_training": False},
             ["--cutout-size is 8", "with --no-use-distortion-for-training: 0"],
         ),
+        (
+            {"mixup_alpha": 0.2, "use_distortion_for_training": False},
+            ["--mixup-alpha is 0.2", "with --no-use-distortion-for-training: 0.0"],
+        ),
+        ({"contrast": 1.0}, ["--contrast is 1.0", "below 1"]),
+        ({"staircase_factor": 0.5}, ["--staircase-factor is 0.5", "schedule steps: 0.1", "only staircase"]),
+        ({"adamw_beta2": 0.9}, ["--adamw-beta2 is 0.9", "with --optimizer sgd: 0.999"]),
         ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
         ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),
         ({"train_steps": 10**30}, ["--train-steps", "at most 1,000,000,000"]),
@@ -133,7 +140,10 @@ def test_refusals_name_the_value_and_what_is_allowed(values, words):
 @pytest.mark.parametrize(
     "flag",
     [
-        *({"learning_rate_schedule": schedule} for schedule in ("steps", "cosine", "one_cycle", "constant")),
+        *(
+            {"learning_rate_schedule": schedule}
+            for schedule in ("steps", "staircase", "cosine", "one_cycle", "constant")
+        ),
         {"optimizer": "sgd"},
         {"use_distortion_for_training": False},
         {"evaluate_test": False},

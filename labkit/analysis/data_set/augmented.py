@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from labkit.config.whole import Config
 from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.distortion import distorted, offsets_of, shrunk
+from labkit.data.network_input.settings import central_corner
+from labkit.data.step_batch.distortion import as_pixels, central_crop, distorted, offsets_of, shrunk
 from labkit.data.step_batch.hashes import distortion_key, order_key, order_of_epoch
 from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
@@ -25,8 +26,8 @@ class AugmentedImage:
 
     ``epoch``: from 0. ``step``: the training step whose batch has it, from 1; None where only TensorFlow
     knows the order (``input_path=streaming``). ``image``: uint8 [height, width, channels], cropped, flipped,
-    covered and resized. ``right``, ``down``: by how many pixels the content has moved, before the flip.
-    ``flipped``: whether it is mirrored.
+    its colours changed (and clipped to 0 to 255), covered and resized. ``right``, ``down``: by how many
+    pixels the content has moved, before the flip. ``flipped``: whether it is mirrored.
     """
 
     epoch: int
@@ -72,9 +73,14 @@ def augmented_image(
     flips = np.zeros(len(epochs), bool)
     if settings:
         key = distortion_key(config.run.seed)
-        images = distorted(images, manifest, settings, key=key, epoch=at, index=where)
-        top, left, flips = offsets_of(key, at, where, settings)
-        right, down = settings.crop_padding - left, settings.crop_padding - top
+        size = originals.shape[1], originals.shape[2]
+        images = as_pixels(distorted(images, manifest, settings, key=key, epoch=at, index=where))
+        top, left, flips = offsets_of(key, at, where, settings, size)
+        middle = central_corner(*size, settings.crop_size) if settings.crop_size else (0, 0)
+        right = settings.crop_padding + middle[1] - left
+        down = settings.crop_padding + middle[0] - top
+    else:
+        images = central_crop(images, config.data.crop_size)
     steps = _steps(manifest, config, index, epochs)
     made = []
     for place, epoch in enumerate(epochs):
@@ -134,13 +140,20 @@ def settings_in_words(config: Config) -> str:
         words = ["not augmented (use_distortion_for_training is off)"]
     else:
         padded = f"{settings.crop_padding} pixels ({settings.crop_padding_mode})"
+        crop = f"random crop after padding by {padded}" if settings.crop_padding else "no crop"
+        if settings.crop_size:
+            after = f" after padding by {padded}" if settings.crop_padding else ""
+            crop = f"random crop of {settings.crop_size}×{settings.crop_size} pixels{after}"
         words = [
-            f"random crop after padding by {padded}" if settings.crop_padding else "no crop",
+            crop,
             f"{settings.flip} flip" if settings.flip != "none" else "no flip",
             f"cutout of {settings.cutout_size}×{settings.cutout_size} pixels"
             if settings.cutout_size
             else "no cutout",
         ]
+        words += [f"brightness ±{settings.brightness:g}"] if settings.brightness else []
+        words += [f"contrast ±{settings.contrast:.0%}"] if settings.contrast else []
+        words += [f"mixup with alpha {data.mixup_alpha:g} (not shown)"] if data.mixup_alpha else []
     if data.progressive_resizing:
         words.append(f"progressive resizing {data.progressive_resizing}")
     return f"{'; '.join(words)}; seed {config.run.seed}"
