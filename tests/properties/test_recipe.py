@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 import labkit
+from labkit.analysis.ask.answers import Answers
+from labkit.analysis.ask.wire import Message
+from labkit.analysis.network import load_network
+from labkit.analysis.saliency import grad_cam, gradient_map, integrated_gradients
+from labkit.data.loading import load_split
+from labkit.run_directory import RunDirectory
 from tests.properties.harness import assert_bit_equal, checkpoint_values, losses, train
+from tests.properties.harness import labkit as command
 
 STEPS, SAVED = 12, 4
 FIELDS = {
@@ -79,12 +86,9 @@ def test_a_replayed_step_has_the_loss_of_its_row(whole):
 def test_evaluation_and_predictions_use_the_average(whole):
     run = labkit.load_run(whole)
     recorded = json.loads((whole / "predictions" / "test.json").read_text())
-    again = run.evaluate("test")
+    again = labkit.evaluate(run)
     assert again["accuracy"] == recorded["accuracy"]
     np.testing.assert_allclose(again["loss"], recorded["loss"], rtol=1e-6)
-
-    from labkit.analysis.network import load_network
-    from labkit.data.loading import load_split
 
     network = load_network(run, str(STEPS))
     images, labels = load_split(network.manifest, "test")
@@ -95,3 +99,31 @@ def test_evaluation_and_predictions_use_the_average(whole):
     kernels = {name: value for name, value in values.items() if value.shape == averaged.shape}
     equal = [name for name, value in kernels.items() if np.allclose(value, averaged, atol=1e-6)]
     assert equal and all(name.startswith("averaged/") for name in equal)
+
+    # The network sees the middle of an image: the border has no part in a prediction.
+    image = images[0].copy()
+    expected = network.probabilities(image[None])
+    for method in (gradient_map, integrated_gradients, grad_cam):
+        found = method(network, image, 3)
+        assert found.shape == (32, 32) and np.abs(found[4:28, 4:28]).max() > 0
+        found[4:28, 4:28] = 0
+        assert not found.any()
+    image[:4] = image[:, 28:] = 255
+    np.testing.assert_array_equal(network.probabilities(image[None]), expected)
+    image[4, 4] = 255 - image[4, 4]
+    assert np.abs(network.probabilities(image[None]) - expected).max() > 0
+
+    answers = Answers(RunDirectory(whole), STEPS)
+    for shown in (images[:3], images[:3, 4:28, 4:28]):
+        question = Message({"question": "predict", "step": STEPS}, {"images": np.ascontiguousarray(shown)})
+        _, arrays = answers.answer(question)
+        np.testing.assert_allclose(arrays["probabilities"], network.probabilities(images[:3]), atol=1e-5)
+
+
+def test_an_exported_network_crops_and_standardizes_by_itself(whole, tmp_path):
+    for more in ([], ["--standardized-input"]):
+        path = tmp_path / f"network{len(more)}.keras"
+        assert command("export", str(whole), "--output", str(path), "--check", *more) == 0
+        about = json.loads(path.with_suffix(".json").read_text())
+        assert about["check"]["passed"]
+        assert about["input"]["shape"][1:] == ([24, 24, 3] if more else [32, 32, 3])
