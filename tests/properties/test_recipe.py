@@ -124,6 +124,6 @@ def test_an_exported_network_crops_and_standardizes_by_itself(whole, tmp_path):
     for more in ([], ["--standardized-input"]):
         path = tmp_path / f"network{len(more)}.keras"
         assert command("export", str(whole), "--output", str(path), "--check", *more) == 0
-        about = json.loads(path.with_suffix(".json").read_text())
+        about = json.loads(path.with_name(f"{path.name}.json").read_text())
         assert about["check"]["passed"]
         assert about["input"]["shape"][1:] == ([24, 24, 3] if more else [32, 32, 3])
