@@ -373,7 +373,9 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
 
     @functools.cache
     def train_step_for(frozen, image_size, inspected):
-        options = {"frozen": frozen, "image_size": image_size, "average": average}
+        options = {"frozen": frozen, "image_size": image_size}
+        if average is not None:
+            options["follow"] = average.update
         return _compiled_step(plan, strategy, model, optimizer, step, inspected, **options)
 
     # With parameter servers, the coordinator evaluates locally, outside the cluster's strategy.
@@ -465,7 +467,6 @@ def _compiled_step(
         if not _sends_standardized(config):
             settings = network_input_of(config.data)
             common["standardize"] = functools.partial(as_input, manifest=plan.manifest, settings=settings)
-        del common["average"]  # refused with parameter servers
         common["slow_worker"] = config.distribution.slow
         asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
         return tf.function(asynchronous, reduce_retracing=True)

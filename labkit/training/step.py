@@ -20,7 +20,6 @@ from labkit.models.folding import folded_normalization
 from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk
 from labkit.models.test_time_augmentation import averaged_over_views
-from labkit.optim.moving_average import MovingAverage
 from labkit.optim.optimizer import Optimizer
 from labkit.training.losses import SOFTMAX, Loss
 from labkit.transfer.freezing import Frozen, frozen_norms, trained_indices
@@ -42,7 +41,7 @@ def make_train_step(
     label_smoothing: float = 0.0,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
-    average: MovingAverage | None = None,
+    follow: Callable[[Any, tf.Tensor], None] = lambda strategy, step: None,
     xla: bool = False,
     reduce: Callable[..., list[Any]] = sum_over_replicas,
     observer: Unobserved = UNOBSERVED,
@@ -52,8 +51,8 @@ def make_train_step(
     ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
-    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``average`` follows the
-    weights; ``xla`` compiles the gradients; ``observer`` sees what is computed.
+    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``follow`` is called after each
+    update (``MovingAverage.update``); ``xla`` compiles the gradients; ``observer`` sees what is computed.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
@@ -77,26 +76,23 @@ def make_train_step(
         with observer.update(strategy, activations, gradients, indices):
             optimizer.apply(strategy, gradients, learning_rate, indices)
             update_moving_averages(strategy, model, statistics)
-        if average is not None:
-            average.update(strategy, done)
+        follow(strategy, done)
 
     def replica_step(images, labels, learning_rate, stop, done):
-        first = first_position(global_batch_size)
-        metrics, gradients, statistics = loss_and_gradients(images, labels, done, first)
+        metrics, gradients, statistics = loss_and_gradients(images, labels, done, start_of(global_batch_size))
         arguments = (gradients, statistics, observer.activations(), learning_rate, done)
         tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 
     def train_step(images, labels, learning_rate, stop):
-        done = tf.convert_to_tensor(step)
-        metrics = strategy.run(replica_step, args=(images, labels, learning_rate, stop, done))
+        metrics = strategy.run(replica_step, args=(images, labels, learning_rate, stop, step.read_value()))
         step.assign_add(1)
         return strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
 
     return train_step
 
 
-def first_position(global_batch_size: int) -> tf.Tensor:
+def start_of(global_batch_size: int) -> tf.Tensor:
     """Return where this replica's slice of the global batch begins, int32 scalar; in replica context."""
     replica = tf.distribute.get_replica_context()
     size = global_batch_size // replica.num_replicas_in_sync
