@@ -69,6 +69,14 @@ def test_a_renamed_field_of_an_older_run_is_read():
     assert Config.from_json(recorded) == Config.from_flat({"inspect_every_steps": 100})
 
 
+@pytest.mark.parametrize(("value", "name"), [(True, "all"), (False, "kernels")])
+def test_which_weights_decay_in_an_older_run_is_read(value, name):
+    recorded = Config().to_json()
+    del recorded["optimizer"]["weight_decay_of"]
+    recorded["optimizer"]["decay_norm_and_bias"] = value
+    assert Config.from_json(recorded) == Config.from_flat({"weight_decay_of": name})
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
