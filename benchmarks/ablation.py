@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "first layer trained instead of whitening": {"whitening": False},
     "convolutions begin at random instead of as the identity": {"dirac": False},
     "offsets learn at the common rate": {"norm_bias_learning_rate_factor": 1.0},
-    "offsets decay, too": {"decay_norm_and_bias": True},
+    "offsets decay, too": {"weight_decay_of": "all"},
     "no label smoothing": {"label_smoothing": 0.0},
     "random flips instead of alternating": {"flip": "random"},
     "no Nesterov momentum": {"nesterov": False},

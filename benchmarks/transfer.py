@@ -31,7 +31,7 @@ RECIPE: dict[str, Any] = {
     "learning_rate_schedule": "one_cycle",
     "nesterov": True,
     "weight_decay": 5e-4,
-    "decay_norm_and_bias": False,
+    "weight_decay_of": "kernels",
     "batch_norm_decay": 0.9,
     "validate_every_steps": 0,
     "num_gpus": 0,

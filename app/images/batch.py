@@ -183,15 +183,25 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> Non
 def _predict(
     network: AskedNetwork, report: background.Progress, batch: RunBatch, checkpoint: int
 ) -> Prediction:
-    parts, size = [], len(batch.seen)
+    seen = batch.seen
+    shares, losses, size = [], [], len(seen)
     for start in range(0, size, MOST_ASKED):
         part = slice(start, start + MOST_ASKED)
-        parts.append(
-            network.predict(batch.pixels[part], batch.seen.labels[part], step=checkpoint, as_in_training=True)
-        )
+
+        def ask(labels: np.ndarray, part: slice = part) -> Prediction:
+            return network.predict(batch.pixels[part], labels[part], step=checkpoint, as_in_training=True)
+
+        own = ask(seen.labels)
+        assert own.losses is not None
+        found = own.losses
+        if seen.partners is not None:  # cross-entropy is linear in the target
+            partner = ask(seen.labels[seen.partners]).losses
+            assert partner is not None
+            found = seen.share * found + (1 - seen.share) * partner
+        shares.append(own.probabilities)
+        losses.append(found)
         report(min(part.stop, size), size)
-    losses = [part.losses for part in parts if part.losses is not None]
-    return Prediction(np.concatenate([part.probabilities for part in parts]), np.concatenate(losses))
+    return Prediction(np.concatenate(shares), np.concatenate(losses))
 
 
 def _comparison(
@@ -208,8 +218,8 @@ def _comparison(
         f"Their mean is {number_text(float(found.losses.mean()))}"
         + ("." if recorded is None else f"; the step recorded {number_text(recorded)}."),
     ]
-    if recorded is not None and _smoothed(run):
-        words.append("The recorded loss has label smoothing, these don't.")
+    if recorded is not None:
+        words += _differences(run)
     if (share := batch_cards.highest_share(found.losses)) is not None:
         few, part = share
         words.append(f"The {counted(few, 'image')} with the highest loss make up {part:.0%} of it.")
@@ -233,11 +243,22 @@ def _distance(step: int, checkpoint: int) -> str:
     return f"{counted(between, 'step')} earlier" if between else "right before this step"
 
 
-def _smoothed(run: RunDirectory) -> bool:
+def _differences(run: RunDirectory) -> list[str]:
+    """Return sentences on what the recorded loss has and these losses don't."""
     try:
-        return recorded_config(run).optimizer.label_smoothing > 0
+        config = recorded_config(run)
     except InputError:
-        return False
+        return []
+    data, words = config.data, []
+    if config.optimizer.label_smoothing:
+        words.append("The recorded loss has label smoothing, these don't.")
+    if config.model.dropout_rate:
+        words.append("The recorded loss has dropout, these don't.")
+    if data.brightness or data.contrast or data.mixup_alpha:
+        words.append("The network was asked about the images as shown, in whole grey levels from 0 to 255.")
+    if config.optimizer.ema_decay:
+        words.append("The network that was asked is the moving average of the weights.")
+    return words
 
 
 def _command(run: RunDirectory, step: int, *flags: str) -> None:

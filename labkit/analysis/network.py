@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner, network_input_of
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.training.plan import data_directory
@@ -47,28 +48,40 @@ class Network:
         manifest: the data set that it was trained on.
         loss: says how logits become probabilities.
         step: of the checkpoint.
+        network_input: what the model takes of an image.
     """
 
     model: Any
     manifest: Manifest
     loss: "Loss"
     step: int
+    network_input: NetworkInput = WHOLE_IMAGE
 
-    def standardize(self, images: NDArray[np.uint8]) -> Any:
-        """Return the tensor that the model takes, float32 [n, height, width, channels].
+    def inputs(self, images: NDArray[np.uint8]) -> Any:
+        """Return the tensor that the model takes, float32 [n, height, width, channels] of its own size.
 
         Args:
-            images: uint8 of the same shape.
+            images: uint8, of the stored images' shape or of the model's.
         """
-        from labkit.data.augment import standardize
+        from labkit.data.network_input.tensors import as_input
 
-        return standardize(images, self.manifest)
+        return as_input(images, self.manifest, self.network_input)
+
+    def on_image(self, values: NDArray[np.float64], image: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Return values of the model's pixels, [height, width], in their place in ``image``; zero around."""
+        height, width = image.shape[:2]
+        if values.shape == (height, width):
+            return values
+        top, left = central_corner(height, width, values.shape[0])
+        placed = np.zeros((height, width))
+        placed[top : top + values.shape[0], left : left + values.shape[1]] = values
+        return placed
 
     def logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return logits, float32 [n, classes], for images uint8 [n, height, width, channels]."""
         size = images_at_once(images.shape[1:])
         starts = range(0, len(images), size)
-        parts = [self.model(self.standardize(images[at : at + size]), training=False) for at in starts]
+        parts = [self.model(self.inputs(images[at : at + size]), training=False) for at in starts]
         return np.concatenate([part.numpy() for part in parts])
 
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -98,4 +111,4 @@ def load_network(run: HasPath, checkpoint: str = "best") -> Network:
     step = store.step_of(checkpoint)
     check_same_data(directory, store.state(step), manifest)
     model = trained_model(config, manifest, store, step)
-    return Network(model, manifest, LOSSES[config.optimizer.loss], step)
+    return Network(model, manifest, LOSSES[config.optimizer.loss], step, network_input_of(config.data))

@@ -92,11 +92,12 @@ def gradient_map(network: "Network", image: Images, label: int) -> NDArray[np.fl
     """
     import tensorflow as tf
 
-    pixels = network.standardize(image[None])
+    pixels = network.inputs(image[None])
     with tf.GradientTape() as tape:
         tape.watch(pixels)
         logit = network.model(pixels, training=False)[0, label]
-    return np.abs(tape.gradient(logit, pixels).numpy()[0]).max(axis=-1).astype(np.float64)
+    found = np.abs(tape.gradient(logit, pixels).numpy()[0]).max(axis=-1).astype(np.float64)
+    return network.on_image(found, image)
 
 
 def integrated_gradients(
@@ -104,8 +105,9 @@ def integrated_gradients(
 ) -> NDArray[np.float64]:
     """Return each pixel's share of a logit, along a path from a grey image (Sundararajan et al., 2017).
 
-    The path begins at the mean colour of the training images, where standardized pixels are zero. The
-    gradients are taken in the middle of ``steps`` equal parts of it.
+    The path begins where standardized pixels are zero: at the mean colour of the training images, or with
+    ``--standardization per_image`` at this image's mean grey level. The gradients are taken in the middle of
+    ``steps`` equal parts of it.
 
     Args:
         network: the trained network.
@@ -118,16 +120,16 @@ def integrated_gradients(
     """
     import tensorflow as tf
 
-    pixels = network.standardize(image[None])
+    pixels = network.inputs(image[None])
     fractions = ((np.arange(steps) + 0.5) / steps).astype(np.float32)
-    total = np.zeros(image.shape)
+    total = np.zeros(pixels.shape[1:])
     for part in np.array_split(fractions, max(1, steps // 16)):
         path = pixels * part[:, None, None, None]
         with tf.GradientTape() as tape:
             tape.watch(path)
             logits = network.model(path, training=False)[:, label]
         total += tape.gradient(logits, path).numpy().astype(np.float64).sum(axis=0)
-    return (total / steps * pixels.numpy()[0]).sum(axis=-1)
+    return network.on_image((total / steps * pixels.numpy()[0]).sum(axis=-1), image)
 
 
 def grad_cam(network: "Network", image: Images, label: int) -> NDArray[np.float64]:
@@ -150,14 +152,15 @@ def grad_cam(network: "Network", image: Images, label: int) -> NDArray[np.float6
     if not spatial:
         raise InputError("Grad-CAM needs a layer whose outputs have positions, and this network has none")
     both = keras.Model(network.model.inputs, [spatial[-1], network.model.output])
-    pixels = network.standardize(image[None])
+    pixels = network.inputs(image[None])
     with tf.GradientTape() as tape:
         tape.watch(pixels)
         outputs, logits = both(pixels, training=False)
         logit = logits[0, label]
     weights = tf.reduce_mean(tape.gradient(logit, outputs), axis=(1, 2), keepdims=True)
     found = tf.nn.relu(tf.reduce_sum(weights * outputs, axis=-1, keepdims=True))
-    return tf.image.resize(found, image.shape[:2]).numpy()[0, :, :, 0].astype(np.float64)
+    enlarged = tf.image.resize(found, pixels.shape[1:3]).numpy()[0, :, :, 0].astype(np.float64)
+    return network.on_image(enlarged, image)
 
 
 def _has_positions(operation: Any) -> bool:

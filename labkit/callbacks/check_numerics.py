@@ -30,7 +30,7 @@ class CheckNumerics(Callback):
         from labkit.inspection.network import state_variables
 
         session = training.session
-        self._variables = state_variables(session.model, session.optimizer)
+        self._variables = state_variables(session.model, session.optimizer, session.average)
         assert len({variable.dtype for variable in self._variables}) == 1
 
         # One vector instead of some two hundred values to return and check.

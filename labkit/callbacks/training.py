@@ -81,14 +81,15 @@ class Training:
         return {weight.path: weight.value.numpy() for weight in self.session.model.weights}
 
     def logits(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
-        """Return the logits [n, num_classes] of the current weights.
+        """Return the logits [n, num_classes] of the current weights, not of their average.
 
         Args:
             images: pixels, uint8 [n, height, width, channels].
         """
-        from labkit.data.augment import standardize
+        from labkit.data.network_input.tensors import as_input
 
-        return self.session.model(standardize(images, self.session.manifest), training=False).numpy()
+        inputs = as_input(images, self.session.manifest, self.session.network_input)
+        return self.session.model(inputs, training=False).numpy()
 
     # ---- what a callback may ask for -----------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class DataConfig(FieldOwner):
         100, "Examples in an evaluation step, over all replicas.", minimum=1, maximum=2**17, identity=False
     )
     use_distortion_for_training: bool = option(
-        True, "Augments the training images: random crops, flips and cutout."
+        True, "Augments the training images: random crops, flips, colours, cutout and mixup."
     )
     crop_padding: int = option(
         4,
@@ -62,6 +62,25 @@ class DataConfig(FieldOwner):
         "second epoch.",
         choices=("random", "alternating", "none"),
     )
+    crop_size: int | None = option(
+        None,
+        "Side, in pixels, of the square that the network sees: a random part of each training image, and the "
+        "middle of every other image.",
+        unset="the image's own size",
+        minimum=1,
+    )
+    brightness: float = option(
+        0.0,
+        "Largest number of grey levels, of 255, by which a training image is made brighter or darker.",
+        minimum=0,
+        below=256,
+    )
+    contrast: float = option(
+        0.0,
+        "Multiplies the contrast of a training image by a random factor from 1 - contrast to 1 + contrast.",
+        minimum=0,
+        below=1,
+    )
     cutout_size: int = option(
         0, "Side, in pixels, of a square that is blanked in each training image. 0 blanks none.", minimum=0
     )
@@ -71,7 +90,20 @@ class DataConfig(FieldOwner):
         "smallest share of the image's area that is kept. 0 pads and crops instead.",
         minimum=0,
         below=1,
-        unset="0.25 for images over 64 pixels, else 0",
+        unset="0.25 for images over 64 pixels without --crop-size, else 0",
+    )
+    mixup_alpha: float = option(
+        0.0,
+        "Mixes each training image and its label with another of the batch, by shares that are drawn from "
+        "Beta(alpha, alpha). 0 mixes none.",
+        minimum=0,
+        below=100,
+    )
+    standardization: str = option(
+        "dataset",
+        "What brings pixels to mean 0 and standard deviation 1: dataset takes the statistics of each channel "
+        "over the training split, per_image those of each image.",
+        choices=("dataset", "per_image"),
     )
     progressive_resizing: str | None = option(
         None,
@@ -89,14 +121,20 @@ class DataConfig(FieldOwner):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.use_distortion_for_training:
-            # Padding and flips are not refused: a preset may have given them, and they have no effect.
+            # Padding, flips and colours aren't refused: a preset may have given them; they have no effect.
             where = "with --no-use-distortion-for-training"
-            self.require_defaults(("cutout_size",), where, "images are not augmented")
+            names = ("cutout_size", "mixup_alpha")
+            self.require_defaults(names, where, "images are not augmented")
             if self.random_resized_crop:  # 0 is what a run records
                 raise InputError(
                     f"--random-resized-crop is {self.random_resized_crop}; allowed {where}: 0 "
                     "(images are not augmented)"
                 )
+        if self.random_resized_crop and self.crop_size:
+            raise InputError(
+                f"--random-resized-crop is {self.random_resized_crop}; allowed with --crop-size: 0 "
+                "(one of both decides the crop)"
+            )
         try:
             shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]
         except ValueError:

@@ -68,6 +68,12 @@ class ModelConfig(FieldOwner):
     )
     batch_norm_epsilon: float = option(1e-5, "Added to the variance in batch normalization.", minimum=1e-12)
     sync_batch_norm: bool = option(False, "Normalizes over the global batch instead of each replica's part.")
+    dropout_rate: float = option(
+        0.0,
+        "Fraction of the features before the logits that each training step sets to zero, at random.",
+        minimum=0,
+        below=1,
+    )
     data_format: str = option(
         "auto",
         "Layout of the images on the device. auto takes channels_first on GPUs and channels_last on CPUs.",

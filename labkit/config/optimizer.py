@@ -14,9 +14,16 @@ class OptimizerConfig(FieldOwner):
 
     optimizer: str = option(
         "sgd",
-        "Optimizer: sgd with momentum, or muon, which updates convolutions that a normalization follows, "
-        "without weight decay, and leaves the rest to sgd.",
-        choices=("sgd", "muon"),
+        "Optimizer: sgd with momentum; adamw, which decouples weight decay and wants a learning rate near "
+        "0.001; or muon, which updates convolutions that a normalization follows, without weight decay, and "
+        "leaves the rest to sgd.",
+        choices=("sgd", "adamw", "muon"),
+    )
+    adamw_beta1: float = option(
+        0.9, "Fraction of the mean gradient that adamw keeps at each step.", minimum=0, below=1
+    )
+    adamw_beta2: float = option(
+        0.999, "Fraction of the mean squared gradient that adamw keeps at each step.", minimum=0, below=1
     )
     muon_learning_rate: float = option(
         0.24, "Learning rate for Muon's kernels; follows the common schedule.", minimum=0
@@ -31,8 +38,20 @@ class OptimizerConfig(FieldOwner):
     learning_rate_schedule: str = option(
         "steps",
         "How the learning rate changes. steps multiplies it by 1, 0.1, 0.01 and 0.002 from epochs 0, 82, 123 "
-        "and 300.",
-        choices=("steps", "cosine", "one_cycle", "constant"),
+        "and 300; staircase by --staircase-factor after every --staircase-epochs.",
+        choices=("steps", "staircase", "cosine", "one_cycle", "constant"),
+    )
+    staircase_factor: float = option(
+        0.1,
+        "Factor of the learning rate at each drop of staircase.",
+        minimum=0,
+        aliases=("learning_rate_decay_factor",),
+    )
+    staircase_epochs: float = option(
+        350.0,
+        "Epochs between two drops of staircase.",
+        minimum=1e-3,
+        aliases=("num_epochs_per_decay",),
     )
     warmup_steps: int = option(
         0, "Steps over which the learning rate rises linearly from zero to the schedule's.", minimum=0
@@ -53,11 +72,23 @@ class OptimizerConfig(FieldOwner):
     weight_decay: float = option(2e-4, "Coefficient of the weight decay.", minimum=0)
     weight_decay_mode: str = option(
         "l2",
-        "l2 adds decay * w to the gradient; decoupled shrinks w by learning_rate * decay * w.",
+        "l2 adds decay * w to the gradient; decoupled shrinks w by learning_rate * decay * w, which adamw "
+        "always does.",
         choices=("l2", "decoupled"),
     )
-    decay_norm_and_bias: bool = option(
-        True, "Applies weight decay to normalization parameters and biases too."
+    weight_decay_of: str = option(
+        "all",
+        "Which weights decay: all, kernels without biases and normalization, or the kernels of hidden_dense "
+        "layers, which are those before the logits.",
+        choices=("all", "kernels", "hidden_dense"),
+    )
+    ema_decay: float = option(
+        0.0,
+        "Fraction of the moving average of the weights that each step keeps, less in the first steps. The "
+        "average is evaluated and exported instead of the weights. 0 keeps none.",
+        minimum=0,
+        below=1,
+        aliases=("moving_average_decay",),
     )
     norm_bias_learning_rate_factor: float = option(
         1.0, "Multiplies the learning rate of batch normalization's biases.", minimum=0
@@ -87,6 +118,13 @@ class OptimizerConfig(FieldOwner):
         if self.optimizer != "muon":
             where = f"with --optimizer {self.optimizer}"
             self.require_defaults(("muon_learning_rate",), where, "only muon uses it")
+        if self.optimizer != "adamw":
+            where = f"with --optimizer {self.optimizer}"
+            self.require_defaults(("adamw_beta1", "adamw_beta2"), where, "only adamw uses it")
+        if self.learning_rate_schedule != "staircase":
+            where = f"with --learning-rate-schedule {self.learning_rate_schedule}"
+            names = ("staircase_factor", "staircase_epochs")
+            self.require_defaults(names, where, "only staircase uses it")
         if self.learning_rate_schedule != "one_cycle":
             # Not the peak: one that a preset gave doesn't matter to whoever takes another schedule.
             names = ("one_cycle_start", "one_cycle_end")

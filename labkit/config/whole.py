@@ -110,6 +110,8 @@ class Config:
         for old, new in _RENAMED.items():
             if old in values:
                 values[new] = values.pop(old)
+        if "decay_norm_and_bias" in values:
+            values["weight_decay_of"] = "all" if values.pop("decay_norm_and_bias") else "kernels"
         for name, default in _REMOVED.items():
             if values.pop(name, default) not in (default, None):
                 flag = "--" + name.replace("_", "-")

@@ -1,8 +1,8 @@
-"""Random crop, flip and cutout of training images ("distortion"), and standardization.
+"""Random crop, flip, colors and cutout of training images ("distortion"), and standardization.
 
 The default distortion of small images is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four
 zero pixels on each side, then take a random crop of the image's own size, of the image or of its mirror
-image. Larger ones get a crop of random size, resized (``augmentations/random_resized_crop.py``). Every random
+image. Larger ones get a crop of random size, resized (``augmentation/random_resized_crop.py``). Every random
 draw is a hash of (seed, epoch, example index), so an example is distorted the same way in any batch, on any
 replica and after a restart.
 """
@@ -10,7 +10,8 @@ replica and after a restart.
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augmentations.random_resized_crop import random_resized_crop
+from labkit.data.augmentation.colors import change_colors
+from labkit.data.augmentation.random_resized_crop import random_resized_crop
 from labkit.data.hashing import mix64_tensor
 from labkit.data.inputs import PADDING, Distortion
 from labkit.data.manifest import Manifest
@@ -39,7 +40,7 @@ def distort(
     epoch: tf.Tensor,
     index: tf.Tensor,
 ) -> tf.Tensor:
-    """Crop and flip each image, then apply cutout where it is enabled.
+    """Crop and flip each image, then change its colors and apply cutout where they are enabled.
 
     Args:
         images: uint8 [n, height, width, channels].
@@ -50,14 +51,17 @@ def distort(
         index: int64 [n], each example's row within its split.
 
     Returns:
-        uint8 of ``images``' shape.
+        uint8, or float32 if the colors change, [n, height, width, channels] of the crop.
     """
-    offsets = distortion_offsets(key, epoch, index, distortion)
+    size = images.shape[1], images.shape[2]
+    offsets = distortion_offsets(key, epoch, index, distortion, size)
     if distortion.random_resized_crop:
         share, flip = distortion.random_resized_crop, offsets[2]
         images = random_resized_crop(images, share, flip, key=key, epoch=epoch, index=index)
     else:
         images = crop_and_flip(images, *offsets, distortion)
+    if distortion.changes_colors:
+        images = change_colors(images, distortion, key=key, epoch=epoch, index=index)
     if distortion.cutout_size:
         mean = np.round(255 * np.asarray(manifest.channel_mean)).astype(np.uint8)
         images = cut_out(images, key, epoch, index, distortion.cutout_size, mean)
@@ -65,7 +69,11 @@ def distort(
 
 
 def distortion_offsets(
-    key: int, epoch: tf.Tensor, index: tf.Tensor, distortion: Distortion = DEFAULT
+    key: int,
+    epoch: tf.Tensor,
+    index: tf.Tensor,
+    distortion: Distortion = DEFAULT,
+    size: tuple[int, int] = (0, 0),
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Draw each example's crop and flip.
 
@@ -74,25 +82,26 @@ def distortion_offsets(
         epoch: int64 [n], the epoch of each example.
         index: int64 [n], each example's row within its split.
         distortion: the settings.
+        size: height and width of the images; needed only with a ``crop_size``.
 
     Returns:
-        top and left int32 [n], uniform in 0 … 2·padding (a centred crop has top = left = padding);
-        flip bool [n].
+        top and left int32 [n], uniform in 0 … 2·padding (a centred crop has top = left = padding), or with a
+        ``crop_size`` wherever the crop is inside the padded image; flip bool [n].
     """
     start = tf.constant(key, tf.uint64)
     state = mix64_tensor(mix64_tensor(start, epoch), index)
-    offsets = 2 * distortion.crop_padding + 1
+    rows, columns = distortion.positions(*size)
     # Scale the upper 32 bits to the number of outcomes; the bias is below 2^-24.
     half = tf.constant(32, tf.uint64)
     upper = tf.bitwise.right_shift(state, half)
-    draw = tf.cast(tf.bitwise.right_shift(upper * tf.constant(2 * offsets**2, tf.uint64), half), tf.int32)
+    draw = tf.cast(tf.bitwise.right_shift(upper * tf.constant(2 * rows * columns, tf.uint64), half), tf.int32)
     flip = tf.equal(draw % 2, 1)
     if distortion.flip == "none":
         flip = tf.zeros_like(flip)
     elif distortion.flip == "alternating":
         first = tf.bitwise.right_shift(mix64_tensor(start, index), tf.constant(63, tf.uint64))
         flip = tf.equal((tf.cast(first, tf.int64) + epoch) % 2, 1)
-    return draw // (2 * offsets), draw // 2 % offsets, flip
+    return draw // (2 * columns), draw // 2 % columns, flip
 
 
 def crop_and_flip(
@@ -108,15 +117,16 @@ def crop_and_flip(
 
     Args:
         images: uint8 [n, height, width, channels].
-        top, left: int32 [n] in 0 … 2·padding.
+        top, left: int32 [n] in 0 … 2·padding, or as :func:`distortion_offsets` draws them.
         flip: bool [n].
-        distortion: gives the width and the mode of the padding.
+        distortion: gives the width and the mode of the padding, and the size of the crop.
 
     Returns:
-        uint8 of `images`' shape.
+        uint8 [n, height, width, channels] of the crop.
     """
-    height, width = images.shape[1], images.shape[2]
     padding = distortion.crop_padding
+    padded_height, padded_width = (side + 2 * padding for side in images.shape[1:3])
+    height, width = (distortion.crop_size or side for side in images.shape[1:3])
     padded = tf.pad(
         images, [[0, 0], [padding, padding], [padding, padding], [0, 0]], distortion.crop_padding_mode
     )
@@ -124,8 +134,7 @@ def crop_and_flip(
     columns = tf.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
     rows = tf.range(height)[None, :] + top[:, None]
     batch = tf.range(tf.shape(images)[0])[:, None]
-    padded_width = width + 2 * padding
-    first = (batch * (height + 2 * padding) + rows) * padded_width
+    first = (batch * padded_height + rows) * padded_width
     pixels = tf.reshape(padded, [-1, images.shape[3]])
     return tf.gather(pixels, first[:, :, None] + columns[:, None, :])
 
@@ -139,14 +148,14 @@ def cut_out(
     may extend beyond the border.
 
     Args:
-        images: uint8 [n, height, width, channels].
+        images: uint8 or float32 [n, height, width, channels].
         key: the result of :func:`distortion_key`.
         epoch, index: int64 [n], as for :func:`distort`.
         size: side of the square in pixels.
         color: uint8 [channels], the colour of the square.
 
     Returns:
-        uint8 of ``images``' shape.
+        A tensor of ``images``' shape and dtype.
     """
     height, width = images.shape[1], images.shape[2]
     start = tf.constant(cutout_key(key), tf.uint64)
@@ -159,14 +168,14 @@ def cut_out(
     row, column = tf.range(height)[None, :] - corner // columns, tf.range(width)[None, :] - corner % columns
     tall, wide = (row >= 0) & (row < size), (column >= 0) & (column < size)
     covered = (tall[:, :, None] & wide[:, None, :])[..., None]
-    return tf.where(covered, tf.constant(color, images.dtype), images)
+    return tf.where(covered, tf.constant(color.astype(images.dtype.as_numpy_dtype)), images)
 
 
 def standardize(images: tf.Tensor | np.ndarray, manifest: Manifest) -> tf.Tensor:
     """Return (images / 255 − mean) / std as float32, with the training split's mean and std per channel.
 
     Args:
-        images: uint8 [..., height, width, channels].
+        images: uint8 or float32 [..., height, width, channels], pixels from 0 to 255.
         manifest: the data set that the model was trained on.
     """
     mean = np.asarray(manifest.channel_mean)

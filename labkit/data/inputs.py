@@ -79,10 +79,10 @@ WHOLE_BATCH = InputShare()
 
 @dataclass(frozen=True)
 class Distortion:
-    """Settings of the random crop, flip and cutout.
+    """Settings of the random crop, flip, change of colors and cutout, in this order.
 
     Args:
-        crop_padding: pixels added on each side before a crop of the image's own size is taken.
+        crop_padding: pixels added on each side before the crop.
         crop_padding_mode: ``constant`` (black pixels) or ``reflect`` (the image mirrored at its border).
         flip: ``random``, ``none`` or ``alternating``. With ``alternating``, epoch 0 is random and the flip
             changes in each later epoch, so any two consecutive epochs show both sides of every image (Jordan,
@@ -90,6 +90,9 @@ class Distortion:
         cutout_size: side in pixels of a square that is covered in each image; 0 covers nothing.
         random_resized_crop: the smallest share of the image's area that a crop keeps, which is then resized
             to the whole image's size; 0 pads and crops instead.
+        crop_size: side in pixels of the crop; None: the crop has the image's own size.
+        brightness: largest number of grey levels that is added to all pixels or taken away.
+        contrast: largest change of the factor of each pixel's distance from its image's mean color.
     """
 
     crop_padding: int = PADDING
@@ -97,6 +100,19 @@ class Distortion:
     flip: str = "random"
     cutout_size: int = 0
     random_resized_crop: float = 0.0
+    crop_size: int | None = None
+    brightness: float = 0.0
+    contrast: float = 0.0
+
+    @property
+    def changes_colors(self) -> bool:
+        """Whether images become float32 with values below 0 and above 255."""
+        return self.brightness > 0 or self.contrast > 0
+
+    def positions(self, height: int, width: int) -> tuple[int, int]:
+        """Return how many rows, and how many columns, a crop of an image of this size can begin at."""
+        top, left = (side + 2 * self.crop_padding - (self.crop_size or side) + 1 for side in (height, width))
+        return top, left
 
 
 def distortion_of(data: DataConfig) -> Distortion | None:
@@ -109,6 +125,9 @@ def distortion_of(data: DataConfig) -> Distortion | None:
         data.flip,
         data.cutout_size,
         data.random_resized_crop or 0.0,  # None: a run recorded before there was this option
+        data.crop_size,
+        data.brightness,
+        data.contrast,
     )
 
 
@@ -116,7 +135,7 @@ def resolved_crop(data: DataConfig, image_shape: tuple[int, int, int]) -> float:
     """Return ``random_resized_crop``; where it is unset, the value for images of this shape."""
     if data.random_resized_crop is not None:
         return data.random_resized_crop
-    large = min(image_shape[:2]) > LARGEST_PADDED
+    large = min(image_shape[:2]) > LARGEST_PADDED and data.crop_size is None
     return SMALLEST_SHARE if large and data.use_distortion_for_training else 0.0
 
 

@@ -18,10 +18,13 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.data.augment import Distortion, distort, distortion_key, standardize
+from labkit.data.augmentation.mixup import mix, partners_of_step, share_of_step, soft_targets
 from labkit.data.hashing import mix64, mix64_tensor, permutation
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest, has_size
+from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
+from labkit.data.network_input.tensors import as_input, central_crop
 from labkit.data.records import parse_batch
 from labkit.data.step_batch.hashes import order_key
 from labkit.data.step_batch.shards import damage_error, find_split, verified_paths
@@ -55,6 +58,8 @@ def train_dataset(
     start_step: int,
     stop_step: int,
     distortion: Distortion | None = DEFAULT_DISTORTION,
+    network_input: NetworkInput = WHOLE_IMAGE,
+    mixup_alpha: float = 0.0,
     standardized: bool = True,
     input_path: str = "auto",
     share: InputShare = WHOLE_BATCH,
@@ -71,8 +76,11 @@ def train_dataset(
         start_step: the first step, counted from 0; the batch of a step does not depend on it.
         stop_step: one past the last step.
         distortion: settings of the random crop and flip; None leaves the images unchanged.
-        standardized: whether to apply :func:`standardize`. Unstandardized images are uint8, a quarter of the
-            bytes to send to a process that standardizes them itself.
+        network_input: which part of an undistorted image to yield, and how to standardize.
+        mixup_alpha: mixes each example with another of the global batch (``labkit.data.augmentation.mixup``)
+            if it is above 0; only for standardized images.
+        standardized: whether to standardize. Unstandardized images are uint8, a quarter of the bytes to send
+            to a process that standardizes them itself; float32 if the distortion changes their colours.
         input_path: ``memory``, ``streaming``, or ``auto`` (:func:`choose_input_path`).
         share: which replicas' slices to yield.
         shuffle_buffer_size: of the streaming path, in examples.
@@ -81,9 +89,9 @@ def train_dataset(
 
     Returns:
         A data set of (images, labels) with static shapes, b = global batch size / replicas: images float32
-        [b, height, width, channels], or uint8 if not standardized; labels int32 [b], or zeros and ones
-        [b, num_classes] in a multi-label data set; with ``with_index`` also index int64 [b]. The batches are
-        ordered by step, then by replica.
+        [b, height, width, channels], of the network's input; labels int32 [b], or zeros and ones
+        [b, num_classes] in a multi-label data set, or float32 [b, num_classes] with mixup; with
+        ``with_index`` also index int64 [b]. The batches are ordered by step, then by replica.
 
     Raises:
         InputError: an argument is out of range, or the split is missing or damaged.
@@ -109,15 +117,30 @@ def train_dataset(
         else:
             read_epoch, fetch = _streamed_epochs(window, manifest, shuffle_buffer_size)
         key = distortion_key(seed)
+        shape = network_input.shape(manifest)
 
-        def make_batch(first_sample: tf.Tensor, samples: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def seen(samples: tf.Tensor, numbers: tf.Tensor) -> Batch:
             images, labels, index = fetch(samples)
             if distortion:
-                epoch = (first_sample + tf.range(replica_batch, dtype=tf.int64)) // window.examples
+                epoch = numbers // window.examples
                 images = distort(images, manifest, distortion, key=key, epoch=epoch, index=index)
-            images = standardize(images, manifest) if standardized else images
-            images = tf.ensure_shape(images, [replica_batch, *manifest.image_shape])
-            labels = tf.ensure_shape(labels, [replica_batch, *manifest.target_shape])
+            images = central_crop(images, network_input.crop_size)
+            images = as_input(images, manifest, network_input) if standardized else images
+            images = tf.ensure_shape(images, [replica_batch, *shape])
+            return images, tf.ensure_shape(labels, [replica_batch, *manifest.target_shape]), index
+
+        def make_batch(step: tf.Tensor, position: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            """Return the slice of the step's global ``batch`` that begins at ``position``."""
+            own = position + tf.range(replica_batch, dtype=tf.int64)
+            first = step * global_batch_size
+            images, labels, index = seen(tf.gather(batch, own), first + own)
+            if mixup_alpha:
+                others = tf.gather(partners_of_step(seed, step, global_batch_size), own)
+                share = share_of_step(seed, step, mixup_alpha)
+                partners, their_labels, _ = seen(tf.gather(batch, others), first + others)
+                images = mix(share, images, partners)
+                targets = (soft_targets(which, manifest.num_classes) for which in (labels, their_labels))
+                labels = mix(share, *targets)
             return (images, labels, index) if with_index else (images, labels)
 
         batches = _replica_batches(window, read_epoch).map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)
@@ -149,10 +172,10 @@ def _options() -> tf.data.Options:
 
 
 def _replica_batches(window: _Window, read_epoch: EpochReader) -> tf.data.Dataset:
-    """Split the endless stream of samples into this process's batches.
+    """Yield each step of the window once for each of this process's replicas.
 
-    Yields (first_sample int64, samples [replica batch]) from the first to the last step of the window, where
-    first_sample is the index of the batch's first sample in the stream.
+    Yields (step int64, position int64, samples [global batch]): the first position in the global batch of the
+    replica's slice, and the samples of the whole global batch.
     """
     start = window.start_step * window.global_batch_size
     epochs = tf.data.Dataset.range(
@@ -162,16 +185,12 @@ def _replica_batches(window: _Window, read_epoch: EpochReader) -> tf.data.Datase
     steps = samples.batch(window.global_batch_size, drop_remainder=True)
     steps = steps.take(window.stop_step - window.start_step).enumerate(window.start_step)
     share = window.share
+    replicas = tf.data.Dataset.range(share.first_replica, share.first_replica + share.num_local_replicas)
 
-    def split_among_replicas(step: tf.Tensor, batch: tf.Tensor) -> tf.data.Dataset:
-        replicas = tf.range(
-            share.first_replica, share.first_replica + share.num_local_replicas, dtype=tf.int64
-        )
-        by_replica = tf.reshape(batch, [share.num_replicas, window.replica_batch_size])
-        first_samples = step * window.global_batch_size + replicas * window.replica_batch_size
-        return tf.data.Dataset.from_tensor_slices((first_samples, tf.gather(by_replica, replicas)))
+    def for_each_replica(step: tf.Tensor, batch: tf.Tensor) -> tf.data.Dataset:
+        return replicas.map(lambda replica: (step, replica * window.replica_batch_size, batch))
 
-    return steps.flat_map(split_among_replicas)
+    return steps.flat_map(for_each_replica)
 
 
 def _memory_epochs(window: _Window, arrays: Arrays) -> tuple[EpochReader, Fetcher]:
@@ -232,7 +251,12 @@ def _parsed(serialized: tf.Tensor, manifest: Manifest) -> Batch:
 
 
 def eval_dataset(
-    manifest: Manifest, split: str, *, global_batch_size: int, share: InputShare = WHOLE_BATCH
+    manifest: Manifest,
+    split: str,
+    *,
+    global_batch_size: int,
+    network_input: NetworkInput = WHOLE_IMAGE,
+    share: InputShare = WHOLE_BATCH,
 ) -> tf.data.Dataset:
     """Return this process's standardized batches of a split, in order and with every example exactly once.
 
@@ -243,6 +267,7 @@ def eval_dataset(
         manifest: the prepared data set.
         split: ``train``, ``validation`` or ``test``.
         global_batch_size: examples per step over all replicas.
+        network_input: which part of an image to yield, and how to standardize.
         share: which replicas' slices to yield.
 
     Returns:
@@ -262,7 +287,8 @@ def eval_dataset(
         rows = replica * replica_batch + tf.range(replica_batch, dtype=tf.int64)
         images, labels, index = _parsed(tf.gather(serialized, tf.minimum(rows, count - 1)), manifest)
         real = rows < count
-        images = tf.ensure_shape(standardize(images, manifest), [replica_batch, *manifest.image_shape])
+        images = as_input(images, manifest, network_input)
+        images = tf.ensure_shape(images, [replica_batch, *network_input.shape(manifest)])
         index = tf.where(real, index, tf.constant(-1, tf.int64))
         labels = tf.ensure_shape(labels, [replica_batch, *manifest.target_shape])
         return images, labels, index, tf.cast(real, tf.float32)

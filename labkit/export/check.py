@@ -11,9 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import standardize
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
+from labkit.data.network_input.tensors import as_input
 from labkit.export import predict
 from labkit.export.formats import Format
 from labkit.training.evaluate import evaluate_split
@@ -93,6 +94,7 @@ def compare(
     manifest: Manifest,
     *,
     loss: Loss = SOFTMAX,
+    network_input: NetworkInput = WHOLE_IMAGE,
     standardized_input: bool,
     probabilities: bool,
 ) -> Comparison:
@@ -104,6 +106,7 @@ def compare(
         trained: the run's own network.
         manifest: the data set with the test images.
         loss: the run's loss.
+        network_input: what the run's network takes of an image.
         standardized_input: whether the exported network expects standardized images.
         probabilities: whether the exported network returns probabilities.
 
@@ -118,12 +121,13 @@ def compare(
             manifest,
             "test",
             loss=loss,
+            network_input=network_input,
             global_batch_size=BATCH_SIZE,
         )
     own = evaluation.probabilities if probabilities else evaluation.logits
     images, _ = load_split(manifest, "test")
     if standardized_input:
-        images = standardize(images, manifest).numpy()
+        images = as_input(images, manifest, network_input).numpy()
     outputs = predict_without_labkit(format, path, images)
     return compare_outputs(outputs, own, evaluation.labels, loss=loss, probabilities=probabilities)
 

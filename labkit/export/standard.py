@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
-from labkit.data.augment import standardize
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner
+from labkit.data.network_input.tensors import as_input
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
 
@@ -73,6 +74,7 @@ def standard_model(
     trained: keras.Model,
     manifest: Manifest,
     *,
+    network_input: NetworkInput = WHOLE_IMAGE,
     standardized_input: bool = False,
     probabilities: bool = False,
     loss: str = "softmax",
@@ -83,6 +85,7 @@ def standard_model(
         config: the configuration of the network.
         trained: the network that ``build_model`` made from ``config`` for ``manifest``, channels last.
         manifest: the data set that it was trained on.
+        network_input: what ``trained`` takes of an image.
         standardized_input: whether the network expects standardized images. Otherwise it expects pixels from
             0 to 255, of any dtype that Keras casts to float32.
         probabilities: whether the network returns probabilities instead of logits.
@@ -93,6 +96,7 @@ def standard_model(
             networks differ. Neither happens with the networks in ``labkit.config.architectures``.
     """
     options: dict[str, Any] = {
+        "network_input": network_input,
         "standardized_input": standardized_input,
         "activation": loss if probabilities else "linear",
     }
@@ -106,37 +110,58 @@ def standard_model(
     copy_weights(trained, model)
     images = _probe_images(manifest)
     activate = keras.activations.get(options["activation"])
-    expected = activate(trained(standardize(images, manifest), training=False))
-    found = model(standardize(images, manifest) if standardized_input else images, training=False)
+    inputs = as_input(images, manifest, network_input)
+    expected = activate(trained(inputs, training=False))
+    found = model(inputs if standardized_input else images, training=False)
     # A difference may be only rounding; then it disappears in float64.
-    if not _close(found, expected) and not _equal_in_float64(config, trained, manifest):
+    if not _close(found, expected) and not _equal_in_float64(config, trained, manifest, network_input):
         raise RuntimeError(f"{model.name} gives other outputs with Keras's layers than with labkit's")
     return model
 
 
 def _assemble(
-    config: ModelConfig, manifest: Manifest, standardized_input: bool, activation: str, dtype: str = "float32"
+    config: ModelConfig,
+    manifest: Manifest,
+    network_input: NetworkInput,
+    standardized_input: bool,
+    activation: str,
+    dtype: str = "float32",
 ) -> keras.Model:
     """Return the network made of Keras's own layers, with initial weights."""
     layers = KerasLayerFactory(
         batch_norm_decay=config.batch_norm_decay, batch_norm_epsilon=config.batch_norm_epsilon, dtype=dtype
     )
-    images = keras.Input(manifest.image_shape, name="images", dtype=dtype)
-    x = images
-    if not standardized_input:
-        mean_and_std = list(zip(manifest.channel_mean, manifest.channel_std, strict=True))
-        # Not keras.layers.Normalization, whose constant tensors tf2onnx treats as inputs.
-        x = keras.layers.Rescaling(
-            [1.0 / (255.0 * std) for _, std in mean_and_std],
-            [-mean / std for mean, std in mean_and_std],
-            name="standardize",
-            dtype=dtype,
-        )(x)
+    shape = network_input.shape(manifest) if standardized_input else manifest.image_shape
+    images = keras.Input(shape, name="images", dtype=dtype)
+    x = images if standardized_input else _standardized(images, manifest, network_input, dtype)
     network, values = BUILDERS[config.model]
     x = network(layers, x, **values(config), num_classes=manifest.num_classes)
     if activation != "linear":
         x = keras.layers.Activation(activation, name="probabilities", dtype=dtype)(x)
     return keras.Model(images, x, name=model_name(config).replace("-", "_"))
+
+
+def _standardized(x: Any, manifest: Manifest, network_input: NetworkInput, dtype: str) -> Any:
+    """Return what the network takes of pixels from 0 to 255, as ``as_input`` does."""
+    size = network_input.crop_size
+    height, width, channels = manifest.image_shape
+    if size is not None:
+        top, left = central_corner(height, width, size)
+        around = ((top, height - size - top), (left, width - size - left))
+        x = keras.layers.Cropping2D(around, name="middle", dtype=dtype)(x)
+        height = width = size
+    if network_input.standardization == "per_image":
+        x = x - keras.ops.mean(x, axis=(1, 2, 3), keepdims=True)
+        std = keras.ops.sqrt(keras.ops.mean(keras.ops.square(x), axis=(1, 2, 3), keepdims=True))
+        return x / keras.ops.maximum(std, (height * width * channels) ** -0.5)
+    mean_and_std = list(zip(manifest.channel_mean, manifest.channel_std, strict=True))
+    # Not keras.layers.Normalization, whose constant tensors tf2onnx treats as inputs.
+    return keras.layers.Rescaling(
+        [1.0 / (255.0 * std) for _, std in mean_and_std],
+        [-mean / std for mean, std in mean_and_std],
+        name="standardize",
+        dtype=dtype,
+    )(x)
 
 
 def foreign_objects(serialized: Any) -> Iterator[str]:
@@ -178,15 +203,21 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
             raise RuntimeError(f"{other.name} has no variable for {', '.join(values)} of {layer.name}")
 
 
-def _equal_in_float64(config: ModelConfig, trained: keras.Model, manifest: Manifest) -> bool:
+def _equal_in_float64(
+    config: ModelConfig, trained: keras.Model, manifest: Manifest, network_input: NetworkInput
+) -> bool:
     """Return whether labkit's and Keras's layers give the same outputs in float64 for standardized images."""
-    shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+    shapes: dict[str, Any] = {
+        "num_classes": manifest.num_classes,
+        "image_shape": network_input.shape(manifest),
+    }
     double = build_model(dataclasses.replace(config, precision="float64"), **shapes)
     for weight, value in zip(double.weights, trained.weights, strict=True):
         weight.assign(np.asarray(value, np.float64))
-    exact = _assemble(config, manifest, standardized_input=True, activation="linear", dtype="float64")
+    options: dict[str, Any] = {"standardized_input": True, "activation": "linear", "dtype": "float64"}
+    exact = _assemble(config, manifest, network_input, **options)
     copy_weights(double, exact)
-    images = standardize(_probe_images(manifest), manifest)
+    images = as_input(_probe_images(manifest), manifest, network_input)
     return _close(exact(images, training=False), double(images, training=False))
 
 

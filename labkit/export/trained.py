@@ -1,18 +1,20 @@
 """Load a run's network from a checkpoint in float32, channels last, whatever the run used."""
 
 import keras
-import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import input_shape
 from labkit.models.registry import build_model
-from labkit.training.checkpoints import CheckpointStore
+from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network
 
 __all__ = ["restorable_model", "trained_model"]
 
 
 def trained_model(config: Config, manifest: Manifest, store: CheckpointStore, step: int) -> keras.Model:
     """Return labkit's network with the weights saved at ``step``, channels last and float32.
+
+    The weights are the moving average if the run keeps one.
 
     Args:
         config: the run's configuration, with any number of replicas, layout and precision.
@@ -24,7 +26,7 @@ def trained_model(config: Config, manifest: Manifest, store: CheckpointStore, st
         InputError: the checkpoint does not exist, is damaged, or belongs to another network.
     """
     saved = restorable_model(config, manifest)
-    store.restore(tf.train.Checkpoint(model=saved), step, partial=True)
+    store.restore(checkpoint_of_network(config, saved), step, partial=True)
     model = _build(config.replace({"precision": "float32"}), manifest)
     model.set_weights(saved.get_weights())
     return model
@@ -42,5 +44,5 @@ def _build(config: Config, manifest: Manifest) -> keras.Model:
     return build_model(
         config.model,
         num_classes=manifest.num_classes,
-        image_shape=manifest.image_shape,
+        image_shape=input_shape(manifest, config.data),
     )

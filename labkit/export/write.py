@@ -9,6 +9,7 @@ import tensorflow as tf
 from labkit import __version__
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import network_input_of
 from labkit.export.check import compare
 from labkit.export.output import folder_beside, publish
 from labkit.export.request import ExportRequest, ExportResult
@@ -34,9 +35,12 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
     state = store.state(step)
     check_same_data(request.run, state, request.manifest)
     options = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}
+    taken = network_input_of(request.config.data)
     loss = LOSSES[request.config.optimizer.loss]
     trained = trained_model(request.config, request.manifest, store, step)
-    model = standard_model(request.config.model, trained, request.manifest, **options, loss=loss.name)
+    model = standard_model(
+        request.config.model, trained, request.manifest, **options, network_input=taken, loss=loss.name
+    )
     description = _describe(request, state)
     comparison = None
     with folder_beside(request.path) as folder:
@@ -46,7 +50,9 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
         if request.check:
             images = request.manifest.count("test")
             announce(f"comparing it with the run's network on {counted(images, 'test image')}")
-            comparison = compare(request.format, written, trained, request.manifest, **options, loss=loss)
+            comparison = compare(
+                request.format, written, trained, request.manifest, **options, network_input=taken, loss=loss
+            )
             description["check"] = comparison.to_json()
         result = ExportResult(request.path, step, description, comparison)
         if result.written:
@@ -57,16 +63,18 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
 def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
     """Return the description of an exported file: input, output, classes, and where it comes from."""
     manifest = request.manifest
-    values = "(pixel / 255 - mean) / std" if request.standardized_input else "pixels from 0 to 255"
+    taken = network_input_of(request.config.data)
+    is_standardized = request.standardized_input
+    shape = taken.shape(manifest) if is_standardized else manifest.image_shape
     return {
         "file": request.path.name,
         "format": request.format.name,
         "model": model_name(request.config.model),
         "input": {
             "name": "images",
-            "shape": [None, *manifest.image_shape],
+            "shape": [None, *shape],
             "dtype": "float32",
-            "values": values,
+            "values": taken.in_words() if is_standardized else "pixels from 0 to 255",
             "channel_mean": list(manifest.channel_mean),
             "channel_std": list(manifest.channel_std),
             "pictures": _fitting_in_words(manifest),

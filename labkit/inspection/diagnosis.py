@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.data.step_batch.batch import StepBatch
 from labkit.inspection.network import NetworkCopy, variable_names
+from labkit.models.dropout import dropout_draws
 from labkit.models.layer_outputs import with_layer_outputs
 from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk
@@ -94,7 +95,7 @@ def diagnose_step(
     diagnosis = diagnose(
         network,
         batch.standardized,
-        batch.labels,
+        batch.targets,
         step_index=batch.step - 1,
         per_example=lambda labels, logits: loss.per_example(labels, logits, smoothing),
         # With synchronized batch normalization, the statistics are those of the whole batch.
@@ -108,7 +109,7 @@ def diagnose_step(
 def diagnose(
     network: NetworkCopy,
     images: NDArray[np.float32],
-    labels: NDArray[np.int32],
+    labels: NDArray[Any],
     *,
     step_index: int,
     per_example: LossPerExample,
@@ -123,8 +124,8 @@ def diagnose(
     Args:
         network: in the state before the step.
         images: standardized, float32 [n, height, width, channels], not yet resized.
-        labels: int [n] or [n, classes].
-        step_index: from 0; decides which layers are frozen.
+        labels: int [n] or [n, classes], or probabilities float32 [n, classes].
+        step_index: from 0; decides which layers are frozen, and what dropout sets to zero.
         per_example: (labels, logits) to the loss of each example.
         num_slices: of the batch, one for each replica.
         image_size: side that the images are resized to, in pixels; None: they aren't.
@@ -132,7 +133,11 @@ def diagnose(
     one = _Pass(network, per_example, len(images), step_index, image_size)
     run = tf.function(one, reduce_retracing=True)
     parts = list(zip(np.split(images, num_slices), np.split(labels, num_slices), strict=True))
-    found = [run(tf.constant(part), tf.constant(targets)) for part, targets in parts]
+    size = len(images) // num_slices
+    found = [
+        run(tf.constant(part), tf.constant(targets), tf.constant(number * size))
+        for number, (part, targets) in enumerate(parts)
+    ]
     first = one.first_of(np.stack([result["flags"] for result in found]))
     gradients = [sum(values) for values in zip(*(result["gradients"] for result in found), strict=True)]
     return Diagnosis(
@@ -145,7 +150,8 @@ def diagnose(
 
 def _first_of_state(network: NetworkCopy, values: Sequence[Any], phase: str) -> NonFinite | None:
     types = {layer.name: type(layer).__name__ for layer in network.model.layers}
-    for (layer, name), value in zip(variable_names(network.model), values, strict=True):
+    names = variable_names(network.model, network.optimizer, network.average)
+    for (layer, name), value in zip(names, values, strict=True):
         found = _kind(np.asarray(value).astype(np.float64))
         if found:
             return NonFinite(phase, found, name, layer, types.get(layer, ""))
@@ -158,6 +164,7 @@ class _Pass:
     def __init__(self, network, per_example, batch_size: int, step_index: int, image_size: int | None):
         self.model, self.per_example = network.model, per_example
         self.batch_size, self.image_size = batch_size, image_size
+        self.step_index = step_index
         frozen = network.freezing.at(step_index)
         self.outputs_of = with_layer_outputs(self.model, image_size)
         self.held_norms = frozen_norms(self.model, frozen)
@@ -168,9 +175,10 @@ class _Pass:
         self.types = {layer.name: type(layer).__name__ for layer in self.model.layers}
         self.looked_at: list[tuple[str, str, str, str]] = []  # phase, layer, tensor, operation
 
-    def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
+    def __call__(self, images: tf.Tensor, labels: tf.Tensor, first: tf.Tensor) -> dict[str, Any]:
         tape = tf.GradientTape(watch_accessed_variables=False)
-        with tape, recorded_batch_statistics(self.held_norms) as recorded:
+        draws = dropout_draws(self.step_index, first, self.batch_size)
+        with tape, draws, recorded_batch_statistics(self.held_norms) as recorded:
             tape.watch(self.weights)
             shown = images if self.image_size is None else shrunk(images, self.image_size)
             outputs = self.outputs_of(shown, training=True)

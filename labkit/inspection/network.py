@@ -7,25 +7,37 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import input_shape
 from labkit.models.registry import build_model
-from labkit.optim.sgd import SGD
+from labkit.optim.moving_average import MovingAverage
+from labkit.optim.optimizer import Optimizer
+from labkit.optim.registry import make_optimizer
 from labkit.transfer.freezing import Freezing
 
 __all__ = ["NetworkCopy", "state_variables", "variable_names"]
 
 
-def state_variables(model: Any, optimizer: SGD) -> list[Any]:
-    """Return everything that a step changes: weights, moving averages, then velocities."""
-    return [*(weight.value for weight in model.weights), *optimizer.velocities]
+def state_variables(model: Any, optimizer: Optimizer, average: MovingAverage | None = None) -> list[Any]:
+    """Return everything that a step changes: weights, moving statistics, optimizer's state, averages."""
+    averaged = [] if average is None else average.averaged.weights
+    weights = [weight.value for weight in model.weights]
+    return [*weights, *optimizer.state, *(weight.value for weight in averaged)]
 
 
-def variable_names(model: Any) -> list[tuple[str, str]]:
+def variable_names(
+    model: Any, optimizer: Optimizer, average: MovingAverage | None = None
+) -> list[tuple[str, str]]:
     """Return the layer's name and the variable's, such as ``velocity of kernel``, of ``state_variables``."""
     owners = {id(weight): layer.name for layer in model.layers for weight in layer.weights}
-    names = [(owners.get(id(weight), ""), weight.name) for weight in model.weights]
-    return names + [
-        (owners.get(id(weight), ""), f"velocity of {weight.name}") for weight in model.trainable_variables
-    ]
+
+    def named(weights: Any, prefix: str = "") -> list[tuple[str, str]]:
+        return [(owners.get(id(weight), ""), f"{prefix}{weight.name}") for weight in weights]
+
+    names = named(model.weights)
+    for slot in optimizer.slots:
+        names += named(model.trainable_variables, f"{slot} of ")
+    names += [("", counter.name) for counter in optimizer.counters]
+    return names + (named(model.weights, "average of ") if average is not None else [])
 
 
 class NetworkCopy:
@@ -38,24 +50,31 @@ class NetworkCopy:
     """
 
     def __init__(self, config: Config, manifest: Manifest, data_format: str) -> None:
-        self.model = build_model(
-            config.model,
-            num_classes=manifest.num_classes,
-            image_shape=manifest.image_shape,
-            data_format=data_format,
-            seed=config.run.seed,
-        )
+        def network() -> Any:
+            return build_model(
+                config.model,
+                num_classes=manifest.num_classes,
+                image_shape=input_shape(manifest, config.data),
+                data_format=data_format,
+                seed=config.run.seed,
+            )
+
+        self.model = network()
         self.freezing = Freezing(self.model, config.transfer)
-        self.optimizer = SGD(self.model, config.optimizer, config.transfer.head_learning_rate_factor)
+        factor = config.transfer.head_learning_rate_factor
+        self.optimizer = make_optimizer(self.model, config.optimizer, factor)
+        decay = config.optimizer.ema_decay
+        self.average = MovingAverage(self.model, network(), decay) if decay else None
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
 
     def load(self, state: Sequence[Any], step: int) -> None:
         """Take over a state: the values of ``state_variables`` after ``step`` steps."""
-        variables = state_variables(self.model, self.optimizer)
+        variables = state_variables(self.model, self.optimizer, self.average)
         for variable, value in zip(variables, state, strict=True):
             variable.assign(value)
         self.step.assign(step)
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint that a session of the run can restore."""
-        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
+        more = {} if self.average is None else {"averaged": self.average.averaged}
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **more)

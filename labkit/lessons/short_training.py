@@ -9,8 +9,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from labkit.config import OptimizerConfig
+from labkit.optim.optimizer import Optimizer
 from labkit.optim.schedules import learning_rate_at
-from labkit.optim.sgd import SGD
 from labkit.training.step import make_train_step
 
 __all__ = ["Step", "one_device_step", "restart", "train_steps"]
@@ -18,7 +18,7 @@ __all__ = ["Step", "one_device_step", "restart", "train_steps"]
 Step = Callable[[Any, Any, float], tf.Tensor]
 
 
-def one_device_step(model: keras.Model, optimizer: SGD, batch_size: int, **options: Any) -> Step:
+def one_device_step(model: keras.Model, optimizer: Optimizer, batch_size: int, **options: Any) -> Step:
     """Return ``step(images, labels, learning_rate)``, compiled. It returns the metrics, the loss first.
 
     ``options``: further arguments of ``make_train_step``.
@@ -54,9 +54,9 @@ def train_steps(
     return np.array(losses, np.float64)
 
 
-def restart(model: keras.Model, optimizer: SGD, weights: Iterable[Any]) -> None:
+def restart(model: keras.Model, optimizer: Optimizer, weights: Iterable[Any]) -> None:
     """Set all weights of ``model``, given in its order, and clear what the optimizer remembers."""
     for weight, value in zip(model.weights, weights, strict=True):
         weight.assign(value)
-    for velocity in optimizer.velocities:
-        velocity.assign(tf.zeros_like(velocity))
+    for variable in optimizer.state:
+        variable.assign(tf.zeros_like(variable))

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from labkit.models.dropout import Dropout
 from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
 from labkit.models.whitening import Whitening
 
@@ -51,6 +52,7 @@ class LayerFactory:
         dtype: Keras dtype policy of the layers, ``float32``, ``mixed_bfloat16`` or ``float64``.
         seed: decides the initial weights.
         batch_norm_decay, batch_norm_epsilon, sync_batch_norm: see ``BatchNormalization``.
+        dropout_rate: of the features before the logits; see ``Dropout``.
     """
 
     whitening_layer: type[keras.layers.Conv2D] = Whitening
@@ -64,10 +66,12 @@ class LayerFactory:
         batch_norm_decay: float = 0.997,
         batch_norm_epsilon: float = 1e-5,
         sync_batch_norm: bool = False,
+        dropout_rate: float = 0.0,
     ) -> None:
         self.data_format = data_format
         self.dtype = dtype
         self._seed = seed
+        self._dropout_rate = dropout_rate
         self._layers_with_weights = 0
         self._scope: str | None = None
         self._names: Counter[str] = Counter()
@@ -344,6 +348,11 @@ class LayerFactory:
         )
         return self._apply(layer, x)
 
+    def dropout(self, x, rate: float):
+        """Set random features of [batch, features] to zero in training; see ``Dropout``."""
+        layer = Dropout(rate, self.next_seed(), dtype=self.dtype, name=self._name("dropout"))
+        return self._apply(layer, x)
+
     def scale_channels(self, x, factors):
         """Multiply each channel of ``x`` by its factor; ``factors``: [batch, channels]."""
         channels = self.channels(x)
@@ -357,6 +366,8 @@ class LayerFactory:
         self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
     ):
         """Dense layer in float32 or float64, so that the loss is computed in full precision.
+
+        Dropout comes before it if the factory has a rate for it.
 
         Args:
             x: features [batch, features].
@@ -372,6 +383,8 @@ class LayerFactory:
             else keras.initializers.TruncatedNormal(0.0, stddev, seed)
         )
         dtype = "float64" if self.dtype == "float64" else "float32"
+        if self._dropout_rate:
+            x = self.dropout(x, self._dropout_rate)
         layer = keras.layers.Dense(
             num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
         )

@@ -84,6 +84,7 @@ def build_model(
         batch_norm_decay=config.batch_norm_decay,
         batch_norm_epsilon=config.batch_norm_epsilon,
         sync_batch_norm=config.sync_batch_norm,
+        dropout_rate=config.dropout_rate,
     )
     inputs = keras.Input(image_shape, name="images", dtype="float32")
     # Checkpoints identify layers by number, and a checkpoint of one layout must load into the other; so both

@@ -2,9 +2,9 @@
 
 It comes from ``tutorials/image/cifar10/cifar10.py`` in github.com/tensorflow/models, after Alex Krizhevsky's
 cuda-convnet: two convolutions with local response normalization, then two dense layers. The tutorial crops
-its images to 24x24 pixels (1,068,298 parameters). Here the images keep their size, and at 32x32 the first
-dense layer has more weights. The tutorial also decays only the dense layers and averages the weights; that is
-part of its training, not of the network.
+its images to 24x24 pixels (1,068,298 parameters); at 32x32 the first dense layer has more weights. The crop,
+weight decay of the dense layers alone and averaged weights are part of its training: see the preset
+``tutorial_2017``.
 """
 
 from typing import Any

@@ -51,7 +51,7 @@ DEFAULTS: Mapping[str, Any] = {
     "momentum": 0.9,
     "nesterov": True,
     "weight_decay": 5e-4,
-    "decay_norm_and_bias": False,
+    "weight_decay_of": "kernels",
     "batch_norm_decay": 0.9,
     "use_distortion_for_training": True,
     "validate_every_steps": 150,

@@ -24,7 +24,13 @@ def learning_rate_at(
 
     Warm-up multiplies the schedule by ``(step_index + 1) / warmup_steps`` until this reaches 1.
     """
-    shape = {"steps": _steps, "cosine": _cosine, "one_cycle": _one_cycle, "constant": _constant}
+    shape = {
+        "steps": _steps,
+        "staircase": _staircase,
+        "cosine": _cosine,
+        "one_cycle": _one_cycle,
+        "constant": _constant,
+    }
     factor = shape[config.learning_rate_schedule](step_index, config, total_steps, steps_per_epoch)
     if step_index + 1 < config.warmup_steps:
         factor *= (step_index + 1) / config.warmup_steps
@@ -34,6 +40,12 @@ def learning_rate_at(
 def _steps(step_index: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:
     passed = sum(step_index >= epoch * steps_per_epoch for epoch in STEP_EPOCHS)
     return STEP_FACTORS[passed]
+
+
+def _staircase(step_index: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:
+    """Drop by a factor at equal intervals; those of the CIFAR-10 tutorial of 2017 are whole steps, too."""
+    interval = max(1, int(config.staircase_epochs * steps_per_epoch))
+    return config.staircase_factor ** (step_index // interval)
 
 
 def _cosine(step_index: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:

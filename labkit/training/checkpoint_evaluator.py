@@ -75,6 +75,7 @@ class CheckpointEvaluator:
             self._manifest,
             self._split,
             loss=self._session.loss,
+            network_input=self._session.network_input,
             global_batch_size=self._config.data.eval_batch_size,
             augmented_predict_step=self._session.augmented_predict_step,
             on_batch=self._on_batch,

@@ -13,13 +13,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from labkit.config import Config
 from labkit.errors import InputError
 
-__all__ = ["CheckpointState", "CheckpointStore"]
+__all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
 
 _NAME = re.compile(r"step-(\d{8,})")
+
+
+def checkpoint_of_network(config: Config, model: keras.Model) -> tf.train.Checkpoint:
+    """Return the part of a run's checkpoints that predictions come from, over the variables of ``model``.
+
+    That is the moving average of the weights if the run keeps one, otherwise the weights.
+    """
+    if config.optimizer.ema_decay:
+        return tf.train.Checkpoint(averaged=model)
+    return tf.train.Checkpoint(model=model)
 
 
 @dataclass(frozen=True)

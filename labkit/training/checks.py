@@ -50,15 +50,17 @@ def check_fits(config: Config, manifest: Manifest) -> None:
             f"--train-batch-size is {data.train_batch_size}; allowed: at most {examples}, "
             f"the training examples of {manifest.dataset} in {manifest.directory}"
         )
-    side = min(manifest.image_shape[:2])
-    limits = [("--cutout-size", data.cutout_size, side - 1)]
+    whole = min(manifest.image_shape[:2])
+    side = data.crop_size or whole
+    limits = [("--crop-size", side, whole), ("--cutout-size", data.cutout_size, side - 1)]
     if data.crop_padding_mode == "reflect":  # at most side - 1 pixels can be mirrored
-        limits.append(("--crop-padding", data.crop_padding, side - 1))
+        limits.append(("--crop-padding", data.crop_padding, whole - 1))
     limits += [("--progressive-resizing", size, side - 1) for size, _ in data.image_sizes]
     for flag, value, limit in limits:
         if value > limit:
             raise InputError(
-                f"{flag} has {value} pixels; allowed with images of {side} x {side}: at most {limit}"
+                f"{flag} has {value} pixels; allowed with images of {whole} x {whole}"
+                f"{f' and --crop-size {side}' if side != whole else ''}: at most {limit}"
             )
 
 
@@ -174,6 +176,8 @@ def _check_asynchronous(config: Config) -> None:
         "--sync-batch-norm": config.model.sync_batch_norm,
         "--deterministic": config.run.deterministic,
         "--variable-strategy GPU": config.distribution.variable_strategy == "GPU",
+        "--ema-decay": config.optimizer.ema_decay > 0,
+        "--dropout-rate": config.model.dropout_rate > 0,
         "--write-graph": config.run.write_graph,
         "--write-images": config.run.write_images,
         "--check-numerics": config.run.check_numerics,

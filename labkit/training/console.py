@@ -276,7 +276,7 @@ def news_of_compiling(session: "Session", step: int) -> dict[str, str]:
         news[f"{stage} thaws"] = f"{stage} thaws after step {step}: {count:,} weights are trained"
     if step > 0 and session.image_size_at(step) != session.image_size_at(step - 1):
         side = session.image_size_at(step)
-        height, width = (side, side) if side else session.manifest.image_shape[:2]
+        height, width = (side, side) if side else session.input_shape[:2]
         images = f"images of {height} x {width} pixels"
         news[images] = f"{images} from step {step + 1} on"
     if session.is_inspected(step) and not session.train_step_at(step).experimental_get_tracing_count():

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
 from labkit.data.pipeline import InputShare, eval_dataset
 from labkit.distributed.gather import gathered
 from labkit.plurals import counted
@@ -105,6 +106,7 @@ def evaluate_split(
     split: str,
     *,
     loss: Loss = SOFTMAX,
+    network_input: NetworkInput = WHOLE_IMAGE,
     global_batch_size: int,
     augmented_predict_step=None,
     on_batch=lambda: None,
@@ -119,6 +121,7 @@ def evaluate_split(
         manifest: the prepared data set.
         split: ``train``, ``validation`` or ``test``.
         loss: the training loss of the model.
+        network_input: what the model takes of an image.
         global_batch_size: examples per step. Any size works: the last batch is padded, and the padding
             ignored.
         augmented_predict_step: a predict step with test-time augmentation, for a second pass over the split.
@@ -139,6 +142,7 @@ def evaluate_split(
                 manifest,
                 split,
                 loss=loss,
+                network_input=network_input,
                 global_batch_size=global_batch_size,
                 on_batch=on_batch,
                 num_workers=num_workers,
@@ -152,7 +156,9 @@ def evaluate_split(
     local = replicas // num_workers
     share = InputShare(num_replicas=replicas, first_replica=worker_number * local, num_local_replicas=local)
     batches = strategy.distribute_datasets_from_function(
-        lambda _: eval_dataset(manifest, split, global_batch_size=global_batch_size, share=share)
+        lambda _: eval_dataset(
+            manifest, split, global_batch_size=global_batch_size, network_input=network_input, share=share
+        )
     )
     collected: list[list[np.ndarray]] = [[] for _ in range(local)]
     for images, labels, index, weight in batches:
@@ -259,6 +265,7 @@ class RunEvaluator:
             session.manifest,
             split,
             loss=session.loss,
+            network_input=session.network_input,
             global_batch_size=session.config.data.eval_batch_size,
             augmented_predict_step=session.augmented_predict_step if split == "test" else None,
             num_workers=session.devices.num_workers,

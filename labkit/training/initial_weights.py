@@ -3,15 +3,15 @@
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import input_shape
 from labkit.errors import InputError
 from labkit.models.registry import build_model
 from labkit.run_directory import RunDirectory
-from labkit.training.checkpoints import CheckpointStore
+from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network
 from labkit.transfer.load import Transfer, match
 from labkit.transfer.source import WeightSource, find_weight_source
 from labkit.transfer.weights import InitialWeights, read_weights, weight_arrays
@@ -42,7 +42,7 @@ def read_initial_weights(source: WeightSource, config: Config, manifest: Manifes
     Raises InputError if the run, its checkpoint or the file can't be read or downloaded.
     """
     if source.kind != "run":
-        return read_weights(source, config.model, manifest.image_shape)
+        return read_weights(source, config.model, input_shape(manifest, config.data))
     assert source.path is not None
     return _from_run(source, RunDirectory(source.path), manifest)
 
@@ -57,10 +57,9 @@ def _from_run(source: WeightSource, run: RunDirectory, manifest: Manifest) -> In
         raise InputError(f"--start-from {run.path}: its environment.json names no classes; train it again")
     if config.model.precision != "float64":  # mixed precision also keeps its weights in float32
         config = config.replace({"precision": "float32"})
-    model = build_model(
-        config.model,
-        num_classes=len(classes),
-        image_shape=tuple(data.get("image_shape", manifest.image_shape)),
-    )
-    store.restore(tf.train.Checkpoint(model=model), step, partial=True)
+    height, width, channels = data.get("image_shape", manifest.image_shape)
+    side = config.data.crop_size
+    shape = (side or height, side or width, channels)
+    model = build_model(config.model, num_classes=len(classes), image_shape=shape)
+    store.restore(checkpoint_of_network(config, model), step, partial=True)
     return InitialWeights(source, weight_arrays(model), step, tuple(classes))

@@ -13,10 +13,11 @@ import keras
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.data.augment import standardize
 from labkit.data.inputs import InputShare, choose_input_path, distortion_of
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import NetworkInput, input_shape, network_input_of
+from labkit.data.network_input.tensors import as_input
 from labkit.data.pipeline import eval_dataset, train_dataset
 from labkit.distributed.asynchronous import make_asynchronous_step
 from labkit.distributed.devices import Devices, choose_data_format, make_strategy
@@ -25,21 +26,24 @@ from labkit.distributed.packing import read_packed
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
 from labkit.errors import InputError
+from labkit.inspection.network import state_variables
 from labkit.inspection.observation import Observation, read_observation
 from labkit.inspection.observer import UNOBSERVED, StepObserver, Unobserved, local_values
 from labkit.models.registry import build_model
 from labkit.models.resizing import check_image_sizes
 from labkit.models.stages import HEAD
 from labkit.models.whitening import Whitening
+from labkit.optim.moving_average import MovingAverage
 from labkit.optim.muon import check_muon
+from labkit.optim.optimizer import Optimizer, check_weight_decay
+from labkit.optim.registry import make_optimizer
 from labkit.optim.schedules import learning_rate_at
-from labkit.optim.sgd import SGD
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, discard
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump
-from labkit.training.checkpoints import CheckpointState, CheckpointStore
+from labkit.training.checkpoints import CheckpointState, CheckpointStore, checkpoint_of_network
 from labkit.training.console import Console
 from labkit.training.environment import describe_environment
 from labkit.training.initial_weights import prepare_transfer
@@ -131,8 +135,8 @@ def train_session(
     writes = membership is None or membership.task.is_chief
     store = CheckpointStore(run.checkpoints_path, config.run.keep_checkpoints)
     state = _newest_state(plan)
-    # Float32 weights and velocities, in the kept checkpoints, the best one and one being written.
-    check_disk_space(run.path, session.num_parameters() * 8 * (config.run.keep_checkpoints + 2))
+    # The kept checkpoints, the best one and one being written.
+    check_disk_space(run.path, session.checkpoint_bytes() * (config.run.keep_checkpoints + 2))
     if state is not None:
         store.restore(session.checkpoint(), state.step)
     else:
@@ -192,7 +196,7 @@ class Session:
     ``freezing`` decides which layers a step trains. ``train_step_for`` takes a set of frozen layers, an image
     size, and whether the step is inspected, and returns the compiled step for them (cached). ``predict_step``
     runs under ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation,
-    and is None if that is off.
+    and is None if that is off. ``average``: the moving average of the weights, which both then predict with.
     """
 
     plan: RunPlan
@@ -200,12 +204,13 @@ class Session:
     strategy: tf.distribute.Strategy
     evaluation_strategy: tf.distribute.Strategy
     model: keras.Model
-    optimizer: SGD
+    optimizer: Optimizer
     step: tf.Variable
     freezing: Freezing
     train_step_for: Callable[..., Any]
     predict_step: Any
     augmented_predict_step: Any
+    average: MovingAverage | None = None
 
     @property
     def config(self) -> Config:
@@ -216,6 +221,21 @@ class Session:
     def manifest(self) -> Manifest:
         """The prepared data set."""
         return self.plan.manifest
+
+    @property
+    def network_input(self) -> NetworkInput:
+        """What the network takes of an image."""
+        return network_input_of(self.config.data)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the network's images, which progressive resizing may shrink."""
+        return self.network_input.shape(self.manifest)
+
+    @property
+    def evaluated_model(self) -> keras.Model:
+        """The network that is evaluated: with the average of the weights if the run keeps one."""
+        return self.model if self.average is None else self.average.averaged
 
     @property
     def loss(self) -> Loss:
@@ -277,20 +297,25 @@ class Session:
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of all the state that training resumes from."""
-        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
+        more = {} if self.average is None else {"averaged": self.average.averaged}
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **more)
 
     def begin(self, transfer: Transfer | None = None) -> None:
         """Prepare the weights of a new run: adapt whitening to the data, then load ``transfer``, if given."""
         self.adapt_to_data()
         if transfer is not None:
             transfer.load(self.model)
+        if self.average is not None:
+            self.average.begin()
 
     def adapt_to_data(self) -> None:
         """Compute the weights of whitening layers from training images."""
         layers = [layer for layer in self.model.layers if isinstance(layer, Whitening)]
         if not layers:
             return
-        batches = eval_dataset(self.manifest, "train", global_batch_size=ADAPTING_BATCH)
+        batches = eval_dataset(
+            self.manifest, "train", global_batch_size=ADAPTING_BATCH, network_input=self.network_input
+        )
         # The last batch of a small data set is padded with repeated images of weight 0.
         seen = [images[weight > 0] for images, _, _, weight in batches.take(ADAPTING_BATCHES)]
         for layer in layers:
@@ -305,7 +330,7 @@ class Session:
 
     def model_checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of the state that evaluation needs."""
-        return tf.train.Checkpoint(model=self.model)
+        return checkpoint_of_network(self.config, self.evaluated_model)
 
     def num_parameters(self) -> int:
         """Return the number of trainable weights."""
@@ -316,9 +341,14 @@ class Session:
         return trained_parameters(self.model, self.freezing.at(step_index))
 
     def state_is_finite(self) -> bool:
-        """Return whether no weight, moving average or velocity is NaN or infinite."""
-        values = [*(weight.value for weight in self.model.weights), *self.optimizer.velocities]
+        """Return whether nothing that a step changes is NaN or infinite."""
+        values = state_variables(self.model, self.optimizer, self.average)
         return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in values)
+
+    def checkpoint_bytes(self) -> int:
+        """Return about how many bytes a checkpoint has."""
+        values = state_variables(self.model, self.optimizer, self.average)
+        return sum(math.prod(value.shape) * value.dtype.size for value in values)
 
 
 def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) -> Session:
@@ -337,17 +367,21 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
         choose_data_format(config.model, devices)  # probed here: see ``plan.decide_devices``
     with strategy.scope(), placed_variables(placement, devices.num_ps):
         model, freezing = build_network(plan)
-        optimizer = SGD(model, config.optimizer, config.transfer.head_learning_rate_factor)
+        optimizer = make_optimizer(model, config.optimizer, config.transfer.head_learning_rate_factor)
+        average = _moving_average(plan, model)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
 
     @functools.cache
     def train_step_for(frozen, image_size, inspected):
         options = {"frozen": frozen, "image_size": image_size}
+        if average is not None:
+            options["follow"] = average.update
         return _compiled_step(plan, strategy, model, optimizer, step, inspected, **options)
 
     # With parameter servers, the coordinator evaluates locally, outside the cluster's strategy.
     evaluating = tf.distribute.get_strategy() if remote else strategy
     augmentation = config.run.test_time_augmentation
+    evaluated = model if average is None else average.averaged
     return Session(
         plan,
         devices,
@@ -358,28 +392,30 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
         step,
         freezing,
         train_step_for,
-        predict_step=make_predict_step(evaluating, model),
+        predict_step=make_predict_step(evaluating, evaluated),
         augmented_predict_step=None
         if augmentation == "none"
-        else make_predict_step(evaluating, model, augmentation),
+        else make_predict_step(evaluating, evaluated, augmentation),
+        average=average,
     )
+
+
+def _moving_average(plan: RunPlan, model: keras.Model) -> MovingAverage | None:
+    """Return the moving average of the weights, in a second network; None if the run keeps none."""
+    decay = plan.config.optimizer.ema_decay
+    return MovingAverage(model, _network(plan), decay) if decay else None
 
 
 def build_network(plan: RunPlan) -> tuple[keras.Model, Freezing]:
     """Build the network, and determine which layers are frozen at which steps.
 
     Raises InputError for errors that show only in the network's layers: it can't take images of a configured
-    size; the layers to freeze don't exist, or are all layers; a frozen head has a learning-rate factor; or
-    ``check_muon`` refuses the network.
+    size; the layers to freeze don't exist, or are all layers; a frozen head has a learning-rate factor; no
+    weight would decay; or ``check_muon`` refuses the network.
     """
-    config, manifest = plan.config, plan.manifest
-    model = build_model(
-        config.model,
-        num_classes=manifest.num_classes,
-        image_shape=manifest.image_shape,
-        data_format=plan.data_format,
-        seed=config.run.seed,
-    )
+    config = plan.config
+    model = _network(plan)
+    check_weight_decay(model, config.optimizer)
     check_image_sizes(config.data.image_sizes, model)
     freezing = Freezing(model, config.transfer)
     factor = config.transfer.head_learning_rate_factor
@@ -391,6 +427,18 @@ def build_network(plan: RunPlan) -> tuple[keras.Model, Freezing]:
     if config.optimizer.optimizer == "muon":
         check_muon(model, freezing.at(0))
     return model, freezing
+
+
+def _network(plan: RunPlan) -> keras.Model:
+    """Return the network with its initial weights."""
+    config, manifest = plan.config, plan.manifest
+    return build_model(
+        config.model,
+        num_classes=manifest.num_classes,
+        image_shape=input_shape(manifest, config.data),
+        data_format=plan.data_format,
+        seed=config.run.seed,
+    )
 
 
 def _compiled_step(
@@ -416,7 +464,9 @@ def _compiled_step(
         observer = StepObserver(model, config.data.train_batch_size, read)
     common["observer"] = observer
     if devices.asynchronous_workers:
-        common["standardize"] = functools.partial(standardize, manifest=plan.manifest)
+        if not _sends_standardized(config):
+            settings = network_input_of(config.data)
+            common["standardize"] = functools.partial(as_input, manifest=plan.manifest, settings=settings)
         common["slow_worker"] = config.distribution.slow
         asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
         return tf.function(asynchronous, reduce_retracing=True)
@@ -442,6 +492,11 @@ def _compiled_step(
     return timed_step
 
 
+def _sends_standardized(config: Config) -> bool:
+    """Return whether a coordinator sends standardized images, four times the bytes: mixup needs them."""
+    return config.data.mixup_alpha > 0
+
+
 def training_batches(session: Session, *, start_step: int, stop_step: int) -> Iterator[Any]:
     """Return distributed (images, labels) batches of steps ``start_step`` to ``stop_step`` - 1."""
     config, manifest, devices = session.config, session.manifest, session.devices
@@ -464,8 +519,10 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
                 start_step=start_step,
                 stop_step=stop_step,
                 distortion=distortion_of(data),
+                network_input=session.network_input,
+                mixup_alpha=data.mixup_alpha,
                 # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
-                standardized=devices.asynchronous_workers == 0,
+                standardized=devices.asynchronous_workers == 0 or _sends_standardized(config),
                 input_path=path,
                 share=share,
                 arrays=arrays,

@@ -15,11 +15,12 @@ from labkit.distributed.peers import PeerLost
 from labkit.distributed.slow_worker import SlowWorker
 from labkit.distributed.step_result import StepResult
 from labkit.inspection.observer import UNOBSERVED, Unobserved
+from labkit.models.dropout import dropout_draws
 from labkit.models.folding import folded_normalization
 from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk
 from labkit.models.test_time_augmentation import averaged_over_views
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizer import Optimizer
 from labkit.training.losses import SOFTMAX, Loss
 from labkit.transfer.freezing import Frozen, frozen_norms, trained_indices
 
@@ -32,7 +33,7 @@ __all__ = ["SynchronousEngine", "make_predict_step", "make_train_step"]
 def make_train_step(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
-    optimizer: SGD,
+    optimizer: Optimizer,
     step: tf.Variable,
     *,
     global_batch_size: int,
@@ -40,6 +41,7 @@ def make_train_step(
     label_smoothing: float = 0.0,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
+    follow: Callable[[Any, tf.Tensor], None] = lambda strategy, step: None,
     xla: bool = False,
     reduce: Callable[..., list[Any]] = sum_over_replicas,
     observer: Unobserved = UNOBSERVED,
@@ -49,18 +51,19 @@ def make_train_step(
     ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
-    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``xla`` compiles the gradients;
-    ``observer`` sees what is computed.
+    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``follow`` is called after each
+    update (``MovingAverage.update``); ``xla`` compiles the gradients; ``observer`` sees what is computed.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
     weights = [model.trainable_variables[index].value for index in indices]
 
     @tf.function(jit_compile=True, autograph=False) if xla else lambda function: function
-    def loss_and_gradients(images, labels):
+    def loss_and_gradients(images, labels, done, first):
         # The tape then doesn't record operations that depend only on frozen weights.
         tape = tf.GradientTape(watch_accessed_variables=False)
-        with tape, recorded_batch_statistics(frozen_norms(model, frozen)) as recorded:
+        draws = dropout_draws(done, first, global_batch_size)
+        with tape, draws, recorded_batch_statistics(frozen_norms(model, frozen)) as recorded:
             tape.watch(weights)
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
             metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
@@ -68,24 +71,32 @@ def make_train_step(
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
             return metrics, tape.gradient(metrics[0], weights), statistics
 
-    def reduce_and_update(strategy, gradients, statistics, activations, learning_rate):
+    def reduce_and_update(strategy, gradients, statistics, activations, learning_rate, done):
         gradients = reduce(strategy, gradients, weights)
         with observer.update(strategy, activations, gradients, indices):
             optimizer.apply(strategy, gradients, learning_rate, indices)
             update_moving_averages(strategy, model, statistics)
+        follow(strategy, done)
 
-    def replica_step(images, labels, learning_rate, stop):
-        metrics, gradients, statistics = loss_and_gradients(images, labels)
-        arguments = (gradients, statistics, observer.activations(), learning_rate)
+    def replica_step(images, labels, learning_rate, stop, done):
+        metrics, gradients, statistics = loss_and_gradients(images, labels, done, start_of(global_batch_size))
+        arguments = (gradients, statistics, observer.activations(), learning_rate, done)
         tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 
     def train_step(images, labels, learning_rate, stop):
-        metrics = strategy.run(replica_step, args=(images, labels, learning_rate, stop))
+        metrics = strategy.run(replica_step, args=(images, labels, learning_rate, stop, step.read_value()))
         step.assign_add(1)
         return strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
 
     return train_step
+
+
+def start_of(global_batch_size: int) -> tf.Tensor:
+    """Return where this replica's slice of the global batch begins, int32 scalar; in replica context."""
+    replica = tf.distribute.get_replica_context()
+    size = global_batch_size // replica.num_replicas_in_sync
+    return tf.cast(replica.replica_id_in_sync_group, tf.int32) * size
 
 
 def make_predict_step(

@@ -19,7 +19,7 @@ SCHEDULES = ("constant", "steps", "cosine", "one_cycle")
 
 
 def design_schedule() -> None:
-    """Show labkit's four schedules over a run and, if interactive, controls to design one."""
+    """Show four of labkit's schedules over a run and, if interactive, controls to design one."""
     peak, epochs, steps_per_epoch = 0.1, 350, 100
     four = {name: OptimizerConfig(learning_rate=peak, learning_rate_schedule=name) for name in SCHEDULES}
     figure = schedule_figure(four, epochs * steps_per_epoch, steps_per_epoch)

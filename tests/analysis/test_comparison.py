@@ -240,10 +240,10 @@ def test_the_notebook_table_escapes_its_text(three_seeds):
 
 
 def test_the_command_repeats_the_comparison(folder):
-    write_request(folder, ["resnet8", "vgg11"], 2, nesterov=True, decay_norm_and_bias=False, freeze="stage*")
+    write_request(folder, ["resnet8", "vgg11"], 2, nesterov=True, weight_decay_of="kernels", freeze="stage*")
     assert read_comparison(folder).command == (
         f"labkit compare --models resnet8,vgg11 --seeds 2 --output {folder} --dataset shapes "
-        "--train-batch-size 64 --nesterov --no-decay-norm-and-bias --freeze 'stage*' --train-steps 10"
+        "--train-batch-size 64 --nesterov --weight-decay-of kernels --freeze 'stage*' --train-steps 10"
     )
 
 

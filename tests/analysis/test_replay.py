@@ -78,7 +78,8 @@ def test_a_replayed_step_has_the_loss_of_its_row_and_its_gradient(
     states = {}
 
     def diagnose_step(network, *arguments, **named):
-        states.update(names=variable_names(network.model), before=named["before"], after=named["after"])
+        names = variable_names(network.model, network.optimizer)
+        states.update(names=names, before=named["before"], after=named["after"])
         return diagnosis_of_step(network, *arguments, **named)
 
     from labkit.inspection import diagnosis

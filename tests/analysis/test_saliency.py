@@ -65,7 +65,7 @@ def test_a_runs_network_predicts_what_the_run_recorded(trained_run):
     assert found.shape == image.shape[:2] and (found >= 0).all()
     # The derivative predicts how the logit changes when one standardized pixel changes a little.
     row, column = np.unravel_index(found.argmax(), found.shape)
-    pixels = network.standardize(image[None]).numpy()
+    pixels = network.inputs(image[None]).numpy()
     changes = []
     for channel in range(3):
         moved = pixels.copy()

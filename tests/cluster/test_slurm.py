@@ -197,8 +197,10 @@ def test_a_configuration_survives_as_arguments():
             changed[name] = info.type((info.default or 1) / 2 if info.below else (info.default or 1) + 1)
     fixed = {"model": "fast", "application": "MobileNetV2", "num_layers": 8, "resnet_version": 1}
     fixed |= {"block": "basic", "num_gpus": 1, "progressive_resizing": "16:0.25,24:0.5"}
-    fixed |= {"cutout_size": 0, "random_resized_crop": 0.0}
-    fixed |= {"learning_rate_schedule": "one_cycle"}  # what others need
+    fixed |= {"cutout_size": 0, "random_resized_crop": 0.0, "mixup_alpha": 0.0}  # what others need
+    fixed |= {"learning_rate_schedule": "one_cycle", "optimizer": "muon"}
+    fixed |= {"adamw_beta1": 0.9, "adamw_beta2": 0.999}
+    fixed |= {"staircase_factor": 0.1, "staircase_epochs": 350.0}
     fixed |= {"slow_worker": "1:3", "profile_steps": "2:4", "debugger_dump": False}
     config = Config.from_flat({**changed, **fixed})
     _, options, _ = cli.parse(train_arguments(config))

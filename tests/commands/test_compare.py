@@ -256,7 +256,7 @@ def test_the_command_of_a_comparison_does_it_again(tmp_path, session_home, faked
     output = tmp_path / "two words; and $more"
     data = tmp_path / "my data"
     data.symlink_to(session_home / "data")
-    given = {"freeze": "stem,stage1_*", "gradient_clip_norm": 1.5, "decay_norm_and_bias": False}
+    given = {"freeze": "stem,stage1_*", "gradient_clip_norm": 1.5, "weight_decay_of": "kernels"}
     assert cli.main([*arguments(output, "resnet8", 1, data_dir=data, **given)]) == 0
     starts(output)
     command = read_comparison(output).command

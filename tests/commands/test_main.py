@@ -60,6 +60,11 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "model": "fast",
         "application": "MobileNetV2",
         "progressive_resizing": "16:0.5",
+        "mixup_alpha": 0.0,
+        "adamw_beta1": 0.9,  # --optimizer muon, like one_cycle, leaves others' options alone
+        "adamw_beta2": 0.999,
+        "staircase_factor": 0.1,
+        "staircase_epochs": 350.0,
         "cutout_size": 0,  # the other value of --use-distortion-for-training allows no other
         "random_resized_crop": 0.0,  # the same
         "learning_rate_schedule": "one_cycle",
@@ -134,7 +139,10 @@ def test_none_clears_an_optional_field(captured):
             ["--eval-batch-size", "100", "8 replicas"],
         ),
         (["--job-dir", "gs://bucket/x"], ["--job-dir is 'gs://bucket/x'", "a path on this machine"]),
-        (["--preset", ""], ["unknown preset ''; known: estimator_2017, resnet20_one_cycle, fast, smoke"]),
+        (
+            ["--preset", ""],
+            ["unknown preset ''; known: estimator_2017, tutorial_2017, resnet20_one_cycle, fast, smoke"],
+        ),
         (["--preset", "resnet20_one_cycl"], ["preset", "did you mean 'resnet20_one_cycle'"]),
         (["--num-layer", "20"], ["--num-layer", "did you mean '--num-layers'"]),
         (["--learning-rate", "fast"], ["--learning-rate", "fast"]),

@@ -69,6 +69,14 @@ def test_a_renamed_field_of_an_older_run_is_read():
     assert Config.from_json(recorded) == Config.from_flat({"inspect_every_steps": 100})
 
 
+@pytest.mark.parametrize(("value", "name"), [(True, "all"), (False, "kernels")])
+def test_which_weights_decay_in_an_older_run_is_read(value, name):
+    recorded = Config().to_json()
+    del recorded["optimizer"]["weight_decay_of"]
+    recorded["optimizer"]["decay_norm_and_bias"] = value
+    assert Config.from_json(recorded) == Config.from_flat({"weight_decay_of": name})
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -126,6 +134,17 @@ def test_a_renamed_field_of_an_older_run_is_read():
             {"random_resized_crop": 0.5, "use_distortion_for_training": False},
             ["--random-resized-crop is 0.5", "with --no-use-distortion-for-training: 0"],
         ),
+        (
+            {"random_resized_crop": 0.5, "crop_size": 24},
+            ["--random-resized-crop is 0.5", "with --crop-size: 0"],
+        ),
+        (
+            {"mixup_alpha": 0.2, "use_distortion_for_training": False},
+            ["--mixup-alpha is 0.2", "with --no-use-distortion-for-training: 0.0"],
+        ),
+        ({"contrast": 1.0}, ["--contrast is 1.0", "below 1"]),
+        ({"staircase_factor": 0.5}, ["--staircase-factor is 0.5", "schedule steps: 0.1", "only staircase"]),
+        ({"adamw_beta2": 0.9}, ["--adamw-beta2 is 0.9", "with --optimizer sgd: 0.999"]),
         ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
         ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),
         ({"train_steps": 10**30}, ["--train-steps", "at most 1,000,000,000"]),
@@ -147,7 +166,10 @@ def test_refusals_name_the_value_and_what_is_allowed(values, words):
 @pytest.mark.parametrize(
     "flag",
     [
-        *({"learning_rate_schedule": schedule} for schedule in ("steps", "cosine", "one_cycle", "constant")),
+        *(
+            {"learning_rate_schedule": schedule}
+            for schedule in ("steps", "staircase", "cosine", "one_cycle", "constant")
+        ),
         {"optimizer": "sgd"},
         {"use_distortion_for_training": False},
         {"evaluate_test": False},

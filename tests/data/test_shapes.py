@@ -85,7 +85,7 @@ def test_a_linear_model_solves_an_easy_set_of_the_same_form():
 # The smallest published form (6n + 2 layers, n = 1) and a schedule that needs few steps.
 _SMALL_RESNET = (
     "--num-layers 8 --train-steps 1000 --train-batch-size 64 --eval-batch-size 500 --learning-rate 0.1 "
-    "--learning-rate-schedule one_cycle --nesterov --weight-decay 5e-4 --no-decay-norm-and-bias "
+    "--learning-rate-schedule one_cycle --nesterov --weight-decay 5e-4 --weight-decay-of kernels "
     "--batch-norm-decay 0.9 --validate-every-steps 0"
 )
 

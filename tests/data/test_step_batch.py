@@ -13,6 +13,8 @@ from labkit.config import Config
 from labkit.data.augment import distort, standardize
 from labkit.data.hashing import permutation
 from labkit.data.inputs import Distortion, distortion_of
+from labkit.data.network_input.settings import network_input_of
+from labkit.data.network_input.tensors import as_input
 from labkit.data.pipeline import train_dataset
 from labkit.data.step_batch.batch import batch_of_step
 from labkit.data.step_batch.distortion import distorted, shrunk, standardized
@@ -30,12 +32,19 @@ def _assert_same_as_training(manifest, data, *, seed, step):
         start_step=step - 1,
         stop_step=step,
         distortion=distortion_of(data),
+        network_input=network_input_of(data),
+        mixup_alpha=data.mixup_alpha,
         input_path=data.input_path,
         with_index=True,
     )
-    assert batch.standardized.tobytes() == images.numpy().tobytes()
-    assert standardize(batch.images, manifest).numpy().tobytes() == images.numpy().tobytes()
-    assert batch.labels.tobytes() == labels.numpy().tobytes()
+    assert batch.images.dtype == np.uint8 and batch.images.shape == images.shape
+    if data.standardization == "dataset":
+        assert batch.standardized.tobytes() == images.numpy().tobytes()
+    np.testing.assert_allclose(batch.standardized, images, atol=2e-5)
+    if not (data.brightness or data.contrast or data.mixup_alpha):
+        seen = as_input(batch.images, manifest, network_input_of(data))
+        assert seen.numpy().tobytes() == images.numpy().tobytes()
+    assert batch.targets.tobytes() == labels.numpy().tobytes()
     assert batch.index.tobytes() == index.numpy().tobytes()
 
 
@@ -47,6 +56,9 @@ def _assert_same_as_training(manifest, data, *, seed, step):
         crop_padding_mode=st.sampled_from(("constant", "reflect")),
         flip=st.sampled_from(("random", "none", "alternating")),
         cutout_size=st.integers(0, 12),
+        crop_size=st.sampled_from((None, 16, 24, 31)),
+        brightness=st.sampled_from((0.0, 63.0)),
+        contrast=st.sampled_from((0.0, 0.8)),
     ),
     seed=st.integers(0, 2**31 - 1),
     epoch=st.integers(0, 10**6),
@@ -77,6 +89,11 @@ def test_every_distortion_gives_the_same_images(prepared, distortion, seed, epoc
         (40, {"train_batch_size": 87, "crop_padding_mode": "reflect", "flip": "alternating"}),
         (29, {"train_batch_size": 30, "cutout_size": 8, "seed": 11}),
         (3, {"use_distortion_for_training": False}),
+        (3, {"use_distortion_for_training": False, "crop_size": 24}),
+        (5, {"crop_size": 24, "crop_padding": 0, "brightness": 63, "contrast": 0.8, "train_batch_size": 13}),
+        (5, {"crop_size": 20, "brightness": 63, "contrast": 0.8, "standardization": "per_image"}),
+        (6, {"mixup_alpha": 1.0, "train_batch_size": 13}),
+        (6, {"mixup_alpha": 0.2, "standardization": "per_image", "cutout_size": 8}),
     ],
 )
 def test_a_batch_is_that_of_the_training(prepared, step, settings):
@@ -88,14 +105,18 @@ def test_a_batch_is_that_of_the_training(prepared, step, settings):
 def test_a_streamed_batch_is_that_of_the_training(prepared, step):
     data = Config.from_flat({"train_batch_size": 12, "input_path": "streaming"}).data
     _assert_same_as_training(prepared, data, seed=3, step=step)
+    recipe = {"crop_size": 24, "brightness": 63, "contrast": 0.8, "mixup_alpha": 1.0}
+    data = Config.from_flat({"train_batch_size": 12, "input_path": "streaming"} | recipe).data
+    _assert_same_as_training(prepared, data, seed=3, step=step)
 
 
 def test_a_batch_with_several_labels_for_each_image(tmp_path):
     from tests.multilabel import prepare_small
 
     manifest = prepare_small(tmp_path)
-    data = Config.from_flat({"train_batch_size": 16, "loss": "sigmoid", "input_path": "memory"}).data
-    _assert_same_as_training(manifest, data, seed=0, step=3)
+    values = {"train_batch_size": 16, "loss": "sigmoid", "input_path": "memory"}
+    for more in ({}, {"mixup_alpha": 1.0}):
+        _assert_same_as_training(manifest, Config.from_flat(values | more).data, seed=0, step=3)
 
 
 @settings(max_examples=20, deadline=None)

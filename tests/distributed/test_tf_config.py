@@ -217,6 +217,17 @@ def test_an_address_of_ipv6_loses_its_brackets():
             {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]},
             "--sync-batch-norm is not available in asynchronous training",
         ),
+        *(
+            (
+                values,
+                {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]},
+                f"{flag} is not available in asynchronous training",
+            )
+            for flag, values in (
+                ("--ema-decay", {"ema_decay": 0.9}),
+                ("--dropout-rate", {"dropout_rate": 0.5}),
+            )
+        ),
     ],
 )
 def test_trainings_that_a_cluster_cannot_do_are_refused(values, cluster, part):

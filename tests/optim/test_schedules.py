@@ -26,6 +26,20 @@ def test_steps_with_a_fractional_number_of_steps_per_epoch():
     assert rates([28828, 28829], total_steps=80000, steps_per_epoch=45000 / 128) == pytest.approx([0.1, 0.01])
 
 
+def test_staircase_of_the_tutorial():
+    # tf.train.exponential_decay(0.1, step, int(50000 / 128 * 350), 0.1, staircase=True)
+    fields = {"learning_rate_schedule": "staircase", "total_steps": 10**6, "steps_per_epoch": 50_000 / 128}
+    steps = [0, 99_999, 136_717, 136_718, 273_435, 273_436]
+    assert rates(steps, **fields) == pytest.approx([0.1 * 0.1 ** (step // 136_718) for step in steps])
+    assert rates(
+        [3, 4, 8], staircase_factor=0.5, staircase_epochs=0.4, **{**fields, "steps_per_epoch": 10}
+    ) == [
+        0.1,
+        0.05,
+        0.025,
+    ]
+
+
 def test_cosine():
     found = rates([0, 250, 500, 750], learning_rate_schedule="cosine", learning_rate=1.0)
     assert found == pytest.approx([1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2])
@@ -72,7 +86,7 @@ def test_constant_with_warm_up():
     assert found == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
 
 
-@pytest.mark.parametrize("schedule", ["steps", "cosine", "one_cycle", "constant"])
+@pytest.mark.parametrize("schedule", ["steps", "staircase", "cosine", "one_cycle", "constant"])
 def test_rates_are_finite_if_the_whole_run_is_warm_up(schedule):
     found = rates(range(10), total_steps=10, learning_rate_schedule=schedule, warmup_steps=10)
     assert all(math.isfinite(rate) and rate >= 0 for rate in found)

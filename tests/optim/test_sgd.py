@@ -52,7 +52,7 @@ def by_hand(config: OptimizerConfig):
         for index, value in enumerate(values):
             gradient = clip * value
             decay = config.weight_decay
-            if weights[index].ndim == 1 and not config.decay_norm_and_bias:
+            if weights[index].ndim == 1 and config.weight_decay_of == "kernels":
                 decay = 0.0
             if config.weight_decay_mode == "l2":
                 gradient = gradient + decay * weights[index]
@@ -72,12 +72,12 @@ def by_hand(config: OptimizerConfig):
         {"weight_decay": 0.0},
         {"weight_decay": 0.0, "nesterov": True},
         {"weight_decay": 0.3},
-        {"weight_decay": 0.3, "decay_norm_and_bias": False},
+        {"weight_decay": 0.3, "weight_decay_of": "kernels"},
         {"weight_decay": 0.3, "weight_decay_mode": "decoupled"},
         {
             "weight_decay": 0.3,
             "weight_decay_mode": "decoupled",
-            "decay_norm_and_bias": False,
+            "weight_decay_of": "kernels",
             "nesterov": True,
         },
         {"weight_decay": 0.3, "gradient_clip_norm": 0.5},

@@ -17,7 +17,9 @@ MANIFEST = SimpleNamespace(
     ("flag", "most", "fields"),
     [
         ("--train-batch-size", 1000, lambda value: {"train_batch_size": value}),
+        ("--crop-size", 32, lambda value: {"crop_size": value}),
         ("--cutout-size", 31, lambda value: {"cutout_size": value}),
+        ("--cutout-size", 23, lambda value: {"cutout_size": value, "crop_size": 24}),
         ("--progressive-resizing", 31, lambda value: {"progressive_resizing": f"{value}:0.5"}),
     ],
 )

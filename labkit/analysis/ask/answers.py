@@ -22,7 +22,7 @@ from labkit.data.loading import load_split
 from labkit.errors import InputError
 from labkit.export.trained import restorable_model, trained_model
 from labkit.run_directory import RunDirectory
-from labkit.training.checkpoints import CheckpointStore
+from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network
 
 __all__ = ["Answers"]
 
@@ -98,7 +98,8 @@ class Answers:
         return self._predicted(question, _step_of(question))
 
     def _predicted(self, question: Message, step: int) -> Answer:
-        images = images_of(question, self._manifest)
+        # Those of a training batch are cropped already.
+        images = images_of(question, self._manifest, self._network.network_input.shape(self._manifest))
         labels = labels_of(question, self._manifest, len(images))
         if question.content.get("as_in_training") is True:
             forward = self._other_steps().forward_in_training(step)
@@ -126,7 +127,7 @@ class Answers:
         at_once = at_once or images_at_once(images.shape[1:])
         logits = np.concatenate(
             [
-                forward(self._network.standardize(images[at : at + at_once])).numpy()
+                forward(self._network.inputs(images[at : at + at_once])).numpy()
                 for at in range(0, len(images), at_once)
             ]
         )
@@ -212,7 +213,7 @@ class Answers:
         """Return the input of the last dense layer, float32 [n, d]."""
         starts = range(0, len(images), FEATURE_BATCH)
         parts = [images[at : at + FEATURE_BATCH] for at in starts]
-        rows = [self._features(self._network.standardize(part)).numpy() for part in parts]
+        rows = [self._features(self._network.inputs(part)).numpy() for part in parts]
         return np.concatenate(rows).astype(np.float32)
 
 
@@ -227,7 +228,7 @@ class _OtherSteps:
     """A second copy of the network, for the weights of the run's other checkpoints."""
 
     def __init__(self, run: RunDirectory, network: Network) -> None:
-        config = recorded_config(run)
+        self._config = config = recorded_config(run)
         self._store = CheckpointStore(run.checkpoints_path)
         self._saved = restorable_model(config, network.manifest)
         self._model = trained_model(config, network.manifest, self._store, network.step)
@@ -248,7 +249,7 @@ class _OtherSteps:
     def _load(self, step: int) -> None:
         if step != self._step:
             self._store.step_of(str(step))
-            self._store.restore(tf.train.Checkpoint(model=self._saved), step, partial=True)
+            self._store.restore(checkpoint_of_network(self._config, self._saved), step, partial=True)
             self._model.set_weights(self._saved.get_weights())
             self._step = step
 

@@ -15,12 +15,17 @@ __all__ = ["image_of", "images_of", "labels_of", "number_of", "split_of"]
 MAX_IMAGES = 512
 
 
-def images_of(question: Message, manifest: Manifest) -> NDArray[np.uint8]:
-    """Return the question's images, uint8 [n, height, width, channels]. Raises InputError for others."""
+def images_of(
+    question: Message, manifest: Manifest, other_shape: tuple[int, int, int] | None = None
+) -> NDArray[np.uint8]:
+    """Return the question's images, uint8 [n, height, width, channels] as stored, or of ``other_shape``.
+
+    Raises InputError for others.
+    """
     images = question.arrays.get("images")
     if images is None:
         raise InputError("the question has no images")
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != manifest.image_shape:
+    if images.dtype != np.uint8 or images.shape[1:] not in (manifest.image_shape, other_shape):
         wanted = ", ".join(map(str, manifest.image_shape))
         raise InputError(
             f"images are {images.dtype} {list(images.shape)}; allowed: uint8 [n, {wanted}], as the network's"

@@ -59,6 +59,7 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
     import tensorflow as tf
 
     from labkit.analysis.architecture import summarize
+    from labkit.data.network_input.settings import input_shape
     from labkit.distributed.devices import make_strategy
     from labkit.models.registry import build_model
     from labkit.training.session import build_network
@@ -70,10 +71,11 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
         model, _ = build_network(plan)
     predict_step = make_predict_step(strategy, model)
     batch_size = config.data.eval_batch_size
-    images = tf.random.stateless_normal([batch_size, *manifest.image_shape], seed=[config.run.seed, 0])
+    shape = input_shape(manifest, config.data)
+    images = tf.random.stateless_normal([batch_size, *shape], seed=[config.run.seed, 0])
     speeds = images_per_second(lambda: predict_step(images).numpy(), batch_size)
     if plan.data_format != "channels_last":  # the format that can be counted
-        shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+        shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": shape}
         model = build_model(config.model, **shapes)
     summary = summarize(model)
     return {

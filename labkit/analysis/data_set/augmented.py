@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from labkit.config.whole import Config
 from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.distortion import distorted, offsets_of, shrunk
+from labkit.data.network_input.settings import central_corner
+from labkit.data.step_batch.distortion import as_pixels, central_crop, distorted, offsets_of, shrunk
 from labkit.data.step_batch.hashes import distortion_key, order_key, order_of_epoch
 from labkit.data.step_batch.random_resized_crop import CELLS, crop_grid
 from labkit.data.step_batch.shards import find_split, read_rows
@@ -26,9 +27,9 @@ class AugmentedImage:
 
     ``epoch``: from 0. ``step``: the training step whose batch has it, from 1; None where only TensorFlow
     knows the order (``input_path=streaming``). ``image``: uint8 [height, width, channels], cropped, flipped,
-    covered and resized. ``right``, ``down``: by how many pixels the content has moved, before the flip.
-    ``flipped``: whether it is mirrored. ``kept``: the share of the area that a random-resized-crop keeps;
-    None without one.
+    its colours changed (and clipped to 0 to 255), covered and resized. ``right``, ``down``: by how many
+    pixels the content has moved, before the flip. ``flipped``: whether it is mirrored. ``kept``: the share
+    of the area that a random-resized-crop keeps; None without one.
     """
 
     epoch: int
@@ -78,16 +79,20 @@ def augmented_image(
     kept: list[float | None] = [None] * len(epochs)
     if settings:
         key = distortion_key(config.run.seed)
-        images = distorted(images, manifest, settings, key=key, epoch=at, index=where)
-        top, left, flips = offsets_of(key, at, where, settings)
+        size = originals.shape[1], originals.shape[2]
+        images = as_pixels(distorted(images, manifest, settings, key=key, epoch=at, index=where))
+        top, left, flips = offsets_of(key, at, where, settings, size)
         if settings.random_resized_crop:
-            height, width = manifest.image_shape[:2]
             grid = crop_grid(
-                settings.random_resized_crop, key=key, epoch=at, index=where, height=height, width=width
+                settings.random_resized_crop, key=key, epoch=at, index=where, height=size[0], width=size[1]
             )
             kept = (grid.down * grid.across / CELLS**2).tolist()
         else:
-            right, down = settings.crop_padding - left, settings.crop_padding - top
+            middle = central_corner(*size, settings.crop_size) if settings.crop_size else (0, 0)
+            right = settings.crop_padding + middle[1] - left
+            down = settings.crop_padding + middle[0] - top
+    else:
+        images = central_crop(images, config.data.crop_size)
     steps = _steps(manifest, config, index, epochs)
     made = []
     for place, epoch in enumerate(epochs):
@@ -152,6 +157,9 @@ def settings_in_words(config: Config) -> str:
         crop = f"random crop after padding by {padded}" if settings.crop_padding else "no crop"
         if settings.random_resized_crop:
             crop = f"random crop of at least {settings.random_resized_crop:.0%} of the area, resized"
+        elif settings.crop_size:
+            after = f" after padding by {padded}" if settings.crop_padding else ""
+            crop = f"random crop of {settings.crop_size}×{settings.crop_size} pixels{after}"
         words = [
             crop,
             f"{settings.flip} flip" if settings.flip != "none" else "no flip",
@@ -159,6 +167,9 @@ def settings_in_words(config: Config) -> str:
             if settings.cutout_size
             else "no cutout",
         ]
+        words += [f"brightness ±{settings.brightness:g}"] if settings.brightness else []
+        words += [f"contrast ±{settings.contrast:.0%}"] if settings.contrast else []
+        words += [f"mixup with alpha {data.mixup_alpha:g} (not shown)"] if data.mixup_alpha else []
     if data.progressive_resizing:
         words.append(f"progressive resizing {data.progressive_resizing}")
     return f"{'; '.join(words)}; seed {config.run.seed}"

@@ -86,6 +86,8 @@ def _write(
                     [name, batch.index[position], batch.names(position), batch.epoch[position], *values]
                 )
         stored = {"images": batch.images, "labels": batch.labels, "index": batch.index, "epoch": batch.epoch}
+        if batch.partners is not None:
+            stored |= {"partners": batch.partners, "share": np.float32(batch.share)}
         np.savez_compressed(written / "arrays.npz", **stored, **arrays)  # type: ignore[arg-type]
         (written / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
         if path.is_dir():

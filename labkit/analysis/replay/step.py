@@ -231,7 +231,7 @@ def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], No
             announce(f"made step {number}")
 
     def state() -> list[Any]:
-        variables = state_variables(session.model, session.optimizer)
+        variables = state_variables(session.model, session.optimizer, session.average)
         return [tf.convert_to_tensor(variable).numpy() for variable in variables]
 
     before = state()

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from labkit.config import DataConfig
 from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import network_input_of
 from labkit.data.step_batch.memory import Rows, StepBatch, as_seen, batch_from_memory, samples_of
 
 __all__ = ["StepBatch", "batch_of_step"]
@@ -32,7 +33,8 @@ def batch_of_step(
     if choose_input_path(manifest, data.input_path) == "memory":
         return batch_from_memory(manifest, data, seed=seed, step=step, image_size=image_size)
     samples = samples_of(data, step)
-    return as_seen(manifest, step, samples, _from_stream(manifest, data, seed, samples), image_size)
+    rows = _from_stream(manifest, data, seed, samples)
+    return as_seen(manifest, data, rows, seed=seed, step=step, image_size=image_size)
 
 
 def _from_stream(manifest: Manifest, data: DataConfig, seed: int, samples: NDArray[np.int64]) -> Rows:
@@ -49,6 +51,7 @@ def _from_stream(manifest: Manifest, data: DataConfig, seed: int, samples: NDArr
         start_step=step_index,
         stop_step=step_index + 1,
         distortion=distortion_of(data),
+        network_input=network_input_of(data),
         standardized=False,
         input_path="streaming",
         with_index=True,

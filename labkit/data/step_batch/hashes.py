@@ -7,6 +7,8 @@ __all__ = [
     "GOLDEN",
     "MULTIPLIER_1",
     "MULTIPLIER_2",
+    "brightness_key",
+    "contrast_key",
     "crop_key",
     "cutout_key",
     "distortion_key",
@@ -61,6 +63,16 @@ def cutout_key(key: int) -> int:
         key: the result of :func:`distortion_key`.
     """
     return mix64(key, 0x637574)  # "cut" in ASCII
+
+
+def brightness_key(key: int) -> int:
+    """Return the 64-bit key of what is added to images; ``key``: of :func:`distortion_key`."""
+    return mix64(key, 0x627269676874)  # "bright" in ASCII
+
+
+def contrast_key(key: int) -> int:
+    """Return the 64-bit key of the factors of contrast; ``key``: of :func:`distortion_key`."""
+    return mix64(key, 0x636F6E7472617374)  # "contrast" in ASCII
 
 
 def mix64_array(state: NDArray[np.uint64] | int, value: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -21,7 +21,7 @@ from labkit.models.resizing import shrunk
 from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
 if TYPE_CHECKING:
-    from labkit.optim.sgd import SGD
+    from labkit.optim.optimizer import Optimizer
     from labkit.training.losses import Loss
 
 __all__ = ["StepReport", "make_asynchronous_step"]
@@ -46,7 +46,7 @@ class StepReport(NamedTuple):
 def make_asynchronous_step(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
-    optimizer: "SGD",
+    optimizer: "Optimizer",
     step: tf.Variable,
     *,
     global_batch_size: int,

@@ -1,0 +1,74 @@
+"""AdamW: Adam with decoupled weight decay."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from labkit.config import OptimizerConfig
+from labkit.optim.optimizer import Optimizer
+
+__all__ = ["AdamW"]
+
+EPSILON = 1e-7  # Keras's
+
+
+class AdamW(Optimizer):
+    """Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2017), arXiv:1711.05101, algorithm 2.
+
+    With gradient g, weight w, learning rate r, decay d, betas b and c, and t updates of the weight so far,
+    this one included::
+
+        w = w - r d w
+        m = b m + (1 - b) g;  s = c s + (1 - c) g^2
+        w = w - r sqrt(1 - c^t) / (1 - b^t) m / (sqrt(s) + epsilon)
+
+    Epsilon stands where Kingma & Ba (2014, end of section 2) put it for speed, and where Keras has it. A
+    weight that was frozen at first starts with t = 1. Arguments, and what differs for some weights: see
+    ``Optimizer``.
+    """
+
+    def __init__(self, model: keras.Model, config: OptimizerConfig, head_factor: float = 1.0) -> None:
+        super().__init__(model, config, head_factor, "adamw")
+        self.means = self.make_slots("mean")
+        self.squares = self.make_slots("square")
+        # Of the weights' type, as all state of a run is; float32 counts exactly to 16 million.
+        zeros = tf.zeros([len(self._variables)], self._variables[0].dtype)
+        self.updates = tf.Variable(zeros, trainable=False, name="updates")
+
+    @property
+    def slots(self) -> dict[str, list[tf.Variable]]:
+        """The moving means of the gradient and of its square."""
+        return {"mean gradient": list(self.means), "mean squared gradient": list(self.squares)}
+
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """How often each weight was updated, [weights]."""
+        return [self.updates]
+
+    def _count(self, strategy: Any, indices: Sequence[int]) -> None:
+        ones = np.zeros(len(self._variables))
+        ones[list(indices)] = 1.0
+        strategy.extended.update(self.updates, lambda updates: updates.assign_add(ones), group=False)
+
+    def _step(self, variable, slots, counters, gradient, learning_rate, index: int):
+        (mean, square), [updates] = slots, counters
+        beta1, beta2 = self._config.adamw_beta1, self._config.adamw_beta2
+        count = updates[index]
+        learning_rate *= self._factors[index]
+        if self._decay[index]:
+            variable.assign_sub(learning_rate * self._decay[index] * variable)
+        return tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=mean.handle,
+            v=square.handle,
+            beta1_power=tf.pow(tf.constant(beta1, count.dtype), count),
+            beta2_power=tf.pow(tf.constant(beta2, count.dtype), count),
+            lr=learning_rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=EPSILON,
+            grad=gradient,
+        )
