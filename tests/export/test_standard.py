@@ -43,8 +43,8 @@ CASES = [
     "imagenet_vgg11",
     "mobilenetv2",
 ]
-# What the other formats might not have: zero channels, local response normalization, GELU, symmetric padding.
-IN_EVERY_FORMAT = ["resnet8-v2", "tutorial_cnn", "fast_0.25", "imagenet_resnet18"]
+# What the other formats might not have: zero channels, local response normalization, GELU.
+IN_EVERY_FORMAT = ["resnet8-v2", "tutorial_cnn", "fast_0.25"]
 FILES = [(name, "keras") for name in CASES] + [
     (name, format) for name in IN_EVERY_FORMAT for format in FORMATS if format != "keras"
 ]
