@@ -268,9 +268,51 @@ def _test_probabilities(answer: Any) -> str:
     return "softmax where one class is true, sigmoid where any number may be, also for logits of ±1000"
 
 
+# ---- 07.5 ----------------------------------------------------------------------------------------------
+
+
+def _photographs(rng: np.random.Generator) -> list[str]:
+    """Return names of files such as ``cat/tom_03.jpg``: several photographs of six animals of each class."""
+    names = []
+    for kind, animals in (("cat", "tom kit mia leo zoe ivy"), ("dog", "rex bo ace max sky tom")):
+        for animal in animals.split():
+            numbers = range(int(rng.integers(2, 7)))
+            names += [f"{kind}/{animal}_{number:02d}.jpg" for number in numbers]
+    return [names[place] for place in rng.permutation(len(names))]
+
+
+def _test_split(answer: Any) -> str:
+    function, rng = a_function(answer), np.random.default_rng(5)
+    for _ in range(4):
+        names = _photographs(rng)
+        found = function(list(names))
+        if isinstance(found, str) or not isinstance(found, Iterable):
+            raise Wrong(f"your function gave a {type(found).__name__}; expected a set of names of files")
+        held = set(found)
+        if not held <= set(names):
+            raise Wrong("some of what you hold out are no names of the list; return the names as they are")
+        groups = {name: name.rsplit("_", 1)[0] for name in names}
+        split = {groups[name] for name in held} & {groups[name] for name in names if name not in held}
+        if split:
+            raise Wrong(
+                f"photographs of {min(split)} are in training and in validation: the network may know the "
+                "animal again; hold out all photographs of an animal, or none"
+            )
+        for kind in ("cat", "dog"):
+            animals = {group for group in groups.values() if group.startswith(kind)}
+            kept_out = {groups[name] for name in held if name.startswith(kind)}
+            if not kept_out or kept_out == animals:
+                where = "validation" if not kept_out else "training"
+                raise Wrong(f"no {kind} is left for {where}; choose some animals of each class")
+        if set(function(names[::-1])) != held:
+            raise Wrong("another order of the same files gives another split; sort before you choose")
+    return "no animal is on both sides, both have each class, and the order of the files doesn't matter"
+
+
 EXERCISES = (
     Exercise("07.1", "count what is trained", _test_count),
     Exercise("07.2", "find the layers that changed", _test_changed),
     Exercise("07.3", "freeze stages of a Keras model", _test_freeze),
     Exercise("07.4", "softmax or sigmoid", _test_probabilities),
+    Exercise("07.5", "hold out whole animals", _test_split),
 )

@@ -91,6 +91,21 @@ def half(logits, exclusive):
     return softmax(logits) if exclusive else sigmoid(logits / 2)
 
 
+def every_fifth(names):
+    return set(sorted(names)[::5])
+
+
+def only_cats(names):
+    return {name for name in names if name.startswith("cat/tom_")}
+
+
+def first_listed(names):
+    groups = {}
+    for name in names:
+        groups.setdefault(name.split("/")[0], name.rsplit("_", 1)[0])
+    return {name for name in names if name.rsplit("_", 1)[0] in groups.values()}
+
+
 WRONG = {
     "07.1": [
         (with_moving, "moving averages are not trained"),
@@ -118,5 +133,10 @@ WRONG = {
         (by_columns, "your columns sum to 1"),
         (overflowing, "overflows"),
         (half, "differs from sigmoid"),
+    ],
+    "07.5": [
+        (every_fifth, "hold out all photographs of an animal"),
+        (only_cats, "no dog is left for validation"),
+        (first_listed, "another order of the same files"),
     ],
 }
