@@ -171,7 +171,9 @@ def test_an_uploaded_picture_becomes_what_preparation_makes_of_it(resize, tmp_pa
         )
         files[-1].parent.mkdir(parents=True, exist_ok=True)
         picture.save(files[-1])
-    made = labkit.prepare_data(images=tmp_path / "pictures", data_dir=tmp_path, image_size=40, resize=resize)
+    made = labkit.prepare_data(
+        images=tmp_path / "pictures", data_dir=tmp_path / "data", image_size=40, resize=resize
+    )
     prepared = np.concatenate([load_split(made, split)[0] for split in made.splits])
     assert len(prepared) == 12
     for file in files:

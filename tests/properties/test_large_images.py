@@ -67,6 +67,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(data_dir, whole, tmp_path
     assert_bit_equal(checkpoint_values(whole, STEPS), checkpoint_values(job_dir, STEPS))
 
 
+@pytest.mark.thorough  # tests/properties/test_replicas.py has the same of small images
 def test_two_replicas_give_the_curve_of_one(data_dir, whole, tmp_path):
     job_dir = tmp_path / "two"
     several = {"num_gpus": 2, "simulate_missing_gpus": True, "input_path": "streaming"}

@@ -79,6 +79,7 @@ def test_an_export_takes_images_of_this_size_and_says_how_pictures_become_such(t
     assert "48×48" in description["input"]["pictures"]
 
 
+@pytest.mark.thorough  # tests/properties/test_replicas.py has the same of another data set
 def test_two_replicas_give_the_curve_of_one(trained, pets, tmp_path):
     two = {"num_gpus": 2, "simulate_missing_gpus": True, "sync_batch_norm": True}
     train(tmp_path / "two", **FIELDS, **two, data_dir=pets.directory.parent)
