@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -13,9 +13,11 @@ from labkit.config.presets import PRESETS, preset_summary
 
 __all__ = ["draft", "draw", "fill"]
 
-DRAFT, GENERATION = "start-draft", "start-generation"
+DRAFT, GENERATION, FIRST = "start-draft", "start-generation", "start-first"
 COLUMNS = 2
 NO_PRESET = "none: labkit's defaults"
+
+T = TypeVar("T")
 
 
 def draft() -> Draft:
@@ -76,21 +78,19 @@ def _head(shown: Draft) -> None:
     left, right = st.columns(2)
     key = _key("preset")
     options = ["", *PRESETS]
-    if key not in st.session_state:
-        st.session_state[key] = shown.preset
     left.selectbox(
         "Preset",
         options,
+        index=options.index(_first(key, shown.preset)),
         key=key,
         format_func=lambda name: name or NO_PRESET,
         on_change=lambda: fill(with_preset(shown, str(st.session_state[key]))),
         help="Fills the form. What you change then is added to the command.",
     )
     named = _key("name")
-    if named not in st.session_state:
-        st.session_state[named] = shown.name
     right.text_input(
         "Name",
+        _first(named, shown.name),
         key=named,
         placeholder=shown.suggested_name(),
         on_change=lambda: setattr(shown, "name", str(st.session_state[named] or "")),
@@ -107,10 +107,9 @@ def _processes(shown: Draft) -> None:
         (columns[1], "ps", "Parameter servers", 0, "With one or more, the workers are asynchronous."),
     ):
         key = _key(name)
-        if key not in st.session_state:
-            st.session_state[key] = getattr(shown, name)
         column.number_input(
             label,
+            value=_first(key, getattr(shown, name)),
             min_value=least,
             max_value=64,
             step=1,
@@ -135,10 +134,21 @@ def _key(name: str) -> str:
     return f"start-{st.session_state.get(GENERATION, 0)}-{name}"
 
 
+def _first(key: str, value: T) -> T:
+    """Return what a widget held when it was drawn first; ``value`` if that is now.
+
+    It is the widget's default. A value assigned to the session instead is lost if the reader acts before the
+    browser has drawn the widget, which then shows its own default and reports that as a change.
+    """
+    first: dict[str, T] = st.session_state.setdefault(FIRST, {})
+    if key not in st.session_state:
+        first[key] = value
+    return first[key]
+
+
 def _field(info: FieldInfo, shown: Draft) -> None:
     key = _key(f"field-{info.name}")
-    if key not in st.session_state:
-        st.session_state[key] = shown.shown[info.name]
+    first = _first(key, shown.shown[info.name])
     settings: dict[str, Any] = {
         "key": key,
         "on_change": lambda: shown.shown.__setitem__(info.name, _held(st.session_state[key])),
@@ -146,14 +156,14 @@ def _field(info: FieldInfo, shown: Draft) -> None:
     }
     label = info.name.replace("_", " ").capitalize()
     if info.type is bool:
-        st.checkbox(label, **settings)
+        st.checkbox(label, bool(first), **settings)
     elif info.choices or info.name == "dataset":
-        _choice(info, label, shown, settings)
+        _choice(info, label, shown, str(first), settings)
     else:
-        st.text_input(label, placeholder=info.default_in_words, **settings)
+        st.text_input(label, str(first), placeholder=info.default_in_words, **settings)
 
 
-def _choice(info: FieldInfo, label: str, shown: Draft, settings: dict[str, Any]) -> None:
+def _choice(info: FieldInfo, label: str, shown: Draft, first: str, settings: dict[str, Any]) -> None:
     options = [str(choice) for choice in info.choices or ()]
     words = {name: name for name in options}
     if info.name == "dataset":
@@ -161,10 +171,12 @@ def _choice(info: FieldInfo, label: str, shown: Draft, settings: dict[str, Any])
         options = list(words)
     if info.optional:
         options, words = ["", *options], {"": info.default_in_words, **words}
-    held = str(st.session_state[settings["key"]])
-    if held not in options:  # a data set that isn't prepared: the sentence below says so
-        options.append(held)
-    st.selectbox(label, options, format_func=lambda name: words.get(name, name), **settings)
+    held = str(st.session_state.get(settings["key"], first))
+    # A data set that isn't prepared: the sentence below says so.
+    options += [name for name in dict.fromkeys((held, first)) if name not in options]
+    st.selectbox(
+        label, options, index=options.index(first), format_func=lambda name: words.get(name, name), **settings
+    )
 
 
 def _held(value: Any) -> str | bool:

@@ -14,6 +14,8 @@ from labkit.run_directory import RunDirectory
 
 __all__ = ["panel"]
 
+# What each control holds at first: its default, because a value assigned to the session is lost if the reader
+# acts before the browser has drawn the control (app/acting/form.py).
 NEUTRAL: dict[str, Any] = {
     "wi-x": 0,
     "wi-y": 0,
@@ -43,8 +45,6 @@ def panel(run: RunDirectory, step: int, subject: Subject, before: NDArray[Any]) 
         subject: the image.
         before: probabilities for the unchanged image [classes].
     """
-    for name, value in NEUTRAL.items():
-        st.session_state.setdefault(name, value)
     left, right = st.columns([2, 3], gap="large")
     with right:
         changes = _controls(*subject.image.shape[:2])
@@ -66,16 +66,16 @@ def panel(run: RunDirectory, step: int, subject: Subject, before: NDArray[Any]) 
 def _controls(height: int, width: int) -> Changes:
     first, second = st.columns(2)
     with first:
-        st.slider("Shift to the right, pixels", -width // 2, width // 2, key="wi-x")
-        st.slider("Shift downwards, pixels", -height // 2, height // 2, key="wi-y")
-        st.slider("Turn, degrees", -180, 180, key="wi-turn")
+        st.slider("Shift to the right, pixels", -width // 2, width // 2, NEUTRAL["wi-x"], key="wi-x")
+        st.slider("Shift downwards, pixels", -height // 2, height // 2, NEUTRAL["wi-y"], key="wi-y")
+        st.slider("Turn, degrees", -180, 180, NEUTRAL["wi-turn"], key="wi-turn")
         st.toggle("Flip left to right", key="wi-flip")
         st.slider("Blur, pixels", 0.0, 4.0, step=0.1, key="wi-blur")
-        st.slider("Brightness, factor", 0.0, 2.0, step=0.05, key="wi-bright")
+        st.slider("Brightness, factor", 0.0, 2.0, NEUTRAL["wi-bright"], step=0.05, key="wi-bright")
     with second:
         st.slider("Noise, grey levels", 0, 100, key="wi-noise")
         st.slider("Seed of the noise", 0, 20, key="wi-seed", disabled=not st.session_state["wi-noise"])
-        st.select_slider("JPEG quality", QUALITIES, key="wi-jpeg")
+        st.select_slider("JPEG quality", QUALITIES, NEUTRAL["wi-jpeg"], key="wi-jpeg")
         with st.expander("Cover a part"):
             st.slider("Left edge, pixels", 0, width, key="wi-left")
             st.slider("Upper edge, pixels", 0, height, key="wi-top")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,5 +126,12 @@ def browser_visit(**page_options: Any) -> Iterator[Visit]:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         page = browser.new_context(**options).new_page()
-        yield Visit(page)(page)
+        visit = Visit(page)(page)
+        try:
+            yield visit
+        except Exception:
+            # What a person would have seen, for the report of the test.
+            with suppress(Exception):
+                print(page.url, page.inner_text("body", timeout=5000), *visit.complaints, sep="\n")
+            raise
         browser.close()

@@ -149,6 +149,20 @@ def test_a_name_that_isnt_one_folder_is_refused(runs_folder, name):
     assert "the name is" in check(draft).problem
 
 
+def test_the_browser_knows_what_each_widget_holds_from_its_default(runs_folder):
+    """A value that only the session holds is lost where the reader is quicker than the drawing."""
+    at = open_page("start", "")
+    shown, drawn = at.session_state["start-draft"].shown, 0
+    for widget in (*at.checkbox, *at.text_input, *at.selectbox):
+        name = widget.key.partition("-field-")[2]
+        if not name:
+            continue
+        held = widget.index if hasattr(widget, "index") else shown[name]
+        assert widget.proto.default == held, name
+        drawn += 1
+    assert drawn > 40
+
+
 def test_a_path_in_the_form_is_made_absolute(runs_folder):
     draft = new_draft("smoke")
     draft.shown["callbacks"] = "mine.py"

@@ -132,8 +132,12 @@ def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(serv
     wait_for_all_points(page)
     page.get_by_role("button", name="Show the whole run").first.click()
     page.wait_for_function(f"() => {BOARD}.data.window === null")
+    assert "batch" not in page.url, "a double click or a drag opens no batch"
     assert page.locator(".lk-bar").first.is_hidden()
     assert page.evaluate(SHOWN)[0] == [1, STEPS]
+
+    page.locator(".lk-chart .u-over").first.click()
+    page.wait_for_url("**batch=**")
 
 
 def test_the_keyboard_alone_reads_values_and_zooms(server, visit):

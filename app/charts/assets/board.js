@@ -6,6 +6,7 @@
   const NOT_FINITE = '#d92d43';
   const PICKED = '#b65fb0'; // of the vertical line at a picked point
   const NEAR_MARK = 6; // pixels; so near the cursor, a mark is meant
+  const DOUBLE_CLICK = 250; // milliseconds in which a second click makes a double click
   const ICONS = {
     'zoom in': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5M7 4.5v5',
     'zoom out': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5',
@@ -308,7 +309,7 @@
 
     listen() {
       const over = this.plot.over;
-      over.addEventListener('dblclick', () => this.board.zoom(null));
+      over.addEventListener('dblclick', () => { clearTimeout(this.picking); this.board.zoom(null); });
       over.addEventListener('mouseleave', () => this.board.move(null, -10));
       let from = null, touch = false, tapped = null;
       over.addEventListener('pointerdown', (event) => { from = [event.clientX, event.clientY]; touch = event.pointerType === 'touch'; });
@@ -316,7 +317,10 @@
         if (!from || Math.hypot(event.clientX - from[0], event.clientY - from[1]) >= 5) return;
         const again = tapped !== null && Math.abs(event.clientX - tapped) < 16;
         tapped = touch ? event.clientX : null;
-        if (!touch || again) this.pick(); // a finger's first tap shows the values
+        if (touch) { if (again) this.pick(); return; } // a finger's first tap shows the values
+        clearTimeout(this.picking); // a double click shows the whole run, and no batch
+        const near = this.near();
+        if (event.detail < 2) this.picking = setTimeout(() => this.pick(near), DOUBLE_CLICK);
       });
       over.addEventListener('pointermove', (event) => { // a finger that moves sideways moves the cursor
         if (event.pointerType !== 'touch') return;
@@ -400,17 +404,19 @@
       this.words = words.join(', ');
     }
 
-    pick() { // the mark next to the cursor, otherwise the point
-      if (!this.board.data.pick) return;
+    near() { // the mark next to the cursor, otherwise the point, of lines that can be picked
       const lines = this.data.lines.filter((line) => line.pick && !this.hidden.has(line.name));
       const away = (x) => Math.abs(this.plot.valToPos(x, 'x') - this.plot.cursor.left);
       const marks = lines.flatMap((line) => line.marks.flatMap((mark) => Array.from(mark.x, (x) => ({ line, x, distance: away(x) }))))
         .filter((mark) => mark.distance <= NEAR_MARK);
       const points = this.nearest().filter(({ line }) => line.pick)
         .map(({ line, index, distance }) => ({ line, x: line.x[index], y: line.y[index], distance }));
-      const near = marks.length ? marks : points;
-      if (!near.length) return;
-      const { line, x, y = null } = near.reduce((best, one) => (one.distance < best.distance ? one : best));
+      return (marks.length ? marks : points).reduce((best, one) => (one.distance < (best?.distance ?? Infinity) ? one : best), null);
+    }
+
+    pick(near = this.near()) {
+      if (!this.board.data.pick || !near) return;
+      const { line, x, y = null } = near;
       this.board.trigger('picked', { chart: this.key, line: line.name, x, y });
     }
 
