@@ -1,75 +1,43 @@
-"""The entry of the dashboard, `streamlit run app/main.py`: its navigation. Each page has its own module."""
+"""What `streamlit run app/main.py` serves: the pages of navigation.py, and what they fetch every second."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from threading import Thread
 
 import streamlit as st
+from starlette.routing import Route
 
 # Streamlit adds this file's folder to the path, but not the checkout that holds the packages.
 CHECKOUT = str(Path(__file__).resolve().parents[1])
 if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
-from app import state, theme, views  # noqa: E402
+from app import feed, views  # noqa: E402
 
-STYLE = Path(__file__).with_name("style.css")
 
-PAGES = (  # the module in app.views, title, icon, and path of the address
-    ("runs", "Runs", "list", ""),
-    ("start", "Start", "add_circle", "start"),
-    ("live", "Live", "monitoring", "live"),
-    ("layers", "Layers", "layers", "layers"),
-    ("predictions", "Predictions", "grid_view", "predictions"),
-    ("image", "Image", "image_search", "image"),
-    ("data", "Data", "photo_library", "data"),
-    ("image_map", "Map", "scatter_plot", "map"),
-    ("compare", "Compare", "stacked_line_chart", "compare"),
-    ("configuration", "Configuration", "tune", "configuration"),
+def _import_the_pages() -> None:
+    for module in iter_modules(views.__path__, f"{views.__name__}."):
+        import_module(module.name)
+
+
+@asynccontextmanager
+async def _lifespan(_: st.App) -> AsyncIterator[None]:
+    """Import the pages while the browser starts: all together take a second."""
+    Thread(target=_import_the_pages, daemon=True).start()
+    yield
+
+
+def _below(path: str) -> str:
+    base = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    return f"/{base}{path}" if base else path
+
+
+app = st.App(
+    Path(__file__).with_name("navigation.py"),
+    lifespan=_lifespan,
+    routes=[Route(_below(feed.PATH) + "/{token}", feed.answer)],
 )
-
-
-def _drawn_by(name: str) -> Callable[[], None]:
-    """Return what draws a page. Its module is imported when it is needed: all together take a second."""
-
-    def draw() -> None:
-        import_module(f"app.views.{name}").page()
-
-    return draw
-
-
-@st.cache_resource(show_spinner=False)
-def _import_the_rest() -> None:
-    """Import the modules of all pages in a thread, so that the first click on one isn't slow, either."""
-    names = [module.name for module in iter_modules(views.__path__, f"{views.__name__}.")]
-    Thread(target=lambda: [import_module(name) for name in names], daemon=True).start()
-
-
-def main() -> None:
-    """Draw the sidebar and the chosen page."""
-    st.set_page_config(page_title="labkit", page_icon="🧪", layout="wide")
-    st.html(STYLE)
-    state.refuse_open_server()
-    page = st.navigation(
-        [
-            *(
-                st.Page(
-                    _drawn_by(name), title=title, icon=f":material/{icon}:", url_path=path, default=not path
-                )
-                for name, title, icon, path in PAGES
-            ),
-            # Streamlit serves the default page only at the root. This one answers /runs.
-            st.Page(_drawn_by("runs"), title="Runs", url_path="runs", visibility="hidden"),
-        ]
-    )
-    with st.sidebar:
-        state.choose_run()
-        theme.switch()
-    page.run()
-    _import_the_rest()
-
-
-main()

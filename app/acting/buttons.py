@@ -16,7 +16,7 @@ from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.disk import STOP_REQUEST
 
-__all__ = ["draw", "is_pending", "report", "state_of"]
+__all__ = ["draw", "failure_of", "is_pending", "report", "state_of"]
 
 RUNS = (*ACTIVE_STATES, "stalled")
 ENDED_EARLY = ("interrupted", "failed", "lost")
@@ -66,7 +66,7 @@ def _again(run: RunDirectory) -> None:
 
 def report(run: RunDirectory) -> None:
     """Say why the last action failed, until the next one."""
-    failure = st.session_state.get(_failure_key(run), "")
+    failure = failure_of(run)
     launch = launches.launch_of(run)
     if not failure and launch is not None and (refusal := launch.refusal):
         failure = f"It wasn't started: {refusal}"
@@ -74,11 +74,15 @@ def report(run: RunDirectory) -> None:
         st.error(plain(str(failure)), icon=":material/block:")
 
 
+def failure_of(run: RunDirectory) -> str:
+    """Return why this visitor's last action failed; "" if it didn't."""
+    return str(st.session_state.get(_failure_key(run), ""))
+
+
 def state_of(run: RunDirectory) -> tuple[bool, bool, str]:
-    """Return what the buttons and the report depend on, beside the run's status."""
+    """Return what the buttons and the report depend on, beside the run's status and ``failure_of``."""
     launch = launches.launch_of(run)
-    refusal = (launch.refusal or "") if launch else ""
-    return is_pending(run), _is_stopping(run), refusal + st.session_state.get(_failure_key(run), "")
+    return is_pending(run), _is_stopping(run), (launch.refusal or "") if launch else ""
 
 
 def is_pending(run: RunDirectory) -> bool:

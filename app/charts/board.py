@@ -107,6 +107,7 @@ def encode(
     ticks: Sequence[str] = (),
     points: int = 1600,
     pick: str = "",
+    ident: str = "",
 ) -> bytes:
     """Return the board as bytes: the length of a JSON header, the header, and the float64 arrays it names.
 
@@ -122,6 +123,7 @@ def encode(
         ticks: the names along the horizontal axis, if ``axis`` is ``name``.
         points: of each line that are sent, about.
         pick: what a click on a point shows, for the reader; empty: clicks on points are not reported.
+        ident: tells the board from others of its page; empty for one that isn't fetched (app/feed.py).
     """
     arrays = _Arrays()
     header = {
@@ -133,6 +135,7 @@ def encode(
         "height": height,
         "ticks": list(ticks),
         "pick": pick,
+        "ident": ident,
         "seams": [
             {"x": seam.x, "label": seam.label, "strong": seam.strong} for seam in seams if np.isfinite(seam.x)
         ],

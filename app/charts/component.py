@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["draw", "draw_heat", "prepare", "scroll_anchor", "shown_window", "spare_the_collector"]
+__all__ = ["draw", "draw_heat", "follow", "prepare", "scroll_anchor", "shown_window", "spare_the_collector"]
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -27,6 +27,20 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
 """
 
 
+# What asks for the newest state. "stale" makes Streamlit draw the page again.
+CALL_FEED = """
+export default function ({ data, parentElement, setTriggerValue }) {
+  let stopped = false;
+  const start = () => {
+    if (stopped) return;
+    if (!globalThis.labkitFeed) { setTimeout(start, 30); return; }
+    globalThis.labkitFeed.follow(parentElement, data, () => setTriggerValue('stale', Date.now()));
+  };
+  start();
+  return () => { stopped = true; };
+}
+"""
+
 # The same for a heat map, which reports nothing.
 CALL_HEAT = """
 export default function ({ data, parentElement }) {
@@ -44,7 +58,9 @@ export default function ({ data, parentElement }) {
 
 @cache
 def _code() -> tuple[str, str]:
-    script = "\n".join((ASSETS / name).read_text() for name in ("uPlot.iife.min.js", "board.js", "heat.js"))
+    script = "\n".join(
+        (ASSETS / name).read_text() for name in ("uPlot.iife.min.js", "board.js", "feed.js", "heat.js")
+    )
     style = (ASSETS / "uPlot.min.css").read_text() + "\n" + (ASSETS / "board.css").read_text()
     return script, style
 
@@ -95,6 +111,16 @@ def draw(
         height="content",
         on_window_change=on_window or nothing,
         on_picked_change=on_pick or nothing,
+    )
+
+
+def follow(address: str, seconds: float, *, key: str) -> None:
+    """Let the page fetch its figures and boards every ``seconds`` from an ``address`` of app/feed.py.
+
+    What is drawn around it is drawn again when a part of it has changed, or the address isn't known any more.
+    """
+    st.components.v2.component("labkit_feed", js=CALL_FEED, isolate_styles=False)(
+        key=key, data={"address": address, "seconds": seconds}, height=1, on_stale_change=lambda: None
     )
 
 

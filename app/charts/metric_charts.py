@@ -23,10 +23,13 @@ __all__ = [
     "place_of",
     "remember_window",
     "seams_of",
+    "window_in",
     "window_of",
+    "zoom_of",
 ]
 
 EARLIER_NAMES = {"training": ("time",)}  # of axes, in links that people have kept
+Zoom = tuple[str, Window]  # an axis, and a part of it
 FOLLOWED = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
 
 
@@ -171,6 +174,8 @@ def board_of(
     version: Hashable,
     charts: Callable[[], Sequence[Chart]],
     *,
+    window: Window | None = None,
+    ident: str = "",
     marks: tuple[Seam, ...] = (),
     pick: str = "",
 ) -> bytes:
@@ -182,11 +187,11 @@ def board_of(
         run: its name.
         version: of all else that the charts depend on.
         charts: makes them.
+        window: the part of the axis to show; None: all.
+        ident: tells the board from others of its page.
         marks: vertical lines beside those of the resume points.
         pick: what a click on a point of a training curve shows.
     """
-    timeline = timeline_of(metrics)
-    window = window_of(options, timeline)
 
     def make() -> bytes:
         return encode(
@@ -197,9 +202,10 @@ def board_of(
             seams=[*seams_of(metrics, options), *marks],
             name=run,
             pick=pick,
+            ident=ident,
         )
 
-    return metrics.memo.get(("board", options, window, run, version, marks, pick), make)
+    return metrics.memo.get(("board", options, window, run, version, ident, marks, pick), make)
 
 
 def axis_kind(options: Options) -> str:
@@ -237,21 +243,31 @@ def place_of(timeline: Timeline, options: Options, step: float) -> float:
 
 
 def window_of(options: Options, timeline: Timeline | None = None) -> Window | None:
-    """Return the part of the axis to show: the zoom of the person, or the last steps; None: all.
+    """Return the part of the axis to show: the zoom of the person, or the last steps; None: all."""
+    return window_in(zoom_of(options, timeline), options, timeline)
 
-    The zoom is kept in the session and in the URL, so it outlives a change of the page. If the axis was
+
+def zoom_of(options: Options, timeline: Timeline | None) -> Window | None:
+    """Return the zoom of the person; None without any.
+
+    It is kept in the session and in the URL, so it outlives a change of the page. If the axis was
     changed, ``timeline`` tells which part of the new one shows the same steps.
     """
-    zoom = st.session_state.get("zoom") or _zoom_of_url(options.axis)
+    zoom: Zoom | None = st.session_state.get("zoom") or _zoom_of_url(options.axis)
     st.session_state["zoom"] = zoom
     if zoom is not None and zoom[0] != options.axis:
         window = timeline.convert(zoom[1], zoom[0], options.axis) if timeline else None
         zoom = (options.axis, window) if window else None
         _keep(zoom)
+    if zoom is not None and "zoom" not in st.query_params:  # another page was shown meanwhile
+        _keep(zoom)
+    return zoom[1] if zoom else None
+
+
+def window_in(zoom: Window | None, options: Options, timeline: Timeline | None) -> Window | None:
+    """Return the part of the axis to show: ``zoom``, or without one the last steps; None: all."""
     if zoom is not None:
-        if "zoom" not in st.query_params:  # another page was shown meanwhile
-            _keep(zoom)
-        return zoom[1]
+        return zoom
     if options.last is None or timeline is None or len(timeline.step) < 2:
         return None
     end = float(timeline.step[-1])
@@ -269,7 +285,7 @@ def remember_window(key: str, options: Options) -> None:
         st.session_state["steps"] = next(iter(FOLLOWED))
 
 
-def _keep(zoom: tuple[str, Window] | None) -> None:
+def _keep(zoom: Zoom | None) -> None:
     st.session_state["zoom"] = zoom
     if zoom is None:
         st.query_params.pop("zoom", None)
@@ -277,7 +293,7 @@ def _keep(zoom: tuple[str, Window] | None) -> None:
         st.query_params["zoom"] = ",".join(f"{value:.12g}" for value in zoom[1])
 
 
-def _zoom_of_url(axis: str) -> tuple[str, Window] | None:
+def _zoom_of_url(axis: str) -> Zoom | None:
     try:
         low, high = (float(value) for value in str(st.query_params.get("zoom", "")).split(","))
     except ValueError:

@@ -1,52 +1,29 @@
 """The live page: the state of a run and its curves, updated while it trains."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
 import streamlit as st
 
-from app import state
+from app import feed, state
 from app.acting import buttons, ending, waiting
 from app.charts import component, picked, workers
-from app.charts.board import Chart
 from app.charts.columns import MAX_COLUMNS
-from app.charts.machine import MachineStore, machine_charts
-from app.charts.metric_charts import (
-    KNOWN,
-    STANDARD,
-    Options,
-    board_of,
-    controls,
-    look_of,
-    metric_chart,
-    remember_window,
-)
+from app.charts.metric_charts import KNOWN, STANDARD, Options, controls, look_of, remember_window, zoom_of
 from app.charts.store import Snapshot
+from app.charts.timeline import timeline_of
 from app.images import batch
 from app.images.text import plain
+from app.live_update import Drawn
 from app.report import downloads
-from app.run_facts import duration, facts_html, key_figures, progress_html
+from app.run_state import STATES, frame_of, liveness_of, written
 from labkit.plurals import counted
-from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
 
 __all__ = ["page"]
 
 REFRESH_SECONDS = 1.0  # of a run that trains
-
-# The label, colour and icon of each state, and whether the page is refreshed every second.
-STATES = {
-    "starting": ("starting", "blue", ":material/hourglass_top:", True),
-    "running": ("running", "green", ":material/play_circle:", True),
-    "stalled": ("stalled", "orange", ":material/warning:", True),
-    "lost": ("lost", "red", ":material/skull:", False),
-    "finished": ("finished", "gray", ":material/check_circle:", False),
-    "interrupted": ("interrupted", "orange", ":material/pause_circle:", False),
-    "failed": ("failed", "red", ":material/error:", False),
-    "no status": ("no status yet", "gray", ":material/help:", True),
-}
 
 MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 
@@ -54,8 +31,9 @@ MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 def page() -> None:
     """Draw the page of the selected run.
 
-    What is drawn every second is kept small: the browser needs a millisecond or more for each element, on the
-    machine that trains, often. Buttons, options and notes are drawn with the page, when they change.
+    Streamlit draws it again only when a part of its frame changes: the browser needs a millisecond or more
+    for each element, often on the machine that trains. Figures and charts are fetched every second
+    (app/feed.py). The table of a cluster's tasks is Streamlit's, so its page is drawn every second.
     """
     waiting.show_start()
     run = state.selected_run()
@@ -63,61 +41,31 @@ def page() -> None:
     step = picked.chosen_step(run)
     downloads.share_in_corner(run)
     metrics = _metrics(run)
-    shown = _frame(run, metrics)
+    failure = buttons.failure_of(run)
+    shown = frame_of(run, metrics, failure)
     _head(run)
     options, chosen = _options(run, metrics)
 
-    @st.fragment(run_every=REFRESH_SECONDS if shown.refreshes else None, key="live")
+    @st.fragment(run_every=REFRESH_SECONDS if shown.refreshes and shown.has_tasks else None, key="live")
     def panel() -> None:
         metrics = _metrics(run)
-        if picked.chosen_step(run) != step or _frame(run, metrics) != shown:
+        if picked.chosen_step(run) != step or frame_of(run, metrics, failure) != shown:
             st.rerun()
-        _panel(run, metrics, options, chosen, step)
+        if metrics is None:
+            st.error(f"`{run.metrics_path}` can't be read: {_why_unreadable(run)}")
+            return
+        zoom = zoom_of(options, timeline_of(metrics))
+        drawn = Drawn(run, options, (*STANDARD, *chosen), step, zoom)
+        _panel(drawn, metrics)
+        if shown.refreshes and not shown.has_tasks:
+            address = feed.offer(str(run.path), lambda: drawn.update(shown, failure))
+            component.follow(address, REFRESH_SECONDS, key=f"feed-{run.path}")
 
     panel()
     if step is not None:
         batch.section(run, metrics, step)
     if not shown.refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
-        state.watch("status", lambda: (run.last_active(), _written(evaluations_path(run.metrics_path))))
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """What the part of the page depends on that isn't drawn every second."""
-
-    refreshes: bool
-    liveness: str
-    message: str
-    acting: Hashable
-    environment: float  # when it was written
-    names: tuple[str, ...]
-    readable: bool
-
-
-def _frame(run: RunDirectory, metrics: Snapshot | None) -> _Frame:
-    status = run.read_status()
-    liveness = _liveness(status)
-    return _Frame(
-        refreshes=STATES[liveness][3] or buttons.is_pending(run),
-        liveness=liveness,
-        message=status.message if status else "",
-        acting=(status is None, *buttons.state_of(run)),
-        environment=_written(run.environment_path),
-        names=() if metrics is None else tuple(metrics.metrics()),
-        readable=metrics is not None,
-    )
-
-
-def _liveness(status: Status | None) -> str:
-    liveness = status.liveness() if status else "no status"
-    return liveness if liveness in STATES else "no status"
-
-
-def _written(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+        state.watch("status", lambda: (run.last_active(), written(evaluations_path(run.metrics_path))))
 
 
 def _metrics(run: RunDirectory) -> Snapshot | None:
@@ -130,7 +78,7 @@ def _metrics(run: RunDirectory) -> Snapshot | None:
 def _head(run: RunDirectory) -> None:
     """Draw the name and state of the run, what can be done with it, and why it ended, if it did."""
     status = run.read_status()
-    liveness = _liveness(status)
+    liveness = liveness_of(status)
     label, color, icon, _ = STATES[liveness]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-head"):
         st.subheader(run.name, anchor=False, width="content")
@@ -154,30 +102,31 @@ def _head(run: RunDirectory) -> None:
     _environment(run)
 
 
-def _panel(
-    run: RunDirectory, metrics: Snapshot | None, options: Options, chosen: Sequence[str], step: int | None
-) -> None:
+def _panel(drawn: Drawn, metrics: Snapshot) -> None:
     """Draw what changes every second: progress, figures and charts."""
-    if metrics is None:
-        st.error(f"`{run.metrics_path}` can't be read: {_why_unreadable(run)}")
-        return
+    run = drawn.run
     status = run.read_status()
-    liveness = _liveness(status)
-    if status and liveness == "stalled":
-        age = duration(time.time() - status.heartbeat)
-        st.warning(f"The last heartbeat was {age} ago. The process may hang, or its disk may be unavailable.")
-    done = max(status.step if status else 0, metrics.last_step())
-    facts = facts_html(key_figures(status, liveness, metrics, state.seconds_of(run)))
-    st.html(progress_html(done, status.total_steps if status else 0) + facts)
+    if status and liveness_of(status) == "stalled":
+        last = time.strftime("%d %B, %H:%M:%S", time.localtime(status.heartbeat))
+        st.warning(f"The last heartbeat was at {last}. The process may hang, or its disk may be unavailable.")
+    st.html(f'<div class="lk-live">{drawn.figures(metrics)}</div>')
     workers.show_tasks(run)
     if metrics.damaged_lines:
         st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
     if not metrics.tables:
         st.info("There are no metrics yet. The first point appears within a second of the first step.")
         return
-    _charts(run, metrics, [*STANDARD, *chosen], options, step)
+    key, board = drawn.metric_board(metrics)
+    _draw(key, drawn.options, board, on_pick=picked.on_pick(key, run, metrics, drawn.options))
     workers.show_shares(run)
-    _machine(run, metrics, options)
+    try:
+        machine = drawn.machine_board(metrics)
+    except OSError as error:
+        st.error(f"What the run takes of its machine can't be read: {error.strerror}")
+        return
+    if machine is not None:
+        st.markdown("**Machine**")
+        _draw(machine[0], drawn.options, machine[1])
 
 
 def _why_unreadable(run: RunDirectory) -> str:
@@ -248,40 +197,5 @@ def _choose(run: RunDirectory, names: list[str]) -> list[str]:
     return selected
 
 
-def _charts(
-    run: RunDirectory, metrics: Snapshot, names: Sequence[str], options: Options, step: int | None
-) -> None:
-    version, rates = workers.worker_rates(run, options, metrics)
-
-    def charts() -> list[Chart]:
-        return [*(metric_chart(metrics, name, options) for name in names), *rates()]
-
-    marks = picked.mark(metrics, options, step)
-    board = board_of(metrics, options, run.name, (*names, version), charts, marks=marks, pick=picked.HINT)
-    key = f"board-{run.path}"
-    _draw(key, options, board, on_pick=picked.on_pick(key, run, metrics, options))
-
-
-def _machine(run: RunDirectory, metrics: Snapshot, options: Options) -> None:
-    """Draw what the processes of the run take of their machines, if that was recorded."""
-    try:
-        machine = _machine_store(run.path).poll()
-    except OSError as error:
-        st.error(f"What the run takes of its machine can't be read: {error.strerror}")
-        return
-    if machine.tables:
-        st.markdown("**Machine**")
-        version = ("machine", machine.version)
-        board = board_of(
-            metrics, options, run.name, version, lambda: machine_charts(machine, metrics, options.axis)
-        )
-        _draw(f"machine-{run.path}", options, board)
-
-
 def _draw(key: str, options: Options, board: bytes, on_pick: Callable[[], None] | None = None) -> None:
     component.draw(board, key=key, on_window=lambda: remember_window(key, options), on_pick=on_pick)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _machine_store(path: Path) -> MachineStore:
-    return MachineStore(RunDirectory(path))

@@ -225,6 +225,27 @@ def test_new_points_leave_zoom_and_canvas_alone_in_two_windows_at_once(server, v
     assert canvas.evaluate("canvas => canvas.isConnected")
 
 
+def test_new_points_are_fetched_and_streamlit_draws_nothing(server, visit):
+    address, home = server
+    run = make(home, "followed", [train_row(step) for step in range(1, 400)], "running")
+    page, frames = visit.page, []
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(frame)))
+    open_live(page, address, "followed")
+    append(run, train_row(400))
+    page.wait_for_function(f"() => {BOARD}.data.extent[1] === 400")
+    assert frames, "the page came through the socket"
+    page.wait_for_timeout(1000)
+    frames.clear()
+    for step in (401, 402, 403):
+        append(run, train_row(step, loss=step / 100))
+        page.wait_for_function(f"() => {BOARD}.data.extent[1] === {step}")
+        page.locator(".lk-live", has_text=f"Step {step}").get_by_text(f"{step / 100:.4g}").wait_for()
+    assert frames == []
+    append(run, train_row(404, added=1.0))
+    page.wait_for_function(f"() => {BOARD}.charts.size === 5")
+    assert frames, "a chart was added"
+
+
 def test_a_finger_scrolls_the_page_and_moves_the_cursor(server):
     with browser_visit(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True) as visit:
         page = visit.page

@@ -23,7 +23,7 @@ from labkit.run_directory.metrics import MetricsWriter
 from tests.app.boards import boards, charts
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
 
-MAIN = Path(__file__).resolve().parents[2] / "app" / "main.py"
+NAVIGATION = Path(__file__).resolve().parents[2] / "app" / "navigation.py"
 # That show the selected run.
 PAGES = ("live", "layers", "predictions", "image", "data", "image_map", "compare", "configuration")
 ADDRESSES = {"image_map": "map"}  # of a page whose module has another name
@@ -32,7 +32,7 @@ ADDRESSES = {"image_map": "map"}  # of a page whose module has another name
 def open_main(page: str = "", **url: str) -> AppTest:
     """Open the first page, or another one with the sidebar: AppTest opens no other page of a navigation."""
     script = f"from app import state\nfrom app.views import {page}\nstate.choose_run()\n{page}.page()"
-    at = AppTest.from_string(script) if page else AppTest.from_file(str(MAIN))
+    at = AppTest.from_string(script) if page else AppTest.from_file(str(NAVIGATION))
     at.default_timeout = 30
     for name, value in url.items():
         at.query_params[name] = value
@@ -459,7 +459,7 @@ def test_the_pages_start_without_tensorflow(make_run):
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=MAIN.parents[1],
+        cwd=NAVIGATION.parents[1],
         check=True,
     )
     assert done.stdout.strip() == "[]"

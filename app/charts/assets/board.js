@@ -613,16 +613,27 @@
   const whole = (axis) => ['step', 'name', 'count'].includes(axis); // has places at whole numbers only
   const rounded = (x, axis) => (whole(axis) ? Math.round(x) : x);
 
+  const byIdent = new Map(); // the boards whose newest state the page fetches (feed.js)
+
   globalThis.labkitBoard = {
+    byIdent,
     render(parent, bytes, send, trigger) {
       const board = parent.labkitBoard ||= new Board(parent);
       board.send = send;
       board.trigger = trigger;
+      board.version = '';
+      board.drawn = performance.now();
       if (bytes && !board.has(bytes)) board.update(decode(bytes));
+      if (board.data?.ident) byIdent.set(board.data.ident, board);
+    },
+    fetched(board, bytes, version) {
+      board.version = version;
+      if (!board.has(bytes)) board.update(decode(bytes));
     },
     leave(parent) {
       setTimeout(() => { // Streamlit also calls this between two updates
         if (parent.isConnected || !parent.labkitBoard) return;
+        if (byIdent.get(parent.labkitBoard.data?.ident) === parent.labkitBoard) byIdent.delete(parent.labkitBoard.data.ident);
         parent.labkitBoard.leave();
         delete parent.labkitBoard;
       });

@@ -1,0 +1,69 @@
+/* Fetches what changes every second on a page (app/feed.py): the figures at its head and its boards. */
+(function () {
+  const PATIENCE = 3000; // ms; the boards of a page that was just drawn may still be missing
+
+  class Feed {
+    constructor(parent) {
+      this.parent = parent;
+      this.seen = () => { if (!document.hidden) this.ask(); };
+      document.addEventListener('visibilitychange', this.seen);
+    }
+
+    follow({ address, seconds }, redraw) {
+      const below = location.pathname.replace(/\/+$/, '').replace(/[^/]*$/, ''); // the dashboard may have a path of its own
+      this.url = new URL(below + address, location.origin);
+      this.wait = seconds * 1000;
+      this.redraw = redraw;
+      this.drawn = performance.now();
+      this.html = null; // Streamlit may have drawn other figures
+      this.later();
+    }
+
+    later() {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.ask(), this.wait);
+    }
+
+    async ask() {
+      clearTimeout(this.timer);
+      if (!this.parent.isConnected) { document.removeEventListener('visibilitychange', this.seen); return; }
+      if (document.hidden || this.asking) return; // until the page is seen again
+      this.asking = true;
+      const asked = performance.now();
+      try {
+        const boards = globalThis.labkitBoard.byIdent;
+        this.url.search = 'have=' + [...boards.values()].map((board) => board.version).filter(Boolean).join(',');
+        const reply = await fetch(this.url, { cache: 'no-store' });
+        if (!reply.ok) this.redraw();
+        else this.show(new Uint8Array(await reply.arrayBuffer()), asked);
+      } catch (error) { // the server can't be reached, and Streamlit says so
+      }
+      this.asking = false;
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.ask(), Math.max(100, this.wait - (performance.now() - asked)));
+    }
+
+    show(bytes, asked) {
+      const length = new DataView(bytes.buffer).getUint32(0, true);
+      const { html, stale, boards } = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+      if (stale) { this.redraw(); return; }
+      if (this.drawn > asked || !this.parent.isConnected) return; // the page shows something newer
+      const figures = document.querySelector('.lk-live');
+      if (figures && this.html !== html) figures.innerHTML = this.html = html;
+      let start = 4 + length;
+      for (const [ident, version, size] of boards) {
+        const board = globalThis.labkitBoard.byIdent.get(ident);
+        if (board && board.drawn <= asked) globalThis.labkitBoard.fetched(board, bytes.slice(start, start + size), version);
+        else if (!board && asked > this.drawn + PATIENCE) this.redraw();
+        start += size;
+      }
+    }
+  }
+
+  globalThis.labkitFeed = {
+    follow(parent, data, redraw) {
+      const feed = parent.labkitFeed ||= new Feed(parent);
+      feed.follow(data, redraw);
+    },
+  };
+})();
