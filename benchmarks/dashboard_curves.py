@@ -242,7 +242,7 @@ def memory(folder: Path, ticks: int) -> tuple[float, float]:
         for _ in range(SESSIONS):
             page = stack.enter_context(visit(chromium))
             chart_drawn(page, f"{server.address}/live?run={run.name}", 100)
-        page.wait_for_timeout(min(30, ticks) * 1e3)  # caches fill
+        page.wait_for_timeout(min(240, ticks) * 1e3)  # caches fill
         before = server.megabytes()
         page.wait_for_timeout(ticks * 1e3)
         after = server.megabytes()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.charts.columns import Table
-from labkit.run_directory import RunDirectory
+from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.appended import Place, place_in
 from labkit.run_directory.metrics import ResumePoint
 
@@ -51,6 +51,7 @@ def keep(rows: Path, copy: ColumnCopy) -> None:
 def _write(rows: Path, copy: ColumnCopy) -> None:
     temporary = _path(rows).with_suffix(f".{os.getpid()}.tmp")
     try:
+        _remove_leftovers(rows)
         checksum = _checksum(rows, copy.place.offset)
         if place_in(rows, copy.place.offset) != copy.place:
             return  # the run was started over
@@ -75,6 +76,14 @@ def _write(rows: Path, copy: ColumnCopy) -> None:
         temporary.replace(_path(rows))
     except (OSError, ValueError):
         temporary.unlink(missing_ok=True)
+
+
+def _remove_leftovers(rows: Path) -> None:
+    """Remove what servers left that were killed while they wrote."""
+    for left in rows.parent.glob(f"{_path(rows).stem}.*.tmp"):
+        process = left.suffixes[-2][1:]
+        if process.isdigit() and not process_alive(int(process)):
+            left.unlink(missing_ok=True)
 
 
 def recall(rows: Path) -> ColumnCopy | None:

@@ -234,8 +234,9 @@ def test_new_points_are_fetched_and_streamlit_draws_nothing(server, visit):
     append(run, train_row(400))
     page.wait_for_function(f"() => {BOARD}.data.extent[1] === 400")
     assert frames, "the page came through the socket"
-    page.wait_for_timeout(1000)
-    frames.clear()
+    while frames:  # until the page is complete
+        frames.clear()
+        page.wait_for_timeout(3000)
     for step in (401, 402, 403):
         append(run, train_row(step, loss=step / 100))
         page.wait_for_function(f"() => {BOARD}.data.extent[1] === {step}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -111,6 +112,19 @@ def test_a_run_that_is_started_over_while_it_is_copied_leaves_no_copy(run, monke
     monkeypatch.setattr(column_copy, "keep", replaced_meanwhile)
     CurveStore(run.metrics_path).poll()
     assert [path.name for path in run.path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_what_a_killed_server_left_is_removed(run):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, being_written = (
+        run.path / f"metrics.columns.{process}.tmp" for process in (ended.pid, os.getppid())
+    )
+    left.touch()
+    being_written.touch()
+    CurveStore(run.metrics_path).poll()
+    assert not left.exists()
+    assert being_written.exists()
 
 
 def test_short_metrics_are_not_copied(run, monkeypatch):
