@@ -229,22 +229,21 @@ def test_new_points_are_fetched_and_streamlit_draws_nothing(server, visit):
     address, home = server
     run = make(home, "followed", [train_row(step) for step in range(1, 400)], "running")
     page, frames = visit.page, []
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(frame)))
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(len(frame))))
     open_live(page, address, "followed")
     append(run, train_row(400))
     page.wait_for_function(f"() => {BOARD}.data.extent[1] === 400")
-    assert frames, "the page came through the socket"
-    while frames:  # until the page is complete
-        frames.clear()
-        page.wait_for_timeout(3000)
-    for step in (401, 402, 403):
+    assert max(frames) > 10_000, "the first board came from Streamlit"
+    page.wait_for_timeout(3000)
+    frames.clear()
+    for step in range(401, 406):
         append(run, train_row(step, loss=step / 100))
         page.wait_for_function(f"() => {BOARD}.data.extent[1] === {step}")
         page.locator(".lk-live", has_text=f"Step {step}").get_by_text(f"{step / 100:.4g}").wait_for()
-    assert frames == []
-    append(run, train_row(404, added=1.0))
+    assert sum(frames) < 10_000, "only the list of runs is looked at, every five seconds"
+    append(run, train_row(406, added=1.0))
     page.wait_for_function(f"() => {BOARD}.charts.size === 5")
-    assert frames, "a chart was added"
+    assert sum(frames) > 10_000, "Streamlit draws a chart that is added"
 
 
 def test_a_finger_scrolls_the_page_and_moves_the_cursor(server):
