@@ -26,6 +26,7 @@ BUILT_IN = ("cifar10", *GENERATED)
 MULTI_LABEL = ("shapes_multilabel",)  # for use before a data set is prepared; later, read its manifest
 _RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made
+_MAX_NAME_BYTES = 200  # file systems take 255
 _LISTED = 12  # names in a sentence; labkit data list shows all
 
 
@@ -42,7 +43,7 @@ def checked_name(name: str, flag: str = "--name") -> str:
             taken.
     """
     composed = unicodedata.normalize("NFC", name)
-    if not _NAME.fullmatch(composed):
+    if not _NAME.fullmatch(composed) or len(composed.encode()) > _MAX_NAME_BYTES:
         raise InputError(
             f"{flag} is {name!r}; allowed: up to 64 letters, digits, dots, dashes and underscores, a letter "
             "or digit first"

@@ -60,7 +60,7 @@ def check_fits(config: Config, manifest: Manifest) -> None:
         if value > limit:
             raise InputError(
                 f"{flag} has {value} pixels; allowed with images of {whole} x {whole}"
-                f"{f' and --crop-size {side}' if side != whole else ''}: at most {limit}"
+                f"{f' and --crop-size {side}' if side < whole else ''}: at most {limit}"
             )
 
 

@@ -1,6 +1,7 @@
 """Read one picture: its content as upright RGB pixels, and as a square of the wanted size."""
 
 import io
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ _PLUGINS = (
     PngImagePlugin,
     WebPImagePlugin,
 )  # registers them
+_limit_lock = threading.Lock()  # of a setting of the whole process
 _BACKGROUND = (255, 255, 255)  # behind transparent parts
 _BARS = (0, 0, 0)  # of a letterbox
 # Pillow first averages whole blocks of pixels down to this many times the size: as good as direct
@@ -110,9 +112,8 @@ def square(content: bytes, size: int, resize: str) -> Image.Image:
 
 def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
     """Return the decoded first frame, and the width and height in the file."""
-    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # ours is checked below, before decoding
     try:
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        image = _opened(content)
         written = image.size
         if written[0] * written[1] > MAX_PIXELS:
             raise DamagedError(
@@ -129,9 +130,17 @@ def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
     except Exception as error:  # Pillow raises a dozen kinds on damaged files
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise DamagedError(f"damaged: {reason}") from None
-    finally:
-        Image.MAX_IMAGE_PIXELS = limit
     return image, written
+
+
+def _opened(content: bytes) -> Image.Image:
+    """Return the picture, not decoded yet, whatever its size: the caller's limit is lower than Pillow's."""
+    with _limit_lock:
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            return Image.open(io.BytesIO(content), formats=FORMATS)
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
 
 
 def _what_it_is(content: bytes) -> str:

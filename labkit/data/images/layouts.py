@@ -242,7 +242,7 @@ class _Walk:
                     if real in above:
                         raise InputError(f"{shown(entry.path)} links to a folder around it; remove the link")
                     waiting.append((path, (*above, real)))
-                elif is_picture_name(entry.name) or (entry.is_file() and _begins_as_picture(entry.path)):
+                elif is_picture_name(entry.name) or (entry.is_file() and begins_as_picture(entry.path)):
                     found.append(path)
                 else:
                     self.passed_over.append(path)
@@ -266,13 +266,15 @@ class _Walk:
             )
 
 
-def _begins_as_picture(path: str) -> bool:
-    """Return whether a file whose name doesn't say so begins as a picture."""
+def begins_as_picture(path: str | Path) -> bool:
+    """Return whether a file begins as a picture, whatever its name."""
     try:
         with open(path, "rb") as file:
-            begin = file.read(12)
+            begin, size = file.read(12), os.fstat(file.fileno()).st_size
     except OSError:
         return False
+    if begin.startswith(b"BM"):  # a text may begin so, too, but not with its size
+        return int.from_bytes(begin[2:6], "little") == size
     return begin.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")) or (
         (begin[:4], begin[8:]) == (b"RIFF", b"WEBP")
     )

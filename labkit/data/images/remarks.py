@@ -29,6 +29,7 @@ def remarks(
         hashes: of the pixels of each image of each split, uint64, in the order of ``rows``.
     """
     return [
+        *_several_labels(listing),
         *_few(listing, rows["train"]),
         *_repeated(listing, rows, hashes),
         *_telling_sizes(listing, facts, np.concatenate(list(rows.values()))),
@@ -39,6 +40,19 @@ def class_counts(listing: Listing, rows: np.ndarray) -> np.ndarray:
     """Return how many of the rows each class has, int [classes]."""
     labels = listing.labels[rows]
     return labels.sum(axis=0) if listing.multi_label else np.bincount(labels, minlength=len(listing.classes))
+
+
+def _several_labels(listing: Listing) -> list[str]:
+    """Return a line for a set of several labels: one ``;`` in a table makes it one, perhaps by mistake."""
+    if not listing.multi_label:
+        return []
+    labels = listing.labels.sum(axis=1)
+    several, none = int((labels > 1).sum()), int((labels == 0).sum())
+    without = f", and {counted(none, 'picture')} without a label" if none else ""
+    return [
+        f"{counted(several, 'picture')} with several labels{without}: "
+        "each class is learnt for itself, with --loss sigmoid"
+    ]
 
 
 def _few(listing: Listing, train: np.ndarray) -> list[str]:

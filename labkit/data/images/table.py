@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.images.layouts import Listing, check_classes, class_numbers, split_of
+from labkit.data.images.layouts import Listing, begins_as_picture, check_classes, class_numbers, split_of
 from labkit.data.images.names import shown
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -19,6 +19,7 @@ __all__ = ["find_rows"]
 _COLUMNS = ("path", "label", "split")
 _MAX_BYTES = 2**30
 _LONGEST_NAME = 255
+_MAX_MARKS = 2**27  # of pictures times labels, which take 4 bytes each
 _ALLOWED = "the first line has to be path,label or path,label,split"
 
 _Row = tuple[str, str, str]
@@ -57,6 +58,11 @@ def find_rows(file: Path) -> Listing:
     check_classes(file, found)
     classes, numbers = class_numbers(found)
     if several:
+        if len(rows) * len(classes) > _MAX_MARKS:
+            raise InputError(
+                f"{shown(file)} has {len(rows):,} pictures and {len(classes):,} labels, with several for a "
+                f"picture; allowed: up to {_MAX_MARKS:,} of pictures times labels; leave out rare labels"
+            )
         targets = np.zeros((len(rows), len(classes)), np.int32)
         for row, parts in enumerate(labels):
             targets[row, [numbers[part] for part in parts]] = 1
@@ -88,6 +94,8 @@ def _content(file: Path) -> bytes:
 
 
 def _rows(file: Path, content: bytes) -> list[_Row]:
+    if begins_as_picture(file):
+        raise InputError(f"{shown(file)} is a picture; give the folder that has a folder for each class")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -99,7 +107,14 @@ def _rows(file: Path, content: bytes) -> list[_Row]:
         raise InputError(f"{shown(file)} is not a CSV file: {error}") from None
     header = [name.strip().casefold() for name in table[0]]
     if sorted(header) not in (sorted(_COLUMNS[:2]), sorted(_COLUMNS)):
-        raise InputError(f"{shown(file)} has the columns {shown(','.join(table[0]))[:200]}; {_ALLOWED}")
+        first = ",".join(table[0])
+        if len(table[0]) == 1 and (other := next((mark for mark in ";\t|" if mark in first), "")):
+            name = {";": "semicolons", "\t": "tabs"}.get(other, other)
+            raise InputError(f"{shown(file)} has {name} between its columns; save it with commas")
+        raise InputError(
+            f"{shown(file)} has {f'the columns {shown(first)[:200]}' if first else 'an empty first line'}; "
+            f"{_ALLOWED}"
+        )
     places = [header.index(name) for name in _COLUMNS if name in header]
     rows: list[_Row] = []
     for number, cells in enumerate(table[1:], start=2):

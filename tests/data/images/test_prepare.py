@@ -114,13 +114,25 @@ def test_several_labels(pets, tmp_path):
     paths = sorted(path.relative_to(pets) for path in pets.rglob("*.png"))
     table = pets / "several.csv"
     table.write_text("path,label\n" + "".join(f"{p},{x}\n" for p, x in zip(paths, labels, strict=True)))
-    manifest = prepare(None, tmp_path / "data", images=table).manifest
+    result = prepare(None, tmp_path / "data", images=table)
+    assert any(
+        "6 pictures with several labels, and 6 pictures without a label" in line for line in result.messages
+    )
+    manifest = result.manifest
     assert manifest.multi_label and manifest.classes == ("cat", "dog")
     wanted = {"cat": "[1 0]", "dog": "[0 1]", "cat;dog": "[1 1]", "": "[0 0]"}
     assert sum(_data(manifest).values(), Counter()) == Counter(
         (np.asarray(Image.open(pets / path)).tobytes(), wanted[label])
         for path, label in zip(paths, labels, strict=True)
     )
+
+
+@pytest.mark.parametrize("kind", ["BMP", "PNG", "WEBP"])
+def test_a_picture_without_a_suffix_is_known_by_its_content(pets, tmp_path, kind):
+    Image.new("RGB", (9, 9), "red").save(pets / "cat" / "plain", kind)
+    (pets / "cat" / "text").write_bytes(b"BM is how this text begins")
+    manifest = prepare(None, tmp_path / "data", images=pets).manifest
+    assert sum(map(manifest.count, ("train", "validation", "test"))) == 25
 
 
 def test_classes_are_sorted_by_number_and_hidden_files_are_passed_over(tmp_path, make_classes):
