@@ -10,6 +10,7 @@ from typing import Any
 import streamlit as st
 
 from app.charts.store import CurveStore, Snapshot
+from app.images.text import plain
 from labkit.config.recorded import describe
 from labkit.home import runs_home
 from labkit.plurals import counted
@@ -18,6 +19,7 @@ from labkit.run_directory.digest import MetricsDigest
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = [
+    "as_code",
     "choose_run",
     "clean",
     "completed",
@@ -172,13 +174,13 @@ def choose_run() -> None:
     )
     missing = missing_folders()
     for folder in missing:
-        st.warning(f"There is no folder {_as_code(folder)}.", icon=":material/folder_off:")
-    there = [_as_code(folder) for folder in run_folders() if folder not in missing]
+        st.warning(f"There is no folder {as_code(folder)}.", icon=":material/folder_off:")
+    there = [as_code(folder) for folder in run_folders() if folder not in missing]
     st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
     watch("runs", lambda: frozenset(run_labels()), seen=frozenset(labels))
 
 
-def _as_code(path: Path) -> str:
+def as_code(path: Path) -> str:
     """Return a path as Markdown shows it unchanged."""
     return "`" + clean(path).replace("`", "'") + "`"
 
@@ -207,9 +209,9 @@ def selected_run() -> RunDirectory:
         st.stop()
     run = find_run(label)
     if not run.exists():
-        st.title(run.name)
+        st.title(plain(run.name))
         st.warning(
-            f"There is no run in `{run.path}`: it has no `config.json`. "
+            f"There is no run in {as_code(run.path)}: it has no `config.json`. "
             "Choose another run on the left, or wait if this one is just being started.",
             icon=":material/folder_off:",
         )

@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.images.text import plain
 from app.logs import show_log, tail
 from labkit.errors import InputError
 
@@ -18,8 +19,8 @@ __all__ = ["flatten", "page"]
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    st.subheader(f"Configuration · {run.name}", anchor=False)
-    st.caption(f"`{run.path}`")
+    st.subheader(f"Configuration · {plain(run.name)}", anchor=False)
+    st.caption(state.as_code(run.path))
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown("**Configuration**")

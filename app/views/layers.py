@@ -22,6 +22,7 @@ from app.charts.layer_charts import (
     profile_board,
     value_text,
 )
+from app.images.text import plain
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, LayerRow, layer_rows_that_count
@@ -120,7 +121,7 @@ def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
     component.prepare()
-    st.subheader(f"Inside the network · {run.name}", anchor=False)
+    st.subheader(f"Inside the network · {plain(run.name)}", anchor=False)
 
     @st.fragment(run_every=REFRESH_SECONDS, key="inside")
     def panel() -> None:

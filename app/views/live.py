@@ -81,7 +81,7 @@ def _head(run: RunDirectory) -> None:
     liveness = liveness_of(status)
     label, color, icon, _ = STATES[liveness]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-head"):
-        st.subheader(run.name, anchor=False, width="content")
+        st.subheader(plain(run.name), anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
         buttons.draw(run, status, liveness)
     buttons.report(run)

@@ -16,11 +16,17 @@ from typing import Any
 
 import psutil
 import pytest
+from playwright.sync_api import expect
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 60  # seconds; the longest that anything may take on a busy machine
+START_PATIENCE = 180  # seconds; the same for a training that starts: it imports TensorFlow and builds a graph
+expect.set_options(timeout=PATIENCE * 1000)
 # The board of charts that stands first on the page (app/charts/assets/board.js).
 BOARD = "document.querySelector('.lk-board')?.parentElement.labkitBoard"
+# While a page is computed, parts of the page before are shown faintly.
+IDLE = """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'
+    && !document.querySelector('[data-stale="true"], .stSkeleton, [data-testid="stSkeleton"]')"""
 # Streamlit looks for its server below an address such as /live first, and then at the root.
 SOUGHT_BELOW = re.compile(r"http://127\.0\.0\.1:\d+/[a-z]+/_stcore/(health|host-config)$")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -67,12 +73,17 @@ def dashboard(home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT) -> 
         yield f"http://127.0.0.1:{port}", server.pid
 
 
-def wait_for(ready: Callable[[], object], started: subprocess.Popen, log: Path | None = None) -> None:
-    end = time.monotonic() + PATIENCE
+def wait_for(
+    ready: Callable[[], object],
+    started: subprocess.Popen,
+    log: Path | None = None,
+    patience: float = PATIENCE,
+) -> None:
+    end = time.monotonic() + patience
     while not ready():
         assert started.poll() is None, f"ended early: {log.read_text() if log else started.args}"
         assert time.monotonic() < end, (
-            f"not ready after {PATIENCE} s: {log.read_text() if log else started.args}"
+            f"not ready after {patience} s: {log.read_text() if log else started.args}"
         )
         time.sleep(0.05)
 
@@ -113,6 +124,37 @@ class Visit:
     def _note(self, url: str) -> None:
         if "//127.0.0.1:" not in url and "//" in url[:9]:
             self.elsewhere.append(url)
+
+
+def until(page: Any, true: Callable[[], object], what: str = "not true") -> None:
+    """Look again and again until ``true`` holds. A page follows what happened with a delay."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"after {PATIENCE} s: {what}"
+        page.wait_for_timeout(50)
+
+
+def becomes(page: Any, look: Callable[[], Any], wanted: Any) -> None:
+    """Look again and again until that gives ``wanted``."""
+    seen: list[Any] = []
+    with suppress(AssertionError):
+        until(page, lambda: seen.append(look()) or seen[-1] == wanted)
+    assert seen[-1] == wanted
+
+
+def still(part: Any) -> dict[str, float]:
+    """Return the place of a part of the page, once the page is computed and the part has stopped moving."""
+    part.wait_for()
+    part.page.wait_for_function(IDLE)
+    places: list[Any] = [None]
+
+    def stands() -> bool:
+        part.page.wait_for_timeout(200)
+        places.append(part.bounding_box())
+        return bool(places[-1] and places[-1] == places[-2])
+
+    until(part.page, stands, "it still moves")
+    return places[-1]
 
 
 @contextmanager

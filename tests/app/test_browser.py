@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from playwright.sync_api import expect
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
@@ -14,11 +15,14 @@ from tests.app.browser import (
     BOARD,
     CHECKOUT,
     PATIENCE,
+    START_PATIENCE,
     Visit,
     browser_visit,
     dashboard,
     listening,
     process,
+    still,
+    until,
     wait_for,
 )
 from tests.app.conftest import write_predictions
@@ -29,13 +33,18 @@ pytestmark = [pytest.mark.slow]
 
 @contextmanager
 def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
-    """Train or resume ``run`` with the real command, for longer than the test takes."""
+    """Train or resume ``run`` with the real command, for longer than the test takes. It runs in the block."""
     fields = "--dataset shapes --num-layers 8 --train-batch-size 16 --train-steps 1000000"
     command = [sys.executable, "-m", "labkit", "train", "--job-dir", str(run.path), *fields.split()]
     log = run.path.with_suffix(".log")
     with open(log, "ab") as output, process(command, cwd=CHECKOUT, stdout=output, stderr=output) as trainer:
-        wait_for(lambda: run.read_status() is not None and run.metrics_path.is_file(), trainer, log)
+        wait_for(lambda: runs(run) and run.metrics_path.is_file(), trainer, log, START_PATIENCE)
         yield trainer
+
+
+def runs(run: RunDirectory) -> bool:
+    status = run.read_status()
+    return status is not None and status.state == "running"
 
 
 @pytest.mark.parametrize("where", ["checkout", "elsewhere"])
@@ -58,8 +67,8 @@ POINTS = f"() => ({BOARD}?.data.charts[0].lines.find((line) => line.name === 'tr
 
 
 def more_points_than(page, count: int) -> int:
-    page.wait_for_function(f"count => ({POINTS})() > count", arg=count)
-    return page.evaluate(POINTS)
+    counted = f"count => {{ const now = ({POINTS})(); return now > count && now; }}"
+    return page.wait_for_function(counted, arg=count).json_value()
 
 
 def shown_step(page) -> int:
@@ -72,6 +81,7 @@ def badge(page, state: str):
 
 
 @pytest.mark.browser
+@pytest.mark.timeout(900)  # two trainings start
 def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, tmp_path, visit):
     run, page = RunDirectory(tmp_path / "runs" / "watched"), visit.page
     run.path.parent.mkdir()
@@ -81,10 +91,10 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
             badge(page, "running").wait_for()
             first = more_points_than(page, 1)
             second = more_points_than(page, first)
-            assert shown_step(page) > first
-            assert page.locator(".lk-board").first.locator(".lk-chart").count() == 4
+            until(page, lambda: shown_step(page) > first, "the step follows the curves")
+            expect(page.locator(".lk-board").first.locator(".lk-chart")).to_have_count(4)
             page.get_by_text("Machine", exact=True).wait_for()
-            assert "run=watched" in page.url
+            expect(page).to_have_url(re.compile("run=watched"))
 
             third = more_points_than(page, second + 20)
 
@@ -110,14 +120,14 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
         page.goto(address)
         page.get_by_test_id("stDataFrame").first.wait_for()
         page.get_by_role("link", name="Predictions").click()
-        assert page.locator(".lk-tile").first.get_attribute("class") == "lk-tile wrong"
+        expect(page.locator(".lk-tile").first).to_have_class("lk-tile wrong")
         image = page.locator(".lk-tile img").first
-        assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
-        assert image.evaluate("image => image.naturalWidth") == 32
+        expect(image).to_have_css("image-rendering", "pixelated")
+        expect(image).to_have_js_property("naturalWidth", 32)
         page.locator(f'.lk-matrix [data-row="{true}"][data-column="{taken_for}"]').click()
         page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
-        assert page.locator(".lk-tile").count() == min(count, 24)
-        assert "true=" in page.url
+        expect(page.locator(".lk-tile")).to_have_count(min(count, 24))
+        expect(page).to_have_url(re.compile("true="))
         MetricsWriter(run.layers_path).append([layer_row(50), layer_row(100)])
         page.get_by_role("link", name="Layers").click()
         page.locator(".lk-heat canvas").wait_for()
@@ -138,7 +148,9 @@ def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, tmp_pat
         make_run(f"run-{number}", loss=float(number))
 
     def click(x: float, y: float) -> None:
-        box = page.get_by_test_id("stDataFrame").first.bounding_box()
+        table = page.get_by_test_id("stDataFrame").first
+        table.locator("canvas").first.wait_for()
+        box = still(table)
         page.mouse.click(box["x"] + x, box["y"] + y)
 
     with dashboard(tmp_path) as (address, _):
@@ -150,13 +162,15 @@ def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, tmp_pat
         name = selected.inner_text()
         make_run("later")
         page.get_by_text("6 runs", exact=True).wait_for()
-        assert selected.inner_text() == name
+        expect(selected).to_have_text(name)
         page.get_by_role("button", name="Move to trash").click()
         page.get_by_text("5 runs", exact=True).wait_for()
         page.get_by_role("button", name="Undo").click()
         page.get_by_text("6 runs", exact=True).wait_for()
         click(18, 1.5 * 33)
+        selected.wait_for()
         click(18, 2.5 * 33)
+        page.get_by_text(re.compile("^2 selected: run-")).wait_for()
         page.get_by_role("button", name="Compare").click()
         page.wait_for_url("**/compare?runs=*&runs=*")
         page.locator(".lk-chart canvas").first.wait_for()

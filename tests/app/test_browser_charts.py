@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
-from tests.app.browser import BOARD, CHECKOUT, Visit, browser_visit, dashboard
+from tests.app.browser import BOARD, CHECKOUT, Visit, becomes, browser_visit, dashboard, still, until
 from tests.app.conftest import evaluation_row, train_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -24,8 +25,10 @@ STEPS = 20_000
 SPIKE = 12_345  # a step whose loss is 50
 
 # The x axis of each chart of the first board.
-SHOWN = f"""() => [...{BOARD}.charts.values()].map(({{ plot }}) => [plot.scales.x.min, plot.scales.x.max])"""
-WINDOW = f"() => {BOARD}.data.window"
+AXIS = "({ plot }) => [plot.scales.x.min, plot.scales.x.max]"
+SHOWN = f"() => [...({BOARD}?.charts.values() ?? [])].map({AXIS})"
+# The part that the server knows of: null is the whole run.
+WINDOW = f"{BOARD}?.data?.window"
 
 
 def make(home: Path, name: str, rows: list[dict[str, Any]], state: str = "finished") -> RunDirectory:
@@ -77,7 +80,7 @@ def open_live(page: Any, address: str, run: str = "long", **url: str) -> None:
 
 def drag(page: Any, chart: int, start: float, end: float) -> None:
     """Drag over a chart, from and to a share of its width."""
-    box = page.locator(".lk-chart .u-over").nth(chart).bounding_box()
+    box = still(page.locator(".lk-chart .u-over").nth(chart))
     middle = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] * start, middle)
     page.mouse.down()
@@ -94,47 +97,52 @@ def points(page: Any, chart: int = 0) -> tuple[int, int]:
 
 def wait_for_all_points(page: Any) -> int:
     page.wait_for_function(
-        "() => /^([\\d,]+) of \\1 points$/.test(document.querySelector('.lk-points').textContent)"
+        "() => /^([\\d,]+) of \\1 points$/.test(document.querySelector('.lk-points')?.textContent ?? '')"
     )
     return points(page)[0]
+
+
+def wait_for_the_whole_run(page: Any, last: int = STEPS) -> None:
+    page.wait_for_function(f"() => {WINDOW} === null")
+    becomes(page, lambda: page.evaluate(SHOWN)[:1], [[1, last]])
 
 
 def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(server, visit):
     page = visit.page
     open_live(page, server[0])
-    assert points(page)[0] < points(page)[1] == STEPS + 1  # with the one of the validation
-    assert page.get_by_text("<b>x</b>", exact=True).first.is_visible(), "names are no HTML"
+    becomes(page, lambda: points(page)[1], STEPS + 1)  # with the one of the validation
+    assert points(page)[0] < STEPS
+    expect(page.get_by_text("<b>x</b>", exact=True).first, "names are no HTML").to_be_visible()
     drag(page, 1, 0.5, 0.55)
+    page.wait_for_function(f"() => {WINDOW}")
     shown = page.evaluate(SHOWN)
     assert len({tuple(one) for one in shown}) == 1, "all charts show the same part"
     low, high = shown[0]
     assert STEPS * 0.4 < low < high < STEPS * 0.7
     assert wait_for_all_points(page) == pytest.approx(high - low, abs=2)
-    assert "Zoom: step" in page.locator(".lk-bar").first.inner_text()
+    expect(page.locator(".lk-bar").first).to_contain_text("Zoom: step")
     page.wait_for_url("**zoom=**")
     link = page.url
     page.get_by_role("link", name="Configuration").click()
     page.get_by_role("heading", name="Configuration").or_(page.get_by_text("Environment")).first.wait_for()
     page.get_by_role("link", name="Live").first.click()
     page.locator(".lk-chart canvas").first.wait_for()
-    page.wait_for_function(f"() => {BOARD}?.data.window")
-    assert page.evaluate(SHOWN)[0] == pytest.approx([low, high])
+    page.wait_for_function(f"() => {WINDOW}")
+    becomes(page, lambda: page.evaluate(SHOWN)[0], pytest.approx([low, high]))
     page.goto(link)
     page.locator(".lk-chart canvas").first.wait_for()
-    page.wait_for_function(f"() => {BOARD}?.data.window")
-    assert page.evaluate(SHOWN)[0] == pytest.approx([low, high])
+    page.wait_for_function(f"() => {WINDOW}")
+    becomes(page, lambda: page.evaluate(SHOWN)[0], pytest.approx([low, high]))
 
     page.locator(".lk-chart .u-over").first.dblclick()
-    page.wait_for_function(f"() => {BOARD}.data.window === null")
     page.wait_for_function("() => !location.search.includes('zoom')")
-    assert page.evaluate(SHOWN)[0] == [1, STEPS]
+    wait_for_the_whole_run(page)
     drag(page, 0, 0.2, 0.25)
     wait_for_all_points(page)
     page.get_by_role("button", name="Show the whole run").first.click()
-    page.wait_for_function(f"() => {BOARD}.data.window === null")
+    wait_for_the_whole_run(page)
+    expect(page.locator(".lk-bar").first).to_be_hidden()
     assert "batch" not in page.url, "a double click or a drag opens no batch"
-    assert page.locator(".lk-bar").first.is_hidden()
-    assert page.evaluate(SHOWN)[0] == [1, STEPS]
 
     page.locator(".lk-chart .u-over").first.click()
     page.wait_for_url("**batch=**")
@@ -145,6 +153,7 @@ def test_the_keyboard_alone_reads_values_and_zooms(server, visit):
     open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")
     wait_for_all_points(page)
     chart, said = page.locator(".lk-chart").first, page.locator(".lk-said").first
+    still(chart)  # a part that is drawn anew loses the focus
     for _ in range(40):
         page.keyboard.press("Tab")
         if chart.evaluate("chart => chart === document.activeElement"):
@@ -152,16 +161,16 @@ def test_the_keyboard_alone_reads_values_and_zooms(server, visit):
     assert chart.evaluate("chart => chart === document.activeElement"), "Tab leads to the charts"
     for _ in range(6):
         page.keyboard.press("ArrowRight")
-    assert f"step {SPIKE:,}" in said.inner_text()
-    assert "train, raw 50" in said.inner_text()
+    expect(said).to_contain_text(f"step {SPIKE:,}")
+    expect(said).to_contain_text("train, raw 50")
     page.keyboard.press("ArrowLeft")
-    assert f"step {SPIKE - 1:,}" in said.inner_text()
+    expect(said).to_contain_text(f"step {SPIKE - 1:,}")
     page.keyboard.press("+")
-    page.wait_for_function(f"() => {BOARD}.data.window[1] - {BOARD}.data.window[0] === 5")
+    page.wait_for_function(f"() => {WINDOW} && {WINDOW}[1] - {WINDOW}[0] === 5")
     page.keyboard.press("-")
-    page.wait_for_function(f"() => {BOARD}.data.window[1] - {BOARD}.data.window[0] === 10")
+    page.wait_for_function(f"() => {WINDOW} && {WINDOW}[1] - {WINDOW}[0] === 10")
     page.keyboard.press("0")
-    page.wait_for_function(f"() => {BOARD}.data.window === null")
+    page.wait_for_function(f"() => {WINDOW} === null")
     assert chart.evaluate("chart => chart === document.activeElement"), "and stays where it was"
 
 
@@ -170,21 +179,21 @@ def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")
     wait_for_all_points(page)
     over, tip = page.locator(".lk-chart .u-over").first, page.locator(".lk-tip").first
-    box = over.bounding_box()
+    box = still(over)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    assert tip.locator("b").inner_text() == f"step {SPIKE:,}"
-    assert "train, raw 50" in tip.inner_text()
-    color = tip.locator(".lk-swatch").last.evaluate("swatch => getComputedStyle(swatch).backgroundColor")
-    assert color == "rgb(47, 127, 209)"
-    assert page.locator(".lk-tip:not([hidden])").count() >= 4, "the cursor is in all charts"
+    expect(tip.locator("b")).to_have_text(f"step {SPIKE:,}")
+    expect(tip).to_contain_text("train, raw 50", use_inner_text=True)
+    expect(tip.locator(".lk-swatch").last).to_have_css("background-color", "rgb(47, 127, 209)")
+    tips = page.locator(".lk-tip:not([hidden])")
+    until(page, lambda: tips.count() >= 4, "the cursor is in all charts")
 
     name = page.locator(".lk-legend button", has_text="train").first
     name.click()
-    assert name.get_attribute("aria-pressed") == "false"
+    expect(name).to_have_attribute("aria-pressed", "false")
     series = f"() => {BOARD}.charts.get('loss').plot.series.map((one) => one.show !== false)"
-    assert page.evaluate(series) == [True, False, False, True], "the raw line goes with it"
+    becomes(page, lambda: page.evaluate(series), [True, False, False, True])  # the raw line goes with it
     name.click()
-    assert page.evaluate(series) == [True] * 4
+    becomes(page, lambda: page.evaluate(series), [True] * 4)
 
     with page.expect_download() as download:
         page.locator(".lk-tools button[title='save as picture']").first.click()
@@ -208,20 +217,19 @@ def test_new_points_leave_zoom_and_canvas_alone_in_two_windows_at_once(server, v
     visit(other)
     for one in (page, other):
         open_live(one, address, "growing")
-    canvas = page.query_selector(".lk-chart canvas")
     drag(page, 0, 0.2, 0.4)
-    page.wait_for_function(f"() => {BOARD}.data.window")
+    canvas = page.query_selector(".lk-chart canvas")
+    page.wait_for_function(f"() => {WINDOW}")
     shown = page.evaluate(SHOWN)[0]
     append(run, *(train_row(step) for step in range(400, 500)))
-    page.wait_for_function(f"() => {BOARD}.data.extent[1] === 499")
+    page.wait_for_function(f"() => {BOARD}?.data?.extent[1] === 499")
     assert page.evaluate(SHOWN)[0] == shown
     assert canvas.evaluate("canvas => canvas.isConnected"), "nothing flickers"
-    other.wait_for_function(f"() => {BOARD}.data.extent[1] === 499")
-    assert other.evaluate(SHOWN)[0] == [1, 499], "a zoom is of one window"
+    other.wait_for_function(f"() => {BOARD}?.data?.extent[1] === 499")
+    wait_for_the_whole_run(other, 499)  # a zoom is of one window
     append(run, train_row(500, added=1.0), train_row(501, added=2.0))
-    page.wait_for_function(f"() => {BOARD}.charts.size === 5")
-    titles = page.locator(".lk-title").all_inner_texts()
-    assert titles == ["Loss", "Accuracy", "Learning rate", "Examples per second", "added"]
+    titles = ["Loss", "Accuracy", "Learning rate", "Examples per second", "added"]
+    expect(page.locator(".lk-title")).to_have_text(titles)
     assert canvas.evaluate("canvas => canvas.isConnected")
 
 
@@ -251,8 +259,7 @@ def test_a_finger_scrolls_the_page_and_moves_the_cursor(server):
         page = visit.page
         open_live(page, server[0])
         page.locator(".lk-chart").first.scroll_into_view_if_needed()
-        width = page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
-        assert width[0] <= width[1], "nothing is cut off"
+        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
         touch = page.context.new_cdp_session(page)
 
         def swipe(x: float, y: float, dx: float, dy: float) -> None:
@@ -263,14 +270,13 @@ def test_a_finger_scrolls_the_page_and_moves_the_cursor(server):
             touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
         over = page.locator(".lk-chart .u-over").first
-        top = over.bounding_box()["y"]
+        top = still(over)["y"]
         swipe(200, top + 100, 0, -150)
-        page.wait_for_timeout(500)
-        assert over.bounding_box()["y"] < top - 50, "the page is scrolled"
-        assert page.evaluate(WINDOW) is None
-        box = over.bounding_box()
+        until(page, lambda: over.bounding_box()["y"] < top - 50, "the page is scrolled")
+        box = still(over)
+        assert page.evaluate(f"() => {WINDOW}") is None
         swipe(box["x"] + 60, box["y"] + 60, 120, 0)
-        assert page.locator(".lk-tip:not([hidden])").count() >= 1
+        page.locator(".lk-tip:not([hidden])").first.wait_for()
         visit.went_well()
 
 
@@ -285,8 +291,7 @@ def test_the_theme_colours_the_charts(server, scheme):
     theme = tomllib.loads((CHECKOUT / "app/.streamlit/config.toml").read_text())["theme"][scheme]
     with browser_visit(color_scheme=scheme) as visit:
         open_live(visit.page, server[0])
-        look = "chart => [getComputedStyle(chart).backgroundColor, getComputedStyle(chart).color]"
-        back, text = visit.page.locator(".lk-chart").first.evaluate(look)
-        assert back == rgb(theme["backgroundColor"])
-        assert text == rgb(theme["textColor"])
+        chart = visit.page.locator(".lk-chart").first
+        expect(chart).to_have_css("background-color", rgb(theme["backgroundColor"]))
+        expect(chart).to_have_css("color", rgb(theme["textColor"]))
         visit.went_well()

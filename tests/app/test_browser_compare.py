@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
 from labkit.run_directory import write_json_atomic
 from tests.app.browser import Visit, browser_visit, dashboard
@@ -36,16 +37,15 @@ def test_from_two_runs_to_the_answer_and_to_an_image_that_one_fixed(make_run, tm
         page.goto(f"{address}/compare?runs=first&runs=second")
         page.get_by_text("McNemar's exact test").wait_for()
         page.locator(".lk-wide svg circle").first.wait_for()
-        assert not page.locator(".lk-narrow svg").first.is_visible()
+        expect(page.locator(".lk-narrow svg").first).to_be_hidden()
         page.set_viewport_size({"width": 390, "height": 844})
         page.locator(".lk-narrow svg circle").first.wait_for()
-        wide = page.evaluate("document.querySelector('.stMain').scrollWidth")
-        assert wide <= 390
+        page.wait_for_function("document.querySelector('.stMain')?.scrollWidth <= 390")
         page.set_viewport_size({"width": 1400, "height": 1000})
         page.get_by_text("fixed by B").first.click()
         link = page.locator(".lk-small .lk-card a").first
         link.wait_for()
-        assert page.locator(".js-plotly-plot").count() == 0
+        expect(page.locator(".js-plotly-plot")).to_have_count(0)
         page.get_by_text("Parallel coordinates").click()
         page.locator(".js-plotly-plot").first.wait_for()
         link.click()

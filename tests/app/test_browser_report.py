@@ -1,17 +1,18 @@
 """In a real browser: a report opened from its file without a network; downloads and the theme's switch."""
 
 import math
-import time
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from app.report.write import write_report
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
-from tests.app.browser import PATIENCE, Visit, browser_visit, dashboard
+from tests.app.browser import Visit, becomes, browser_visit, dashboard, until
 from tests.app.conftest import train_row, write_predictions
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -48,34 +49,38 @@ def test_a_report_opens_from_its_file_without_a_network_and_its_charts_zoom(make
     page.goto(path.as_uri())
     page.locator("html[data-drawn]").wait_for(state="attached")
     canvases = page.locator(".lk-chart canvas")
-    assert canvases.count() >= 4
-    assert all(canvases.nth(number).evaluate(INK) > 500 for number in range(4)), "curves are drawn"
-    assert page.locator(".lk-card img").first.evaluate("image => image.naturalWidth") == 32
+    canvases.nth(3).wait_for()
+    for number in range(4):
+        curve = canvases.nth(number)
+        until(page, lambda curve=curve: curve.evaluate(INK) > 500, "curves are drawn")
+    expect(page.locator(".lk-card img").first).to_have_js_property("naturalWidth", 32)
     points = page.locator(".lk-points").first
-    assert points.inner_text() == f"{STEPS:,} of {STEPS:,} points", "all of them are in the file"
+    expect(points, "all of them are in the file").to_have_text(f"{STEPS:,} of {STEPS:,} points")
     assert page.evaluate(SHOWN) == [1, STEPS]
-    box = page.locator(".lk-chart .u-over").first.bounding_box()
+    over = page.locator(".lk-chart .u-over").first
+    over.hover()  # waits until it no longer moves
+    box = over.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 50, steps=4)
     page.mouse.up()
+    until(page, lambda: page.evaluate(SHOWN) != [1, STEPS], "a drag zooms")
     low, high = page.evaluate(SHOWN)
     assert STEPS * 0.4 < low < high < STEPS * 0.7
-    shown = int(points.inner_text().split()[0].replace(",", ""))
-    assert shown == pytest.approx(high - low, abs=2)
+    count = pytest.approx(high - low, abs=2)
+    becomes(page, lambda: int(points.inner_text().split()[0].replace(",", "")), count)
     page.locator(".lk-chart").nth(1).focus()
     page.keyboard.press("0")
-    assert page.evaluate(SHOWN) == [1, STEPS], "the keyboard shows all, in all charts"
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    becomes(page, lambda: page.evaluate(SHOWN), [1, STEPS])  # the keyboard shows all, in all charts
+    color = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(color)
     page.emulate_media(color_scheme="light")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    until(page, lambda: page.evaluate(color) != dark, "the report follows the system's theme")
     page.set_viewport_size({"width": 390, "height": 844})
-    give_up = time.monotonic() + PATIENCE  # the policy of the file forbids what wait_for_function does
-    while page.evaluate("document.documentElement.scrollWidth") > 390:
-        assert time.monotonic() < give_up
-        page.wait_for_timeout(50)
+    # The policy of the file forbids what wait_for_function does.
+    until(page, lambda: page.evaluate("document.documentElement.scrollWidth") <= 390, "it is too wide")
     assert len(page.pdf(path=tmp_path / "printed.pdf")) > 20_000
-    assert page.locator(".paper-chart").count() == 0, "the page is as before"
+    expect(page.locator(".paper-chart"), "the page is as before").to_have_count(0)
     assert offline.complaints == []
     assert set(offline.elsewhere) == {path.as_uri()}, "no other file and no host was asked for"
 
@@ -106,11 +111,11 @@ def test_files_are_downloaded_and_the_theme_is_kept_on_all_pages(make_run, tmp_p
         light = page.evaluate(BACKGROUND)
         page.get_by_role("radio", name="Dark").check()
         page.wait_for_function(f"light => {BACKGROUND} !== light", arg=light)
-        assert "run=first" in page.url
+        expect(page).to_have_url(re.compile("run=first"))
         for place in ("compare", ""):
             page.goto(f"{address}/{place}")
             page.wait_for_function("document.querySelector('.lk-theme input:checked')?.value === 'Dark'")
-            assert page.evaluate(BACKGROUND) != light
+            page.wait_for_function(f"light => {BACKGROUND} !== light", arg=light)
         page.get_by_role("radio", name="System").check()
         page.wait_for_function(f"light => {BACKGROUND} === light", arg=light)
         visit.went_well()

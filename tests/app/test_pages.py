@@ -15,6 +15,7 @@ from streamlit import config
 from streamlit.testing.v1 import AppTest
 
 from app import state
+from app.images.text import plain
 from app.run_facts import duration
 from app.views.configuration import flatten
 from labkit.config.presets import PRESETS
@@ -43,6 +44,14 @@ def open_page(name: str, run: RunDirectory | str) -> AppTest:
     at = AppTest.from_string(f"from app.views import {name}\n{name}.page()", default_timeout=30)
     at.session_state["run"] = run if isinstance(run, str) else str(run.path)
     return checked(at.run())
+
+
+@pytest.mark.parametrize("page", ["live", "layers", "configuration", "predictions", "image", "data"])
+def test_a_heading_names_the_run_as_it_is(make_run, page):
+    name = "*a* _b_ $c$ :smile: [d](e)"
+    make_run(name)
+    at = open_page(page, name)
+    assert any(plain(name) in heading.value for heading in (*at.title, *at.subheader))
 
 
 def checked(at: AppTest) -> AppTest:

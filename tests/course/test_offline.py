@@ -1,9 +1,11 @@
 """The site works in a browser from a file, without a network."""
 
+import re
+
 import nbformat
 import pytest
 from nbformat.v4 import new_output
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Locator, expect, sync_playwright
 
 from course.site import build_site
 from labkit import plots
@@ -27,6 +29,13 @@ def site(tmp_path, monkeypatch):
     return paths.site
 
 
+def show(frames: Locator, *seen: bool) -> None:
+    """Wait until these of the frames are seen and no others."""
+    expect(frames).to_have_count(len(seen))
+    for number, one in enumerate(seen):
+        expect(frames.nth(number)).to_be_visible(visible=one)
+
+
 def test_sliders_move_and_the_search_finds_words(site):
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
@@ -37,11 +46,11 @@ def test_sliders_move_and_the_search_finds_words(site):
         page.on("request", lambda request: asked.append(request.url))
         page.goto((site / "notebooks" / "00_first.html").as_uri())
         frames = page.locator(".labkit-frames figure")
-        assert [frame.is_visible() for frame in frames.all()] == [False, False, False]
+        show(frames, False, False, False)
         page.locator(".labkit-frames input").fill("2")
-        assert [frame.is_visible() for frame in frames.all()] == [False, False, True]
+        show(frames, False, False, True)
         page.goto((site / "search.html").as_uri() + "?q=documentation")
-        page.locator("#search-results a").first.wait_for()
-        assert "docs/index.html" in page.locator("#search-results a").first.get_attribute("href")
+        first_result = page.locator("#search-results a").first
+        expect(first_result).to_have_attribute("href", re.compile("docs/index.html"))
         browser.close()
     assert {url.partition(":")[0] for url in asked} <= {"file", "data"}, asked

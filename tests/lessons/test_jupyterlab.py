@@ -115,7 +115,7 @@ def steps_shown(page: Page) -> int:
 
 
 def wait_for_state(page: Page, state: str) -> None:
-    page.wait_for_function(f"document.querySelector('.labkit-state').textContent == '{state}'")
+    page.wait_for_function(f"document.querySelector('.labkit-state')?.textContent == '{state}'")
 
 
 def wait_for_the_last_cell(page: Page, notebook: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_tour_goes_on_where_its_stop_button_was_pressed(tmp_path, lesson_run
         wait_for(lambda: steps_shown(page) > stopped_at)
         wait_for_state(page, "finished")
         wait_for_the_last_cell(page, notebook)
-        assert steps_shown(page) == 400
+        wait_for(lambda: steps_shown(page) == 400, lambda: steps_shown(page))
     assert run.state == "finished"
     assert written(run, "resumed_at_step") == [stopped_at], "it was stopped once, and saved"
     assert written(run, "step") == list(range(1, 401)), "no step was made twice"
@@ -205,7 +205,7 @@ def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_r
         page.wait_for_selector("text=continued from a checkpoint", state="attached")
         wait_for_state(page, "finished")
         wait_for_the_last_cell(page, notebook)
-        assert steps_shown(page) == STEPS
+        wait_for(lambda: steps_shown(page) == STEPS, lambda: steps_shown(page))
     assert list(run.metrics()["step"]) == list(range(1, STEPS + 1)), "each step counts once"
     made = written(run, "step")
     lost_at = len(made) - STEPS + resumed_at
