@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from threading import Thread
 
 import streamlit as st
 
-from app import state, theme
+from app import state, theme, views
 
 STYLE = Path(__file__).with_name("style.css")
 
@@ -25,12 +27,19 @@ PAGES = (  # the module in app.views, title, icon, and path of the address
 
 
 def _drawn_by(name: str) -> Callable[[], None]:
-    """Return what draws a page. The server is importing its module, so the others aren't waited for."""
+    """Return what draws a page. Its module is imported when it is needed: all together take a second."""
 
     def draw() -> None:
         import_module(f"app.views.{name}").page()
 
     return draw
+
+
+@st.cache_resource(show_spinner=False)
+def _import_the_rest() -> None:
+    """Import the modules of all pages in a thread, so that the first click on one isn't slow, either."""
+    names = [module.name for module in iter_modules(views.__path__, f"{views.__name__}.")]
+    Thread(target=lambda: [import_module(name) for name in names], daemon=True).start()
 
 
 def main() -> None:
@@ -54,6 +63,7 @@ def main() -> None:
         state.choose_run()
         theme.switch()
     page.run()
+    _import_the_rest()
 
 
 main()
