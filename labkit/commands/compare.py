@@ -66,7 +66,7 @@ def declare_compare(parser: Parser) -> Run:
 
 def _run(options: argparse.Namespace) -> int:
     """Train, measure, print and write what is compared. Returns the exit code. Raises InputError."""
-    require_extra("notebook", ("matplotlib", "pandas"), "labkit compare")
+    require_extra("notebook", ("matplotlib",), "labkit compare")
     models, values = _asked(options)
     from labkit.analysis.comparison.execute import Execution, check_new, prepare_data_set
     from labkit.analysis.comparison.read import read_comparison

@@ -15,7 +15,7 @@ from labkit.plurals import counted
 
 __all__ = ["declare_demo", "declare_run", "run_demo"]
 
-DEMO_NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib", "pandas")  # by the notebook, too
+DEMO_NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib")  # by the notebook, too
 
 
 def declare_run(parser: Parser) -> Run:

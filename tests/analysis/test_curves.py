@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas
 import pytest
 
 from labkit.analysis.curves import Curves, moving_average, read_curves
@@ -64,6 +65,18 @@ def test_smoothing_is_the_bias_corrected_average():
         average = weight * average + (1 - weight) * value
         expected.append(average / (1 - weight**place))
     np.testing.assert_allclose(moving_average(y, weight), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("weight", [2**-40, 0.01, 0.6, 0.99, 0.999999])
+@pytest.mark.parametrize("size", [1, 2, 7, 40_000])
+def test_smoothing_equals_that_of_pandas(weight, size):
+    numbers = np.random.default_rng(size)
+    y = numbers.normal(size=size) * 10.0 ** numbers.integers(-9, 9, size)
+    y[size // 2] = 1e300
+    y[numbers.random(size) < 0.1] = math.nan
+    expected = pandas.Series(y).ewm(alpha=1 - weight, adjust=True, ignore_na=True).mean()
+    expected[np.isnan(y)] = math.nan
+    np.testing.assert_allclose(moving_average(y, weight), expected, rtol=1e-7, atol=1e-9)
 
 
 def test_smoothing_keeps_nan_and_infinity_where_they_are():
