@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+import requests
 
 from benchmarks.common import ROOT
 
@@ -101,11 +102,14 @@ class Server:
         self._process.wait()
 
     def _wait(self) -> None:
-        """Wait until it accepts connections. Raises RuntimeError with the end of its log if it doesn't."""
+        """Wait until it answers. Raises RuntimeError with the end of its log if it doesn't.
+
+        Streamlit listens before it has loaded the dashboard.
+        """
         give_up = time.monotonic() + SECONDS_TO_WAIT
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+                requests.get(self.address, timeout=SECONDS_TO_WAIT).close()
                 return
             except OSError:
                 if self._process.poll() is not None or time.monotonic() > give_up:
