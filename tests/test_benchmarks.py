@@ -27,6 +27,7 @@ from benchmarks import (
     input_pipeline,
     inspection,
     machine_ceiling,
+    mixed_pictures,
     prepare_images,
     scaling,
     startup,
@@ -42,7 +43,9 @@ from benchmarks.processes import Training, Turns, train_flags, train_images_per_
 from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
 from labkit.config.presets import preset_values
+from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.prepare import prepare
 from labkit.run_directory import RunDirectory
 
 # ---- figures -------------------------------------------------------------------------------------------
@@ -610,6 +613,20 @@ def test_pictures_are_prepared_and_read_in_turns(tmp_path):
     ours, ratio, theirs = (np.array(figure.repeats) for figure in figures)
     assert ratio == pytest.approx(ours / theirs) and (ours > 0).all()
     assert figures[0].goal == prepare_images.GOAL
+
+
+def test_mixed_pictures_become_the_images_that_they_were_made_of(tmp_path, shapes, capsys):
+    pictures = tmp_path / "pictures"
+    mixed_pictures.main([str(pictures), "--dataset", "shapes", "--data-dir", str(shapes.directory.parent)])
+    found = prepare(None, tmp_path / "data", images=pictures, skip_damaged=True).manifest
+    empty, truncated, text = sorted(found.source["skipped"].values())
+    assert (empty, truncated[:9], text[:13]) == ("an empty file", "damaged: ", "not a picture")
+    images, _ = load_split(shapes, "test")
+    read = np.concatenate([load_split(found, split)[0] for split in ("train", "validation", "test")])
+    assert len(read) == len(images)
+    written = {image.tobytes() for image in images}
+    unchanged = sum(image.tobytes() in written for image in read) / len(read)
+    assert unchanged > 0.3, "8 of 25 are whole PNG and BMP files"
 
 
 @pytest.mark.slow
