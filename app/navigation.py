@@ -8,7 +8,7 @@ from threading import Thread
 
 import streamlit as st
 
-from app import state, theme, views
+from app import address, state, theme, views
 
 STYLE = Path(__file__).with_name("style.css")
 
@@ -47,6 +47,7 @@ def main() -> None:
     st.set_page_config(page_title="labkit", page_icon="🧪", layout="wide")
     st.html(STYLE)
     state.refuse_open_server()
+    address.begin()
     page = st.navigation(
         [
             *(

@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from app import address
 from app.charts.store import CurveStore, Snapshot
 from app.images.text import plain
 from labkit.config.recorded import describe
@@ -146,8 +147,11 @@ def find_run(label: str) -> RunDirectory:
 def choose_run() -> None:
     """Draw the selection of the run. It is kept in ``st.session_state["run"]`` and in the URL."""
     labels = run_labels()
-    # A run of the URL that isn't listed becomes an option, so that the page can say what is wrong with it.
-    chosen = st.session_state.get("run") or st.query_params.get("run") or (labels[0] if labels else None)
+    # Streamlit's own binding of a widget to the URL loses the value when the page changes while an earlier
+    # run of the script is still active. A run of the URL that isn't listed becomes an option, so that the
+    # page can say what is wrong with it.
+    shown = st.session_state.get("run") or (labels[0] if labels else None)
+    chosen = address.follow("run", shown) or shown
     st.session_state["run"] = chosen
     options = labels if not chosen or chosen in labels else [chosen, *labels]
     st.selectbox(
@@ -161,10 +165,6 @@ def choose_run() -> None:
         help="The most recently active run is first. You can also type a part of a name, "
         "or the path of a run directory.",
     )
-    # Reloading the page or sharing its link keeps this run. Streamlit's own binding of a widget to the URL
-    # loses the value when the page changes while an earlier run of the script is still active.
-    if chosen and st.query_params.get("run") != chosen:
-        st.query_params["run"] = chosen
     st.text_input(
         "More runs from",
         key="folder",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import streamlit as st
 
+from app import address
 from app.charts.board import COLORS, Chart, Line, Seam, Window, encode
 from app.charts.store import SPLITS, Snapshot
 from app.charts.timeline import AXES, Timeline, timeline_of
@@ -116,6 +117,7 @@ def controls(choose: Callable[[], list[str]] = list) -> tuple[Options, list[str]
                 help="Applies to loss, learning rate, times and metrics that a callback adds.",
             )
             chosen = choose()
+    _follow_zoom(axis or "step")
     return Options(axis or "step", smoothing, FOLLOWED[followed], logarithmic), chosen
 
 
@@ -253,15 +255,20 @@ def zoom_of(options: Options, timeline: Timeline | None) -> Window | None:
     It is kept in the session and in the URL, so it outlives a change of the page. If the axis was
     changed, ``timeline`` tells which part of the new one shows the same steps.
     """
-    zoom: Zoom | None = st.session_state.get("zoom") or _zoom_of_url(options.axis)
-    st.session_state["zoom"] = zoom
+    zoom: Zoom | None = st.session_state.get("zoom")
     if zoom is not None and zoom[0] != options.axis:
         window = timeline.convert(zoom[1], zoom[0], options.axis) if timeline else None
-        zoom = (options.axis, window) if window else None
-        _keep(zoom)
-    if zoom is not None and "zoom" not in st.query_params:  # another page was shown meanwhile
-        _keep(zoom)
+        zoom = st.session_state["zoom"] = (options.axis, window) if window else None
+    address.show("zoom", _as_text(zoom))
     return zoom[1] if zoom else None
+
+
+def _follow_zoom(axis: str) -> None:
+    """Take over the zoom of a link, or of the address that the reader went back to."""
+    shown = _as_text(st.session_state.get("zoom"))
+    text = address.follow("zoom", shown)
+    if text != shown:
+        st.session_state["zoom"] = _zoom_of_text(text or "", axis)
 
 
 def window_in(zoom: Window | None, options: Options, timeline: Timeline | None) -> Window | None:
@@ -279,23 +286,19 @@ def remember_window(key: str, options: Options) -> None:
     window = st.session_state[key].get("window")
     try:
         low, high = (float(value) for value in window)
-        _keep((options.axis, (low, high)))
+        st.session_state["zoom"] = (options.axis, (low, high))
     except (TypeError, ValueError):  # an empty window: the whole run
-        _keep(None)
+        st.session_state["zoom"] = None
         st.session_state["steps"] = next(iter(FOLLOWED))
 
 
-def _keep(zoom: Zoom | None) -> None:
-    st.session_state["zoom"] = zoom
-    if zoom is None:
-        st.query_params.pop("zoom", None)
-    else:
-        st.query_params["zoom"] = ",".join(f"{value:.12g}" for value in zoom[1])
+def _as_text(zoom: Zoom | None) -> str | None:
+    return None if zoom is None else ",".join(f"{value:.12g}" for value in zoom[1])
 
 
-def _zoom_of_url(axis: str) -> Zoom | None:
+def _zoom_of_text(text: str, axis: str) -> Zoom | None:
     try:
-        low, high = (float(value) for value in str(st.query_params.get("zoom", "")).split(","))
+        low, high = (float(value) for value in text.split(","))
     except ValueError:
         return None
     return (axis, (low, high)) if np.isfinite(low) and np.isfinite(high) and low < high else None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
+from app import address
 from app.charts.board import Seam
 from app.charts.metric_charts import Options, place_of
 from app.charts.store import Snapshot
@@ -18,6 +19,7 @@ __all__ = [
     "HINT",
     "choose_step",
     "chosen_step",
+    "follow_step",
     "mark",
     "neighbourhood",
     "on_pick",
@@ -36,22 +38,23 @@ def chosen_step(run: RunDirectory) -> int | None:
 
     It outlives a change of the page, and is known for each run of the session.
     """
-    if (kept := st.session_state.get("batches")) is None:
-        kept = st.session_state["batches"] = {}
-        if (text := str(st.query_params.get(PARAMETER, ""))) != "":
-            kept[str(run.path)] = _number(text)
-    step = kept.get(str(run.path))
-    wanted = None if step is None else str(step)
-    if st.query_params.get(PARAMETER) != wanted:  # another page or another run was shown meanwhile
-        _show_in_url(wanted)
+    return st.session_state.get("batches", {}).get(str(run.path))
+
+
+def follow_step(run: RunDirectory) -> int | None:
+    """Return the step whose batch the page shall show, and keep it in the URL. Call it once for each page."""
+    step = chosen_step(run)
+    shown = None if step is None else str(step)
+    text = address.follow(PARAMETER, shown)
+    if text != shown:
+        step = None if text is None else _number(text)
+        choose_step(run, step)
     return step
 
 
 def choose_step(run: RunDirectory, step: int | None, *, scroll: bool = False) -> None:
     """Show the batch of a step; None shows none. ``scroll``: the page scrolls to it."""
-    chosen_step(run)
-    st.session_state["batches"][str(run.path)] = step
-    _show_in_url(None if step is None else str(step))
+    st.session_state.setdefault("batches", {})[str(run.path)] = step
     if scroll:
         st.session_state["batch-scrolls"] = scrolls() + 1
 
@@ -59,13 +62,6 @@ def choose_step(run: RunDirectory, step: int | None, *, scroll: bool = False) ->
 def scrolls() -> int:
     """Return how often the page was asked to scroll to the batch. A change asks for it."""
     return int(st.session_state.get("batch-scrolls", 0))
-
-
-def _show_in_url(step: str | None) -> None:
-    if step is None:
-        st.query_params.pop(PARAMETER, None)
-    else:
-        st.query_params[PARAMETER] = step
 
 
 def _number(text: str) -> int:

@@ -38,7 +38,7 @@ def page() -> None:
     waiting.show_start()
     run = state.selected_run()
     component.prepare()
-    step = picked.chosen_step(run)
+    step = picked.follow_step(run)
     downloads.share_in_corner(run)
     metrics = _metrics(run)
     failure = buttons.failure_of(run)

@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
-from tests.app.browser import BOARD, CHECKOUT, Visit, becomes, browser_visit, dashboard, still, until
+from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, browser_visit, dashboard, still, until
 from tests.app.conftest import evaluation_row, train_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -105,6 +105,37 @@ def wait_for_all_points(page: Any) -> int:
 def wait_for_the_whole_run(page: Any, last: int = STEPS) -> None:
     page.wait_for_function(f"() => {WINDOW} === null")
     becomes(page, lambda: page.evaluate(SHOWN)[:1], [[1, last]])
+
+
+def test_back_and_forward_show_what_was_shown_before(server, visit):
+    page = visit.page
+
+    def seen() -> list[int] | None:
+        return page.evaluate(f"() => {WINDOW}?.map(Math.round) ?? null")
+
+    open_live(page, server[0])
+    wait_for_the_whole_run(page)
+    drag(page, 1, 0.5, 0.55)
+    page.wait_for_function(f"() => {WINDOW}")
+    expect(page).to_have_url(re.compile("zoom="))
+    zoom = seen()
+    point = still(page.locator(".lk-chart .u-over").nth(0))
+    page.mouse.click(point["x"] + point["width"] / 2, point["y"] + point["height"] / 2)
+    expect(page).to_have_url(re.compile("batch="))
+    expect(page.get_by_role("button", name="Close")).to_be_visible()
+    page.wait_for_timeout(1_500)  # see app/address.py
+    page.go_back()
+    expect(page.get_by_role("button", name="Close"), "the batch is closed").to_have_count(0)
+    page.wait_for_function(IDLE)
+    assert "batch=" not in page.url
+    assert seen() == zoom
+    page.go_back()
+    wait_for_the_whole_run(page)
+    assert "zoom=" not in page.url
+    page.go_forward()
+    becomes(page, seen, zoom)
+    page.go_forward()
+    expect(page.get_by_role("button", name="Close")).to_be_visible()
 
 
 def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(server, visit):
