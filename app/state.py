@@ -20,6 +20,7 @@ from labkit.run_directory.digest import MetricsDigest
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = [
+    "MAX_RUNS",
     "as_code",
     "choose_run",
     "clean",
@@ -38,6 +39,7 @@ __all__ = [
     "watch",
 ]
 
+MAX_RUNS = 50  # that are compared at once
 WATCH_SECONDS = 5.0  # between two checks of what changes rarely: the list of runs, a run that has ended
 
 

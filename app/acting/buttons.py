@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import streamlit as st
 
-from app import state
+from app import pages, state
 from app.acting import launches
 from app.images.text import plain
 from app.state import clean
@@ -16,8 +16,9 @@ from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.disk import STOP_REQUEST
 
-__all__ = ["draw", "failure_of", "is_pending", "report", "state_of"]
+__all__ = ["FILLED", "draw", "failure_of", "is_pending", "report", "state_of"]
 
+FILLED = "start-filled"  # the run that the form of Start was filled with
 RUNS = (*ACTIVE_STATES, "stalled")
 ENDED_EARLY = ("interrupted", "failed", "lost")
 
@@ -52,11 +53,9 @@ def _again(run: RunDirectory) -> None:
 
     A link, not a button: a page that a fragment leaves may still be drawn into by it.
     """
-    from app.views import start
-
-    st.session_state.pop(start.FILLED, None)  # the form is filled again, whatever was changed in it
+    st.session_state.pop(FILLED, None)  # the form is filled again, whatever was changed in it
     st.page_link(
-        st.Page(start.page, url_path="start"),
+        pages.page("start"),
         label="Again with changes",
         icon=":material/edit:",
         help="Opens the form for a new run with the configuration of this one.",

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import state
+from app import pages, state
 from app.acting import launches
 from app.images.text import plain
 from app.state import clean
@@ -52,10 +52,6 @@ def _wait(run: RunDirectory, launch: launches.Launch) -> None:
 
 
 def _refused(run: RunDirectory, why: str) -> None:
-    from app.views import start
-
     st.subheader(plain(str(run.name)), anchor=False)
     st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
-    st.page_link(
-        st.Page(start.page, url_path="start"), label="Back to the form", icon=":material/arrow_back:"
-    )
+    st.page_link(pages.page("start"), label="Back to the form", icon=":material/arrow_back:")

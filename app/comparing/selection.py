@@ -5,14 +5,14 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app import state
+from app.state import MAX_RUNS
 from labkit.analysis.run_results.results import Result, result_of
 from labkit.config.recorded import describe
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.summary import RunSummary, Summaries
 
-__all__ = ["MAX_RUNS", "choose_runs", "results_of", "set_runs"]
+__all__ = ["choose_runs", "results_of", "set_runs"]
 
-MAX_RUNS = 50
 WATCH_SECONDS = 5.0
 KEY = "runs"
 

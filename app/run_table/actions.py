@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import streamlit as st
 
-from app import state
-from app.state import clean
-from app.views import compare, live
+from app import pages, state
+from app.state import MAX_RUNS, clean
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -28,12 +27,12 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
         labels: of the runs by their paths.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-bar"):
-        several = 1 < len(chosen) <= compare.MAX_RUNS
+        several = 1 < len(chosen) <= MAX_RUNS
         st.button(
             "Compare",
             icon=":material/stacked_line_chart:",
             disabled=not several,
-            help=None if several else f"Select 2 to {compare.MAX_RUNS} runs.",
+            help=None if several else f"Select 2 to {MAX_RUNS} runs.",
             on_click=_link,
             args=("compare", [labels[run.path] for run in chosen]),
         )
@@ -72,9 +71,9 @@ def follow_link() -> None:
     page, labels = st.session_state.pop(LINK, (None, []))
     if page == "compare":
         address = {"runs": labels, "run": labels[0]}  # as a whole: each change is a step of the Back button
-        st.switch_page(st.Page(compare.page, url_path="compare"), query_params=address)
+        st.switch_page(pages.page("compare"), query_params=address)
     elif page == "live":
-        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": labels[0]})
+        st.switch_page(pages.page("live"), query_params={"run": labels[0]})
 
 
 def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: str) -> list[object]:

@@ -1,14 +1,13 @@
 """The columns of the table of runs, and the table as Streamlit draws it."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pandas as pd
+import pyarrow as pa
 import streamlit as st
 
+from app.run_table.arrow import FLAG, NUMBER, TEXT, TIME, column
 from app.state import clean
 from labkit.config import fields_by_name
 from labkit.run_directory.summary import RunSummary
@@ -16,17 +15,18 @@ from labkit.run_directory.summary import RunSummary
 __all__ = ["CHOICES", "DEFAULT", "column_config", "table"]
 
 NO_VALUE = "–"
+MAX_INTEGER = 2**53  # up to which a float holds each whole number
 REASONS = ("failed", "lost", "stalled")  # states whose reason stands beside them
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title, the value of a run, and how Streamlit shows it."""
+    """One column: its title, the value of a run (None if unknown), how Streamlit shows it, and its type."""
 
     title: str
     value: Callable[[RunSummary], Any]
     shown: Callable[[str], Any]
-    numbers: bool = False
+    type: pa.DataType = TEXT
 
 
 def _text(width: Any = None, **settings: Any) -> Callable[[str], Any]:
@@ -66,7 +66,7 @@ COLUMNS = {
         lambda title: st.column_config.ProgressColumn(
             title, format="percent", min_value=0, max_value=1, width=110
         ),
-        numbers=True,
+        type=NUMBER,
     ),
     "loss_curve": Column(
         "Loss curve",
@@ -74,45 +74,51 @@ COLUMNS = {
         lambda title: st.column_config.LineChartColumn(
             title, help="Training loss over the run, each curve with its own scale.", width=140
         ),
+        type=pa.list_(NUMBER),
     ),
     "training_loss": Column(
         "Training loss",
         lambda run: run.training_loss,
         _number("%.4f", "Of the last step, in nats."),
-        numbers=True,
+        type=NUMBER,
     ),
     "best_validation": Column(
         "Best validation",
         lambda run: _percent(run.best_validation_accuracy),
         _number("%.2f%%", "Highest validation accuracy."),
-        numbers=True,
+        type=NUMBER,
     ),
-    "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f%%"), numbers=True),
+    "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f%%"), type=NUMBER),
     "active": Column(
         "Last active",
-        lambda run: pd.Timestamp(run.last_active, unit="s", tz="UTC") if _is_time(run.last_active) else None,
+        lambda run: int(1e6 * run.last_active) if _is_time(run.last_active) else None,
         lambda title: st.column_config.DatetimeColumn(title, format="distance", width=120),
+        type=TIME,
     ),
     "duration": Column(
         "Duration",
         lambda run: None if run.duration is None else run.duration / 60,
         _number("%.1f min", "Time of training in all sessions, without the pauses between them."),
-        numbers=True,
+        type=NUMBER,
     ),
     "dataset": Column("Data set", lambda run: run.dataset, _text()),
     "model": Column("Model", lambda run: run.model, _text()),
     "tags": Column(
-        "Tags", lambda run: list(run.notes.tags), lambda title: st.column_config.ListColumn(title)
+        "Tags",
+        lambda run: list(run.notes.tags),
+        lambda title: st.column_config.ListColumn(title),
+        type=pa.list_(TEXT),
     ),
     "note": Column("Note", lambda run: run.notes.note or None, _text("medium")),
     "steps": Column("Steps", _steps, _text()),
-    "speed": Column(
-        "Examples per second", lambda run: run.examples_per_second, _number("%.0f"), numbers=True
-    ),
+    "speed": Column("Examples per second", lambda run: run.examples_per_second, _number("%.0f"), type=NUMBER),
     "settings": Column("Settings", _settings, _text("large", help="Those that differ from the defaults.")),
     "reason": Column("Message", lambda run: run.message or None, _text("medium")),
     "archived": Column(
-        "Archived", lambda run: run.notes.archived, lambda title: st.column_config.CheckboxColumn(title)
+        "Archived",
+        lambda run: run.notes.archived,
+        lambda title: st.column_config.CheckboxColumn(title),
+        type=FLAG,
     ),
     "path": Column("Directory", lambda run: run.path, _text("large")),
 }
@@ -136,42 +142,43 @@ CHOICES = {name: column.title for name, column in COLUMNS.items()} | {
 
 
 def _is_time(seconds: float) -> bool:
-    return 0 < seconds < 4e9  # the year 2096; pandas has an end, too
+    return 0 < seconds < 4e9  # the year 2096
 
 
-def table(runs: Sequence[RunSummary], columns: Sequence[str]) -> pd.DataFrame:
-    """Return a row for each run, with its name and the chosen columns."""
-    parts: dict[str, Any] = {"name": [clean(run.name) for run in runs]}
+def table(runs: Sequence[RunSummary], columns: Sequence[str]) -> pa.Table:
+    """Return a row for each run, with its name and the chosen columns. Unknown is null, and NaN is NaN."""
+    parts = {"name": column([clean(run.name) for run in runs], TEXT)}
     for name in columns:
-        if column := COLUMNS.get(name):
-            values = [column.value(run) for run in runs]
-            parts[name] = _floats(values) if column.numbers else _cleaned(values)
+        if known := COLUMNS.get(name):
+            parts[name] = column([_cleaned(known.value(run)) for run in runs], known.type)
         else:
             parts[name] = _setting([run.values.get(name) for run in runs])
-    return pd.DataFrame(parts)
+    return pa.table(parts)
 
 
-def _floats(values: list[float | None]) -> Any:
-    """Return a column in which an unknown value (None) and NaN are two things."""
-    data = np.array([math.nan if value is None else value for value in values], np.float64)
-    return pd.arrays.FloatingArray(data, np.array([value is None for value in values], bool))
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_cleaned(part) for part in value]
+    return clean(value) if isinstance(value, str) else value
 
 
-def _cleaned(values: list[Any]) -> list[Any]:
-    return [clean(value) if isinstance(value, str) else value for value in values]
-
-
-def _setting(values: list[Any]) -> Any:
+def _setting(values: list[Any]) -> pa.Array:
     """Return a setting of the configuration: numbers if it is one everywhere, otherwise text."""
-    if all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in values):
-        return _floats(values)
-    return [None if value is None else clean(value) for value in values]
+    if all(value is None or _is_number(value) for value in values):
+        return column(values, NUMBER)
+    return column([None if value is None else clean(value) for value in values], TEXT)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) <= MAX_INTEGER
+    return isinstance(value, float)
 
 
 def column_config(columns: Sequence[str]) -> dict[str, Any]:
     """Return how each column is shown."""
     shown: dict[str, Any] = {"name": st.column_config.TextColumn("Run", pinned=True, width="medium")}
     for name in columns:
-        column = COLUMNS.get(name)
-        shown[name] = column.shown(column.title) if column else st.column_config.Column(name)
+        known = COLUMNS.get(name)
+        shown[name] = known.shown(known.title) if known else st.column_config.Column(name)
     return shown

@@ -3,11 +3,12 @@
 import os
 from pathlib import Path
 
-import pandas as pd
+import pyarrow as pa
 import streamlit as st
 
 from app import state
 from app.run_table.actions import attempt
+from app.run_table.arrow import TEXT, TIME, column
 from app.state import clean
 from labkit.plurals import counted
 from labkit.run_directory.trash import Trashed, delete_for_good, list_trash, restore
@@ -23,11 +24,11 @@ def show_trash() -> None:
     if not trashed or not state.may_act():
         return
     with st.expander(f"Trash · {counted(len(trashed), 'run')}", icon=":material/delete:"):
-        table = pd.DataFrame(
+        table = pa.table(
             {
-                "run": [clean(one.name) for one in trashed],
-                "moved": pd.to_datetime([one.moved for one in trashed], unit="s", utc=True),
-                "folder": [clean(one.home.parent) for one in trashed],
+                "run": column([clean(one.name) for one in trashed], TEXT),
+                "moved": column([int(1e6 * one.moved) for one in trashed], TIME),
+                "folder": column([clean(one.home.parent) for one in trashed], TEXT),
             }
         )
         # Another list is another table, without the old selection: a tick never stays on another run.

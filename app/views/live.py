@@ -94,9 +94,9 @@ def _head(run: RunDirectory) -> None:
             icon=":material/skull:",
         )
     elif liveness == "failed":
-        st.error(status.message or "The run failed and gave no reason.", icon=":material/error:")
+        st.error(plain(status.message) or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message and liveness != "stalled":
-        st.caption(status.message)
+        st.caption(plain(status.message))
     if not buttons.is_pending(run):
         ending.show_end(run, status, liveness)
     _environment(run)
@@ -150,7 +150,7 @@ def _environment(run: RunDirectory) -> None:
     if parts:
         st.caption(" · ".join(parts))
     if banner := environment.get("banner"):
-        st.caption(f":material/developer_board: {banner}")
+        st.caption(f":material/developer_board: {plain(str(banner))}")
     if name == "shapes" and data.get("asked_for") == "auto":
         chosen = str(reason or "").removeprefix("data set: ")
         st.caption(

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import state
+from app import pages, state
 from app.acting import form, launches
+from app.acting.buttons import FILLED
 from app.acting.draft import Checked, check, draft_of
 from app.images.text import plain
 from app.state import clean
-from app.views import live
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -17,7 +17,6 @@ __all__ = ["page"]
 
 OPEN = "start-open"  # the label of the run that was just started
 FAILED = "start-failed"  # why a start failed, for the form as it was
-FILLED = "start-filled"  # the run that the form was filled with
 
 STYLE = """<style>
 .lk-wrong { color: light-dark(#b3261e, #ff8a80); font-size: 13.5px; margin: -.3rem 0 .4rem;
@@ -31,7 +30,7 @@ def page() -> None:
     """Draw the form. A click on its button leads to the Live page."""
     if label := st.session_state.pop(OPEN, ""):
         # At once, not when the run is there: timers of the page that is left would disturb the next one.
-        st.switch_page(st.Page(live.page, url_path="live"), query_params={"run": label})
+        st.switch_page(pages.page("live"), query_params={"run": label})
     st.html(STYLE)
     st.subheader("Start a run", anchor=False)
     _fill_again()

@@ -39,8 +39,9 @@ Read = Callable[[int, int], bytes]  # (number of bytes, offset)
 
 def number(value: Any) -> float | None:
     """Return ``value`` if it is a finite number, otherwise None."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if good else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < 1e300 else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
 
 
 @dataclass
