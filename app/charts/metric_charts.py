@@ -10,7 +10,7 @@ from app import address
 from app.charts.board import COLORS, Chart, Line, Seam, Window, encode
 from app.charts.store import SPLITS, Snapshot
 from app.charts.timeline import AXES, Timeline, timeline_of
-from labkit.analysis.curves import moving_average
+from labkit.analysis.curves import Floats, moving_average
 
 __all__ = [
     "KNOWN",
@@ -150,23 +150,22 @@ def metric_lines(
 
     Only training metrics are smoothed, and the learning rate never is.
     """
-    key = (split, name, options.axis, options.smoothing, label, color, raw)
-    return metrics.memo.get(key, lambda: _lines(metrics, split, name, label, color, options, raw))
-
-
-def _lines(
-    metrics: Snapshot, split: str, name: str, label: str, color: str, options: Options, raw: bool
-) -> list[Line]:
-    curve = metrics.curve(split, name)
-    x, y = timeline_of(metrics).x(curve, options.axis), curve.y
-    known = np.isfinite(x)
-    if not known.all():
-        x, y = x[known], y[known]
+    x, y = metrics.memo.get((split, name, options.axis), lambda: _points(metrics, split, name, options.axis))
     markers = split != "train"
     if markers or name == "learning_rate" or not options.smoothing:
         return [Line(label, x, y, color, "marked" if markers else "line", pick=split == "train")]
-    smoothed = Line(label, x, moving_average(y, options.smoothing), color, pick=True)
+    average = metrics.memo.get(
+        (split, name, options.axis, options.smoothing), lambda: moving_average(y, options.smoothing)
+    )
+    smoothed = Line(label, x, average, color, pick=True)
     return [Line(f"{label}, raw", x, y, color, "faint"), smoothed] if raw else [smoothed]
+
+
+def _points(metrics: Snapshot, split: str, name: str, axis: str) -> tuple[Floats, Floats]:
+    curve = metrics.curve(split, name)
+    x = timeline_of(metrics).x(curve, axis)
+    known = np.isfinite(x)
+    return (x, curve.y) if known.all() else (x[known], curve.y[known])
 
 
 def board_of(
