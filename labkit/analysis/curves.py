@@ -84,9 +84,8 @@ def moving_average(value: Floats, weight: float) -> Floats:
     largest = np.abs(known).max(initial=0.0) or 1.0  # so that nothing overflows
     averages = value.copy()
     averages[finite] = largest * (_decayed_sums(known / largest, weight) * (1 - weight))
-    first = np.flatnonzero(finite)[
-        : math.ceil(_DECADES / -math.log10(weight))
-    ]  # the correction of others is 1
+    corrected = math.ceil(_DECADES / -math.log10(weight))  # of later ones the correction is 1
+    first = np.flatnonzero(finite)[:corrected]
     averages[first] /= 1 - weight ** np.arange(1, len(first) + 1)
     return averages
 
