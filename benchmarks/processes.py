@@ -33,6 +33,7 @@ def train_flags(
     *,
     num_layers: int,
     batch_size: int,
+    model: str = "resnet",
     input_path: str = "memory",
     precision: str = "float32",
 ) -> list[str]:
@@ -44,6 +45,7 @@ def train_flags(
         "dataset": manifest.dataset,
         "data-dir": manifest.directory.parent,
         "num-gpus": 0,
+        "model": model,
         "num-layers": num_layers,
         "precision": precision,
         "train-batch-size": batch_size,
