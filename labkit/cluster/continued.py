@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from labkit.cluster.flags import CLUSTER_FLAGS, train_arguments
+from labkit.cluster.hosts import is_host_address
 from labkit.config import Config, fields_by_name
 from labkit.config.recorded import recorded_config
 from labkit.distributed.heartbeat import read_heartbeats
@@ -41,5 +42,9 @@ def local_cluster_command(run: RunDirectory, config: Config) -> list[str]:
     if not tasks:
         return []
     servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
-    words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, "--"]
+    hosts = is_host_address(config.distribution.bind)
+    if hosts:
+        config = config.replace({"bind": fields_by_name()["bind"].default})
+    own = ["--hosts"] if hosts else []
+    words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, *own, "--"]
     return [*words, *train_arguments(config)]

@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from labkit.cluster.flags import train_arguments
+from labkit.cluster.hosts import Hosts
 from labkit.cluster.local import LocalCluster, own_host
 from labkit.cluster.local_run import run_local_cluster
-from labkit.config import Config
-from labkit.distributed.task import ClusterTask
+from labkit.config import Config, fields_by_name
+from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
@@ -25,11 +26,13 @@ __all__ = ["Launch", "plan_launch", "visible_gpus"]
 class Launch:
     """A checked training and the cluster that runs it. ``finished``: nothing is left to do."""
 
-    def __init__(self, plan: RunPlan, cluster: LocalCluster, host: str, *, max_restarts: int) -> None:
+    def __init__(
+        self, plan: RunPlan, cluster: LocalCluster, host: str, hosts: Hosts | None, *, max_restarts: int
+    ) -> None:
         assert plan.run is not None
         self.plan, self.config, self.run, self.cluster = plan, plan.config, plan.run, cluster
         self.finished = plan.found == "finished"
-        self._host, self._max_restarts = host, max_restarts
+        self._host, self._hosts, self._max_restarts = host, hosts, max_restarts
 
     def start(self, *, output: Callable[[str], None] = print) -> int:
         """Run the cluster to its end; see ``run_local_cluster`` for the exit code.
@@ -52,7 +55,11 @@ class Launch:
         try:
             if self.plan.overwrite:
                 _discard_alone(self.run)
-            return self._run(output)
+            if self._hosts is None:
+                return self._run(output)
+            with self._hosts:
+                output(f"[cluster] {self._hosts.describe()}")
+                return self._run(output)
         finally:
             lock.release()
 
@@ -66,6 +73,8 @@ class Launch:
             folder=self.run.cluster_path,
             max_restarts=self._max_restarts,
             host=self._host,
+            hosts=self._hosts,
+            arguments=self._own_address,
             environment=lambda task: {
                 DATA_CHOICE: data_choice,
                 **gpu_environment(task, self.config.distribution.num_gpus),
@@ -73,6 +82,9 @@ class Launch:
             output=_recorded(output, self.run.cluster_path),
             stall_timeout=self.config.distribution.peer_timeout_seconds,
         )
+
+    def _own_address(self, task: ClusterTask) -> list[str]:
+        return ["--bind", split_address(task.address)[0]] if self._hosts else []
 
 
 def _recorded(output: Callable[[str], None], folder: Path) -> Callable[[str], None]:
@@ -100,6 +112,8 @@ def plan_launch(
     workers: int,
     ps: int = 0,
     max_restarts: int = 3,
+    hosts: bool = False,
+    link: str | None = None,
     overwrite: bool = False,
     announce: Callable[[str], None] = print,
 ) -> Launch:
@@ -110,6 +124,8 @@ def plan_launch(
         workers: processes that train.
         ps: parameter servers; 0: synchronous training.
         max_restarts: of the cluster, and of each asynchronous worker, after a loss.
+        hosts: run each task in a network namespace of its own.
+        link: with ``hosts``, the rate of each host's link, such as ``100mbit``; None: as fast as it goes.
         overwrite: discard an existing run, once, before the cluster starts.
         announce: takes lines to print.
 
@@ -123,6 +139,9 @@ def plan_launch(
         )
     if max_restarts < 0:
         raise InputError(f"--max-restarts is {max_restarts}; allowed: 0 or more")
+    made_hosts = _hosts(config, cluster, link) if hosts else None
+    if link is not None and not hosts:
+        raise InputError(f"--link is {link!r} without --hosts, which make the links; add --hosts")
     host = own_host(distribution.bind)
     config = config.replace({"sync": not cluster.asynchronous})
     train_arguments(config)
@@ -139,7 +158,14 @@ def plan_launch(
     )
     if plan.found != "finished":
         announce(plan.data_note)
-    return Launch(plan, cluster, host, max_restarts=max_restarts)
+    return Launch(plan, cluster, host, made_hosts, max_restarts=max_restarts)
+
+
+def _hosts(config: Config, cluster: LocalCluster, link: str | None) -> Hosts:
+    bind = config.distribution.bind
+    if bind != fields_by_name()["bind"].default:
+        raise InputError(f"--bind is {bind} with --hosts, where each task has its own address; leave it out")
+    return Hosts(cluster.names, link)
 
 
 def gpu_environment(task: ClusterTask, num_gpus: int | None) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The tasks and addresses of a cluster on this machine; ``labkit.cluster.local_run`` runs them."""
 
-import itertools
 import socket
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -41,13 +41,25 @@ class LocalCluster:
         """Return the name of the task that writes the run."""
         return "chief:0" if self.asynchronous else "worker:0"
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the tasks."""
+        counts = {"chief": int(self.asynchronous), "worker": self.workers, "ps": self.ps}
+        return [f"{job}:{index}" for job, count in counts.items() for index in range(count)]
+
     def tasks(self, host: str) -> dict[str, ClusterTask]:
         """Return the tasks by name, with free ports of ``host``. Raises InputError for another machine's."""
-        counts = {"chief": int(self.asynchronous), "worker": self.workers, "ps": self.ps}
         shown = f"[{host}]" if ":" in host else host
-        addresses = iter([f"{shown}:{port}" for port in free_ports(host, sum(counts.values()))])
-        jobs = {job: tuple(itertools.islice(addresses, count)) for job, count in counts.items() if count}
-        tasks = [ClusterTask(jobs, job, index) for job in jobs for index in range(counts[job])]
+        ports = free_ports(host, len(self.names))
+        return self.tasks_at([f"{shown}:{port}" for port in ports])
+
+    def tasks_at(self, addresses: Iterable[str]) -> dict[str, ClusterTask]:
+        """Return the tasks by name; ``addresses``: of each, in the order of ``names``."""
+        jobs: dict[str, tuple[str, ...]] = {}
+        for name, address in zip(self.names, addresses, strict=True):
+            job = name.partition(":")[0]
+            jobs[job] = (*jobs.get(job, ()), address)
+        tasks = [ClusterTask(jobs, job, index) for job in jobs for index in range(len(jobs[job]))]
         return {task.name: task for task in tasks}
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.cluster.hosts import Hosts
 from labkit.cluster.local import LocalCluster
 from labkit.cluster.supervisor import Supervisor, TaskExit, stop_signals
 from labkit.distributed.heartbeat import read_heartbeats
@@ -43,6 +44,8 @@ def run_local_cluster(
     folder: Path,
     max_restarts: int = 3,
     host: str = "127.0.0.1",
+    hosts: Hosts | None = None,
+    arguments: Callable[[ClusterTask], Sequence[str]] = lambda task: (),
     environment: Callable[[ClusterTask], Mapping[str, str]] = lambda task: {},
     output: Callable[[str], None] = print,
     stall_timeout: float = 15.0,
@@ -64,6 +67,8 @@ def run_local_cluster(
         folder: ``cluster/`` in the run directory, where the tasks write their heartbeats.
         max_restarts: of the whole cluster, and of each asynchronous worker.
         host: an address of this machine. The default admits no other machine.
+        hosts: one for each task, in place of ``host``.
+        arguments: for a task, additions to the command.
         environment: for a task, additions to this process's environment.
         output: takes each line of the tasks (``[worker:1] …``) and of the launcher (``[cluster] …``).
         stall_timeout: seconds without a heartbeat after which a task is killed and counts as lost. Tasks
@@ -82,11 +87,18 @@ def run_local_cluster(
         raise InputError(
             f"the command {' '.join(command)!r} can't be run; give one, such as: -- train --sync"
         )
-    supervisor = Supervisor(command, environment, folder, output, stall_timeout)
+    supervisor = Supervisor(command, arguments, environment, hosts, folder, output, stall_timeout)
+
+    def tasks() -> dict[str, ClusterTask]:
+        if hosts is None:
+            return cluster.tasks(host)
+        port = hosts.next_port()
+        return cluster.tasks_at(f"{address}:{port}" for address in hosts.addresses.values())
+
     with stop_signals() as signals:
         try:
             return _Run(
-                cluster, supervisor, folder, host, max_restarts, patience or Patience(), signals
+                cluster, supervisor, folder, tasks, max_restarts, patience or Patience(), signals
             ).run()
         finally:
             supervisor.close()
@@ -100,12 +112,12 @@ class _Run:
         cluster: LocalCluster,
         supervisor: Supervisor,
         folder: Path,
-        host: str,
+        tasks: Callable[[], dict[str, ClusterTask]],
         max_restarts: int,
         patience: Patience,
         signals: list[int],
     ) -> None:
-        self._cluster, self._supervisor, self._folder, self._host = cluster, supervisor, folder, host
+        self._cluster, self._supervisor, self._folder, self._new_tasks = cluster, supervisor, folder, tasks
         self._max_restarts, self._patience, self._signals = max_restarts, patience, signals
         self._replaced: dict[str, int] = {}
         self._given_up = False
@@ -132,7 +144,7 @@ class _Run:
         self._closing = False
         self._dismissed: frozenset[str] = frozenset()  # tasks that were asked to end: their code is ignored
         self._replacements: dict[str, tuple[float, TaskExit]] = {}  # by worker: when, and why
-        self._tasks = self._cluster.tasks(self._host)
+        self._tasks = self._new_tasks()
         for task in self._tasks.values():
             self._supervisor.start(task)
         while self._supervisor.running:

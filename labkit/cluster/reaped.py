@@ -19,6 +19,7 @@ def start_reaped(
     stdout: int | IO[Any] | None = subprocess.PIPE,
     stderr: int | IO[Any] | None = subprocess.STDOUT,
     folder: Path | None = None,
+    prefix: Sequence[str] = (),
     pass_fds: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start a command that ends with this process, together with everything that it starts.
@@ -28,6 +29,7 @@ def start_reaped(
         environment: of the command; None: that of this process.
         stdout, stderr: as for ``subprocess.Popen``.
         folder: where it runs; None: where this process does.
+        prefix: the words of a program that runs another one, such as ``nsenter``, for the parent as well.
         pass_fds: open files of this process that the command gets under the same numbers.
 
     Returns its parent (``subreaper.py``), which ends as the command does, and the writing end of its control
@@ -37,7 +39,11 @@ def start_reaped(
     reading, control = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid()), *command],
+            [
+                *prefix,
+                *(sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid())),
+                *command,
+            ],
             cwd=folder,
             env={**(os.environ if environment is None else environment), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,

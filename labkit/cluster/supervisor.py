@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.cluster.hosts import Hosts
 from labkit.cluster.reaped import start_reaped
 from labkit.distributed.heartbeat import PeerState, heartbeat_path
 from labkit.distributed.peers import EXIT_LOST_PEER
@@ -100,7 +101,12 @@ class _Process:
     """One process of one task."""
 
     def __init__(
-        self, task: ClusterTask, command: Sequence[str], environment: Mapping[str, str], folder: Path
+        self,
+        task: ClusterTask,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        prefix: Sequence[str],
     ):
         self.peer = PeerState(task.name, task.address, heartbeat_path(folder, task.name))
         self.was_alive = False
@@ -111,6 +117,7 @@ class _Process:
             command,
             {**environment, "TF_CONFIG": make_tf_config(task)},
             stderr=subprocess.PIPE,  # separate, so that lines of the two streams don't mix
+            prefix=prefix,
         )
         pipes = [pipe for pipe in (self.popen.stdout, self.popen.stderr) if pipe is not None]
         self.streams = {pipe.fileno(): Lines() for pipe in pipes}
@@ -140,7 +147,9 @@ class Supervisor:
 
     Args:
         command: what every task runs.
+        arguments: for a task, additions to the command.
         environment: for a task, additions to this process's environment besides TF_CONFIG.
+        hosts: of the tasks; None: this machine.
         folder: of the tasks' heartbeats.
         output: takes one line without its line break.
         stall_timeout: seconds without a heartbeat after which a task counts as frozen and is killed.
@@ -149,13 +158,15 @@ class Supervisor:
     def __init__(
         self,
         command: Sequence[str],
+        arguments: Callable[[ClusterTask], Sequence[str]],
         environment: Callable[[ClusterTask], Mapping[str, str]],
+        hosts: Hosts | None,
         folder: Path,
         output: Callable[[str], None],
         stall_timeout: float,
     ) -> None:
         self._command, self._folder, self._output = list(command), folder, output
-        self._environment = environment
+        self._arguments, self._environment, self._hosts = arguments, environment, hosts
         self._stall_timeout, self._interval = stall_timeout, min(1.0, stall_timeout / 5)
         self._selector = selectors.DefaultSelector()
         self._processes: dict[str, _Process] = {}
@@ -171,7 +182,10 @@ class Supervisor:
 
     def start(self, task: ClusterTask) -> None:
         """Start a task. Raises OSError if the system can't create a process."""
-        process = _Process(task, self._command, {**os.environ, **self._environment(task)}, self._folder)
+        command = [*self._command, *self._arguments(task)]
+        environment = {**os.environ, **self._environment(task)}
+        prefix = self._hosts.entering(task.name) if self._hosts else []
+        process = _Process(task, command, environment, self._folder, prefix)
         self._processes[task.name] = process
         for stream in process.streams:
             self._selector.register(stream, selectors.EVENT_READ, task.name)

@@ -33,6 +33,17 @@ def declare_local(parser: Parser) -> Run:
         ("--max-restarts", 3, "Restarts after the loss of a process."),
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{help} Default: {default}.")
+    parser.add_argument(
+        "--hosts",
+        action="store_true",
+        help="Give each process a host of its own: a network namespace with an address on a bridge. Needs "
+        "Linux, and root or user namespaces.",
+    )
+    parser.add_argument(
+        "--link",
+        metavar="RATE",
+        help="With --hosts: the rate of each host's link, such as 100mbit. Default: no limit.",
+    )
     _take_training(parser)
     return _local
 
@@ -48,6 +59,8 @@ def _local(options: argparse.Namespace) -> int:
         workers=options.workers,
         ps=options.ps,
         max_restarts=options.max_restarts,
+        hosts=options.hosts,
+        link=options.link,
         overwrite=overwrite,
         announce=say,
     )

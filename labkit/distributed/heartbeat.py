@@ -155,10 +155,14 @@ class PeerState:
 
 
 def process_space() -> str:
-    """Return an identifier of the kernel and process namespace in which this process's id is valid."""
+    """Return an identifier of the kernel and process namespace in which this process's id is valid.
+
+    Processes with networks of their own count as on different hosts, as ``labkit cluster local --hosts``
+    makes them.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.readlink('/proc/self/ns/net')}"
     except OSError:
         return socket.gethostname()
 
