@@ -135,6 +135,14 @@ class DistributionConfig(FieldOwner):
         identity=False,
         group="cluster",
     )
+    progress_timeout_seconds: float = option(
+        60.0,
+        "Seconds without a finished step after which synchronous tasks start again, if that is over 20 times "
+        "the usual time of a step. What has no usual time, such as a checkpoint, has ten times as long.",
+        minimum=2,
+        identity=False,
+        group="cluster",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

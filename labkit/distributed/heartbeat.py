@@ -40,7 +40,8 @@ class Heartbeat:
     ``counter``: increases with each heartbeat. ``phase``: ``waiting`` before the rendezvous, ``lost`` after
     the loss of a peer, ``left`` after a clean end, and in between what the task sets. ``seen``: for every
     peer that the task watches, the incarnation that is in its session, or "". ``process_space``: where
-    ``pid`` is valid; containers may share a host name, but not process ids.
+    ``pid`` is valid; containers may share a host name, but not process ids. ``begun``: the last step whose
+    input the task has. ``activity``: what it does while it is not in a step, such as ``saves``, or "".
     """
 
     name: str
@@ -55,12 +56,14 @@ class Heartbeat:
     message: str
     examples_per_second: float | None
     process_space: str = ""
+    begun: int = 0
+    activity: str = ""
 
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "name": str, "address": str, "host": str, "pid": int, "incarnation": str, "counter": int, "phase": str,
     "step": int, "seen": dict, "message": str, "examples_per_second": (int, float, type(None)),
-    "process_space": str,
+    "process_space": str, "begun": int, "activity": str,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from labkit.distributed.devices import Devices
 from labkit.distributed.gather import everywhere
 from labkit.distributed.heartbeat import Heartbeat, process_space, read_heartbeats
 from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
+from labkit.distributed.progress import BETWEEN_STEPS, Progress
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.strategies import make_multi_worker_strategy, make_parameter_server_strategy
 from labkit.distributed.task import ClusterTask, split_address
@@ -63,8 +64,14 @@ class Membership:
         self._space = process_space()
         self._earlier = {heartbeat.incarnation for heartbeat in self._gone(read_heartbeats(self.folder))}
         others = {name: address for name, address in task.addresses().items() if name != task.name}
+        self._progress = Progress(task.name, task.addresses(), self._config.progress_timeout_seconds)
         self._peers = Peers(
-            self.folder, task.name, task.address, others, timeout=self._config.peer_timeout_seconds
+            self.folder,
+            task.name,
+            task.address,
+            others,
+            timeout=self._config.peer_timeout_seconds,
+            judge=self._judge,
         )
 
     def join(self, devices: Devices, stop: StopRequest) -> tf.distribute.Strategy | None:
@@ -212,9 +219,24 @@ class Membership:
             for name, heartbeat in self._peers.heartbeats().items()
         )
 
-    def tell(self, step: int, examples_per_second: float | None) -> None:
-        """Report this task's progress in its next heartbeat."""
-        self._peers.tell(phase="training", step=step, examples_per_second=examples_per_second)
+    def tell(self, step: int, examples_per_second: float | None, seconds: float) -> None:
+        """Report in the next heartbeat that this task has finished a step, in ``seconds``."""
+        self._peers.tell(
+            phase="training", step=step, examples_per_second=examples_per_second, activity=BETWEEN_STEPS
+        )
+        self._progress.move(seconds)
+
+    def begin(self, step: int | None = None) -> None:
+        """Report that this task waits for the input of its next step; ``step``: that it now begins it."""
+        self._peers.tell(activity="", begun=step)
+
+    def busy(self, activity: str) -> None:
+        """Report what this task does between two steps, such as ``saves``, and that it goes on with it."""
+        self._peers.tell(activity=activity)
+        self._progress.move()
+
+    def _judge(self, elapsed: float, own: Heartbeat, peers: Mapping[str, Heartbeat]) -> str | None:
+        return self._progress.judge(elapsed, own, peers) if self._trains_synchronously else None
 
     def leave(self) -> None:
         """Leave the cluster; a synchronous worker first waits until all the others are done.
@@ -225,7 +247,7 @@ class Membership:
             chief = "chief:0" if self.task.count("chief") else "worker:0"
             # This task's work is done. Only the loss of the chief still matters: it may be saving.
             self._peers.watch(exit_after_loss, of={chief} - {self.task.name})
-            self._peers.tell(phase="done")
+            self._peers.tell(phase="done", activity="has finished")
             while self._still_busy():
                 time.sleep(LOOK_SECONDS)
         self._peers.leave()

@@ -33,6 +33,8 @@ from labkit.distributed.heartbeat import (
 
 __all__ = ["EXIT_LOST_PEER", "Heartbeat", "PeerLost", "Peers", "exit_after_loss", "read_heartbeats"]
 
+Judge = Callable[[float, Heartbeat, Mapping[str, Heartbeat]], str | None]
+
 EXIT_LOST_PEER = 75  # EX_TEMPFAIL of sysexits.h: a temporary failure, worth another try
 JOINING_INTERVAL = 0.1  # seconds between two reads during a rendezvous, so that a session starts quickly
 
@@ -69,6 +71,8 @@ class Peers:
             cluster a server depends on the chief only.
         interval: seconds between two heartbeats.
         timeout: seconds without a heartbeat after which a peer counts as lost.
+        judge: takes the seconds since it was last called, this task's heartbeat and those of the peers in
+            the session that haven't ended. Returns why the session can't continue, or None.
 
     Each interval costs one small read per peer.
     """
@@ -82,11 +86,12 @@ class Peers:
         *,
         interval: float = 1.0,
         timeout: float = 15.0,
+        judge: Judge = lambda elapsed, own, peers: None,
     ) -> None:
         if name in peers:
             raise ValueError(f"{name} can't be a peer of itself")
         self._path = heartbeat_path(folder, name)
-        self._interval, self._timeout = interval, timeout
+        self._interval, self._timeout, self._judge = interval, timeout, judge
         self._peers = {peer: PeerState(peer, at, heartbeat_path(folder, peer)) for peer, at in peers.items()}
         self._heartbeat = Heartbeat(
             name=name,
@@ -183,6 +188,8 @@ class Peers:
         step: int | None = None,
         examples_per_second: float | None = None,
         message: str | None = None,
+        begun: int | None = None,
+        activity: str | None = None,
     ) -> None:
         """Set fields of the next heartbeat; None leaves a field unchanged. Does no I/O."""
         changes = {
@@ -190,6 +197,8 @@ class Peers:
             "step": step,
             "examples_per_second": examples_per_second,
             "message": message,
+            "begun": begun,
+            "activity": activity,
         }
         with self._changed:
             if self._heartbeat.phase != "lost":  # the other tasks must hear of the loss
@@ -257,7 +266,7 @@ class Peers:
                     peer.member = peer.incarnation
             if self._joining and not any(map(self._obstacle, self._peers.values())):
                 self._joining, self._settled = False, True
-            message = self._loss(own) if self._lost is None else None
+            message = self._loss(own, elapsed) if self._lost is None else None
             if message is not None:
                 self._heartbeat = replace(self._heartbeat, phase="lost", message=message)
             seen = {name: peer.member for name, peer in self._peers.items()}
@@ -300,7 +309,7 @@ class Peers:
             f"({self._path.parent.parent}), or wait longer"
         )
 
-    def _loss(self, own: Heartbeat | None) -> str | None:
+    def _loss(self, own: Heartbeat | None, elapsed: float) -> str | None:
         """Return the message of a loss, once this task is in a session; None without one."""
         if own is not None and own.incarnation != self._heartbeat.incarnation:
             return f"{own.name} was started a second time (pid {own.pid} on {own.host}); this process ends"
@@ -322,7 +331,9 @@ class Peers:
                 return f"{peer} has ended: its process is gone"
             if peer.silent_seconds >= self._timeout:
                 return f"{peer} has sent no heartbeat for {self._timeout:g} s"
-        return None
+        there = {peer.name: peer.heartbeat for peer in members if peer.heartbeat}
+        running = {name: heartbeat for name, heartbeat in there.items() if heartbeat.phase != "left"}
+        return self._judge(elapsed, self._heartbeat, running)
 
     def _write(self) -> None:
         with self._changed:

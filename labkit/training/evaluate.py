@@ -243,10 +243,14 @@ class RunEvaluator:
     """Evaluates the current weights of a session."""
 
     def __init__(
-        self, session: "Session", telemetry: Telemetry | SilentTelemetry, console: Console | None
+        self,
+        session: "Session",
+        telemetry: Telemetry | SilentTelemetry,
+        console: Console | None,
+        on_batch: Callable[[], None] = lambda: None,
     ) -> None:
         """Args: ``console``: None in workers other than the chief, which print nothing."""
-        self.session, self.telemetry, self.console = session, telemetry, console
+        self.session, self.telemetry, self.console, self._on_batch = session, telemetry, console, on_batch
 
     def evaluate(
         self,
@@ -259,6 +263,11 @@ class RunEvaluator:
         ``more``: takes the row and returns what to add to it.
         """
         session = self.session
+
+        def on_batch() -> None:
+            self.telemetry.beat(f"evaluating {split}")
+            self._on_batch()
+
         evaluation = evaluate_split(
             session.evaluation_strategy,
             session.predict_step,
@@ -270,7 +279,7 @@ class RunEvaluator:
             augmented_predict_step=session.augmented_predict_step if split == "test" else None,
             num_workers=session.devices.num_workers,
             worker_number=session.devices.worker_number,
-            on_batch=lambda: self.telemetry.beat(f"evaluating {split}"),
+            on_batch=on_batch,
         )
         row = evaluation.row() | {
             "step": step,

@@ -81,7 +81,8 @@ class TrainLoop:
             if self.writes
             else SilentTelemetry()
         )
-        self.evaluator = RunEvaluator(self.session, self.telemetry, self.console if self.writes else None)
+        console = self.console if self.writes else None
+        self.evaluator = RunEvaluator(self.session, self.telemetry, console, lambda: self._busy("evaluates"))
         self.calls = self._make_calls()
         try:
             return self._run(resumed)
@@ -152,7 +153,12 @@ class TrainLoop:
             step=self.step,
             stopping=self._is_asked_to_stop,
             name=self.membership.task.name if self.membership else "worker:0",
+            beginning=self.membership.begin if self.membership else lambda step: None,
         )
+
+    def _busy(self, activity: str) -> None:
+        if self.membership:
+            self.membership.busy(activity)
 
     def _is_asked_to_stop(self) -> bool:
         return bool(self.stop) or bool(self.membership and self.membership.a_server_stops())
@@ -184,6 +190,8 @@ class TrainLoop:
                 else:
                     self._announce_compiling()
                     self.calls.before_step(self.step + 1)
+                    if self.membership:
+                        self.membership.begin()
                     row = self._record(self.engine.next_step(start_more=not pausing))
                     if not math.isfinite(row["loss"]):
                         lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
@@ -269,7 +277,7 @@ class TrainLoop:
                 bytes_received=result.bytes_received,
                 staleness=result.staleness,
             )
-            self.membership.tell(result.step, rate_of_worker)
+            self.membership.tell(result.step, rate_of_worker, result.seconds)
             if rate_of_worker is not None and self.stragglers:  # about once a second
                 for line in self.stragglers.news():
                     self.console.line(line)
@@ -342,6 +350,7 @@ class TrainLoop:
             return self._diverged(f"a weight or velocity is not finite after step {self.step}")
         if not self.writes:
             return None
+        self._busy("saves a checkpoint")
         self.telemetry.beat("saving a checkpoint")
         state = CheckpointState(
             step=self.step,

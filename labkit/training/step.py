@@ -130,6 +130,7 @@ class SynchronousEngine:
         step: steps completed so far.
         stopping: returns whether this process was asked to stop.
         name: this worker's name.
+        beginning: is called with each step, when its input is there.
     """
 
     def __init__(
@@ -140,9 +141,10 @@ class SynchronousEngine:
         step: int,
         stopping: Callable[[], bool],
         name: str,
+        beginning: Callable[[int], None] = lambda step: None,
     ) -> None:
         self._session, self._batches = session, batches
-        self._step, self._stopping, self._name = step, stopping, name
+        self._step, self._stopping, self._name, self._beginning = step, stopping, name, beginning
         self._alone = session.devices.num_workers == 1
         self._all_stop = False
         self._slow_worker = SlowWorker(session.config.distribution.slowness_of(name))
@@ -160,6 +162,7 @@ class SynchronousEngine:
             tf.constant(learning_rate, tf.float32),
             tf.constant(float(self._stopping()), tf.float32),
         )
+        self._beginning(self._step + 1)
         metrics, exchanged, *observed = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0

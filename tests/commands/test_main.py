@@ -76,6 +76,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "eval_batch_size": 50,
         "rendezvous_seconds": 30.0,
         "peer_timeout_seconds": 3.0,
+        "progress_timeout_seconds": 30.0,
         "slow_worker": "1:3",
         "profile_steps": "2:4",
         "debugger_dump": False,  # not together with --xla

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from labkit.data.prepare import prepare
+from tests.faults.end import IN_STEP, assert_whole
 from tests.faults.launched import Cluster
 from tests.faults.table import Case, write_table
 
@@ -22,6 +23,18 @@ def data_dir(session_home: Path) -> Path:
 def validated_data_dir(session_home: Path) -> Path:
     prepare("shapes", session_home / "validated", validation_size=1000)
     return session_home / "validated"
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Cluster:
+    """A synchronous run without hosts and without a fault."""
+    cluster = Cluster(tmp_path_factory.mktemp("undisturbed") / "run", data_dir=data_dir, **IN_STEP)
+    try:
+        assert cluster.end() == 0, cluster.text()
+    finally:
+        cluster.destroy()
+    assert_whole(cluster)
+    return cluster
 
 
 @pytest.fixture

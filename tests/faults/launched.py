@@ -75,15 +75,20 @@ class Cluster:
     Args:
         job_dir: the run directory.
         ps: parameter servers; 0: synchronous.
+        workers: tasks that train.
+        hosts: whether each task has a host of its own.
         fields: of the training, over those of ``SMALL``.
     """
 
-    def __init__(self, job_dir: Path, *, ps: int = 0, **fields: object) -> None:
+    def __init__(
+        self, job_dir: Path, *, ps: int = 0, workers: int = 2, hosts: bool = False, **fields: object
+    ) -> None:
         self.run, self.chief = RunDirectory(job_dir), "chief:0" if ps else "worker:0"
         self.lines: list[Line] = []
         self._mark = uuid.uuid4().hex
         self._ended: float | None = None
-        command = [sys.executable, "-m", "labkit", "cluster", "local", "--workers", "2", "--ps", str(ps)]
+        size = ["--workers", str(workers), "--ps", str(ps), *(["--hosts"] if hosts else [])]
+        command = [sys.executable, "-m", "labkit", "cluster", "local", *size]
         environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         self.launcher = subprocess.Popen(
             [*command, "--", "train", *flags(job_dir, **fields)],

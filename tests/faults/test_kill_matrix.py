@@ -1,6 +1,5 @@
 """Who × when × how: whatever is killed, frozen or asked to stop, no step is lost and no process is left."""
 
-import json
 import os
 import re
 import signal
@@ -10,30 +9,23 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from labkit.config import Config
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import make_tf_config
-from labkit.optim.schedules import learning_rate_at
-from tests.faults.launched import LIMIT, SMALL, Cluster, flags, until, worker_rows
+from tests.faults.end import IN_STEP, STEPS, TRAIN, assert_same_run, assert_whole, stepping
+from tests.faults.launched import LIMIT, Cluster, flags, until, worker_rows
 from tests.faults.table import Case
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 core = pytest.mark.faults_core
 
-STEPS = 100
 LONG = 400  # asynchronous steps: some are still to do when a lost worker is there again
 VALIDATED = 50  # the step of a validation in the middle
 SECONDS_TO_NOTICE = 30.0
 SECONDS_TO_REAP = 10.0  # processes whose launcher was killed
-TRAIN = {"num_intra_threads": 1, "train_steps": STEPS}  # one thread: sums are made in one order
-IN_STEP = TRAIN | {"sync": True}
 KILL, FREEZE, TERM, INTERRUPT = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT
 
 
@@ -50,11 +42,6 @@ def compiling(cluster: Cluster) -> None:
     """Wait for the time between the start and the first step, which is compiled."""
     until(lambda: cluster.said(r"\d parameters, on "), cluster.text)
     assert cluster.step() == 0, "the first step came sooner than a look at the run"
-
-
-def stepping(cluster: Cluster) -> None:
-    """Wait until some steps behind a checkpoint are done."""
-    until(lambda: cluster.step() >= 15, cluster.text)
 
 
 def saving(cluster: Cluster) -> None:
@@ -74,46 +61,6 @@ WORDS = {
     saving: "while it writes a checkpoint",
     validating: "during validation",
 }
-
-
-# ---- what has to hold at the end -----------------------------------------------------------------------
-
-
-def assert_whole(cluster: Cluster, steps: int = STEPS) -> None:
-    """Every step once among the rows that count, the last checkpoint of the last step, nothing half done."""
-    rows = cluster.metrics().split("train")
-    assert [row["step"] for row in rows] == list(range(1, steps + 1))
-    # Each batch has its own learning rate, in whatever order asynchronous workers report.
-    config = Config.from_flat(SMALL | {"train_steps": steps}).optimizer
-    expected = [
-        learning_rate_at(step, config, total_steps=steps, steps_per_epoch=625) for step in range(steps)
-    ]
-    assert sorted((row["learning_rate"] for row in rows), reverse=True) == pytest.approx(expected, rel=1e-6)
-    status = cluster.run.read_status()
-    assert status is not None and (status.state, status.step) == ("finished", steps)
-    assert cluster.checkpoints()[-1] == steps
-    assert not list(cluster.run.checkpoints_path.glob(".*"))
-    state = cluster.run.checkpoints_path / f"step-{steps:08d}" / "state.json"
-    assert json.loads(state.read_text())["step"] == steps
-    counted = [value for name, value in weights(cluster).items() if name.startswith("step/")]
-    assert counted == [steps]  # the updates count themselves, where the weights are
-
-
-def assert_same_run(first: Cluster, second: Cluster) -> None:
-    """Same losses, same weights, bit by bit."""
-    losses = [[row["loss"] for row in each.metrics().split("train")] for each in (first, second)]
-    assert losses[0] == losses[1]
-    one, other = weights(first), weights(second)
-    assert one.keys() == other.keys() and len(one) > 20
-    assert not [name for name in one if one[name].tobytes() != other[name].tobytes()]
-
-
-def weights(cluster: Cluster) -> dict[str, np.ndarray]:
-    """Return every array of the last checkpoint."""
-    path = cluster.run.checkpoints_path / f"step-{cluster.checkpoints()[-1]:08d}" / "variables"
-    reader = tf.train.load_checkpoint(str(path))
-    names = [name for name in reader.get_variable_to_shape_map() if name != "_CHECKPOINTABLE_OBJECT_GRAPH"]
-    return {name: reader.get_tensor(name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -159,18 +106,6 @@ def first_step_again(cluster: Cluster, blow: Blow) -> float:
 
 
 # ---- a task is lost ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Cluster:
-    """A synchronous run without a fault."""
-    cluster = Cluster(tmp_path_factory.mktemp("undisturbed") / "run", data_dir=data_dir, **IN_STEP)
-    try:
-        assert cluster.end() == 0, cluster.text()
-    finally:
-        cluster.destroy()
-    assert_whole(cluster)
-    return cluster
 
 
 @pytest.mark.parametrize(

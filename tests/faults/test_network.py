@@ -1,0 +1,101 @@
+"""The network between hosts fails in many ways: it is noticed and named, and no step is lost."""
+
+import re
+import time
+
+import pytest
+
+from tests.faults.end import IN_STEP, assert_same_run, assert_whole, stepping
+from tests.faults.launched import Cluster, Line, until
+from tests.faults.network import Network
+from tests.faults.table import Case
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+core = pytest.mark.faults_core
+
+PATIENCE = 5.0  # seconds without a step after which the tasks look for the reason
+WATCHED = IN_STEP | {"hosts": True, "progress_timeout_seconds": PATIENCE, "checkpoint_every_steps": 10}
+NO_PROGRESS = r"lost peer: .*no progress for "
+
+
+def noticed(cluster: Cluster, since: float) -> Line:
+    return until(lambda: cluster.said(NO_PROGRESS, since), cluster.text)
+
+
+def case(who: str, how: str, what: str, line: Line, began: float) -> Case:
+    by = line.text.split("]")[0].strip("[")
+    return Case("sync", who, how, "between steps", what, by, line.time - began)
+
+
+def whole(cluster: Cluster, undisturbed: Cluster) -> None:
+    assert cluster.end() == 0, cluster.text()
+    assert_whole(cluster)
+    assert_same_run(undisturbed, cluster)
+
+
+def restarts(cluster: Cluster) -> int:
+    return len([line for line in cluster.lines if "; restart " in line.text])
+
+
+def test_a_link_that_is_cut_for_five_seconds_costs_these_and_nothing_else(launch, table, undisturbed):
+    cluster = launch(**WATCHED | {"progress_timeout_seconds": 60.0})
+    network = Network(cluster)
+    stepping(cluster)
+    network.cut("worker-1")
+    time.sleep(5.0)
+    network.join("worker-1")
+    whole(cluster, undisturbed)
+    assert restarts(cluster) == 0, cluster.text()
+    table.append(Case("sync", "worker:1", "link cut for 5 s", "between steps", "the step goes on"))
+
+
+@pytest.mark.parametrize("how", ["both ways", pytest.param("to one host", marks=core)])
+def test_a_lasting_cut_is_noticed_and_named_and_the_run_goes_on_when_the_link_is_back(
+    launch, table, undisturbed, how
+):
+    cluster = launch(**WATCHED)
+    network = Network(cluster)
+    stepping(cluster)
+    began = time.monotonic()
+    (network.cut if how == "both ways" else network.hear_nothing)("worker-1")
+    line = noticed(cluster, began)
+    assert "can't reach worker:" in line.text, cluster.text()
+    time.sleep(10.0)  # the tasks start again meanwhile, and wait for each other
+    (network.join if how == "both ways" else network.hear_again)("worker-1")
+    whole(cluster, undisturbed)
+    assert 1 <= restarts(cluster) <= 3, cluster.text()
+    table.append(case("worker:1", f"link cut {how}", "all are restarted, and wait for the link", line, began))
+
+
+def test_two_of_three_hosts_that_cannot_reach_each_other_are_named(launch, table):
+    cluster = launch(**WATCHED, workers=3, train_batch_size=15)
+    network = Network(cluster)
+    stepping(cluster)
+    began = time.monotonic()
+    network.part("worker-1", "worker-2")
+    line = noticed(cluster, began)
+    until(lambda: cluster.said(r"\[cluster\].*; restart ", began), cluster.text)
+    lines = [each.text for each in cluster.lines if "can't reach" in each.text]
+    network.part("worker-1", "worker-2", apart=False)
+    assert cluster.end() == 0, cluster.text()
+    assert_whole(cluster)
+    assert not [text for text in lines if "can't reach worker:0" in text], cluster.text()
+    assert [
+        text
+        for text in lines
+        if re.search("worker:1 can't reach worker:2|worker:2 can't reach worker:1", text)
+    ]
+    how = "unreachable from worker:2 alone"
+    table.append(case("worker:1", how, "all are restarted", line, began))
+
+
+def test_a_slow_link_makes_slow_steps_and_nothing_else(launch, table, undisturbed):
+    cluster = launch(**WATCHED | {"progress_timeout_seconds": 60.0})
+    network = Network(cluster)
+    stepping(cluster)
+    network.slow_down("worker-1", "1mbit")
+    until(lambda: cluster.step() >= 30, cluster.text)
+    network.hear_again("worker-1")
+    whole(cluster, undisturbed)
+    assert restarts(cluster) == 0, cluster.text()
+    table.append(Case("sync", "worker:1", "link at 1 Mbit/s", "between steps", "steps take longer"))
