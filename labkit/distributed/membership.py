@@ -60,7 +60,7 @@ class Membership:
         self.asynchronous = task.asynchronous_by_default
         self.folder = run.cluster_path
         self._own_failure: BaseException | None = None
-        self._trains_synchronously = False
+        self._is_connected = False
         self._space = process_space()
         self._earlier = {heartbeat.incarnation for heartbeat in self._gone(read_heartbeats(self.folder))}
         others = {name: address for name, address in task.addresses().items() if name != task.name}
@@ -98,7 +98,7 @@ class Membership:
             else:
                 strategy = make_multi_worker_strategy(self.task, devices)
                 everywhere(strategy, 0)
-        self._trains_synchronously = not self.asynchronous
+        self._is_connected = True
         return strategy
 
     def _check_agreement(self) -> None:
@@ -236,14 +236,19 @@ class Membership:
         self._progress.move()
 
     def _judge(self, elapsed: float, own: Heartbeat, peers: Mapping[str, Heartbeat]) -> str | None:
-        return self._progress.judge(elapsed, own, peers) if self._trains_synchronously else None
+        """Return why no steps end any more, or None. The coordinator of asynchronous steps judges alone."""
+        if not self._is_connected:
+            return None
+        if self.asynchronous:
+            return self._progress.judge(elapsed, own, {}, self.task.addresses("worker", "ps"))
+        return self._progress.judge(elapsed, own, peers, peers)
 
     def leave(self) -> None:
         """Leave the cluster; a synchronous worker first waits until all the others are done.
 
         After the last reduction has ended here, another worker may still fetch its result from this process.
         """
-        if self._trains_synchronously:
+        if self._is_connected and not self.asynchronous:
             chief = "chief:0" if self.task.count("chief") else "worker:0"
             # This task's work is done. Only the loss of the chief still matters: it may be saving.
             self._peers.watch(exit_after_loss, of={chief} - {self.task.name})

@@ -8,7 +8,7 @@ it by itself. Standard library only.
 import socket
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from labkit.distributed.heartbeat import Heartbeat
@@ -20,11 +20,12 @@ USUAL_STEPS = 20  # whose median is the usual time of a step
 TIMES_AS_LONG = 20  # as the usual step
 PATIENCE = 10  # times as long for what has no usual time: compiling, a batch of an evaluation, a checkpoint
 SECONDS_TO_CONNECT = 2.0
+SECONDS_FOR_OTHERS = 10.0  # to find a cause, where this task finds none
 BETWEEN_STEPS = "is between two steps"
 
 
 class Progress:
-    """Judges whether a synchronous cluster still makes progress.
+    """Judges whether a cluster still makes progress.
 
     Args:
         name: of this task.
@@ -44,13 +45,16 @@ class Progress:
             self._seconds.append(step_seconds)
         self._moves += 1
 
-    def judge(self, elapsed: float, own: Heartbeat, peers: Mapping[str, Heartbeat]) -> str | None:
+    def judge(
+        self, elapsed: float, own: Heartbeat, peers: Mapping[str, Heartbeat], needed: Iterable[str]
+    ) -> str | None:
         """Return what hinders the steps if they have ended for too long, else None.
 
         Args:
             elapsed: seconds that the caller has watched since the last call.
             own: the heartbeat of this task.
-            peers: those of the other tasks.
+            peers: those of the other tasks that make the same steps.
+            needed: the tasks that this one must reach.
         """
         self._still = 0.0 if self._moves != self._seen else self._still + elapsed
         self._seen = self._moves
@@ -61,23 +65,23 @@ class Progress:
             limit *= PATIENCE
         if self._still < limit:
             return None
-        return f"no progress for {limit:.0f} s: {self._reason(tasks)}"
+        reason = self._reason(tasks, needed)
+        if not reason and self._still < limit + SECONDS_FOR_OTHERS:
+            return None
+        return f"no progress for {self._still:.0f} s: {reason or 'all tasks reach each other'}"
 
-    def _reason(self, tasks: Mapping[str, Heartbeat]) -> str:
+    def _reason(self, tasks: Mapping[str, Heartbeat], needed: Iterable[str]) -> str:
+        """Return what can be seen of the cause, or ""."""
         newest = max(task.begun for task in tasks.values())
         behind = {name: task for name, task in tasks.items() if task.begun < newest}
         if behind:
             words = [self._described(name, task) for name, task in behind.items()]
             return f"step {newest} has begun, but not in {'; '.join(words)}"
+        others = {name: self._addresses[name] for name in needed}
         with ThreadPoolExecutor(32) as pool:
-            others = {
-                name: at for name, at in self._addresses.items() if name in tasks and name != self._name
-            }
             errors = dict(zip(others, pool.map(_connection_error, others.values()), strict=True))
         cut = [f"{name} ({others[name]}): {error}" for name, error in errors.items() if error]
-        if cut:
-            return f"{self._name} can't reach {'; '.join(cut)}"
-        return f"all tasks are in step {newest} and reach each other's ports"
+        return f"{self._name} can't reach {'; '.join(cut)}" if cut else ""
 
     def _described(self, name: str, task: Heartbeat) -> str:
         doing = f", which {task.activity}" if task.activity else ", which waits for its input"

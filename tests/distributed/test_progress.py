@@ -5,15 +5,26 @@ import socket
 import pytest
 
 from labkit.distributed.heartbeat import Heartbeat
-from labkit.distributed.progress import BETWEEN_STEPS, PATIENCE, TIMES_AS_LONG, Progress
+from labkit.distributed.progress import (
+    BETWEEN_STEPS,
+    PATIENCE,
+    SECONDS_FOR_OTHERS,
+    TIMES_AS_LONG,
+    Progress,
+)
 
 MINIMUM = 10.0
 
 
 def task(name: str, begun: int = 7, activity: str = "") -> Heartbeat:
-    return Heartbeat(
-        name, "", f"{name}-host", 11, "i", 1, "training", begun - 1, {}, "", None, "", begun, activity
-    )
+    values = (name, "", f"{name}-host", 11, "i", 1, "training", begun - 1, {}, "", None)
+    return Heartbeat(*values, begun=begun, activity=activity)
+
+
+def judged(progress: Progress, seconds: float, *peers: Heartbeat, activity: str = "") -> str | None:
+    """Return the judgement of worker:0 after it has watched for ``seconds``."""
+    others = {peer.name: peer for peer in peers}
+    return progress.judge(seconds, task("worker:0", activity=activity), others, others)
 
 
 @pytest.fixture
@@ -26,9 +37,10 @@ def addresses():
 
 
 def stepped(addresses, seconds: float = 0.1) -> Progress:
+    """Return the watch of a task that has made a step of so many seconds."""
     progress = Progress("worker:0", addresses, MINIMUM)
     progress.move(seconds)
-    progress.judge(1.0, task("worker:0"), {})
+    judged(progress, 1.0)
     return progress
 
 
@@ -36,14 +48,12 @@ def test_steps_that_go_on_are_never_too_long(addresses):
     progress = stepped(addresses)
     for _ in range(100):
         progress.move(0.1)
-        assert progress.judge(MINIMUM - 1, task("worker:0"), {"worker:1": task("worker:1")}) is None
-        assert progress.judge(0.9, task("worker:0"), {"worker:1": task("worker:1")}) is None
+        assert judged(progress, MINIMUM - 1, task("worker:1", begun=6)) is None
+        assert judged(progress, MINIMUM - 1, task("worker:1", begun=6)) is None
 
 
 def test_a_task_that_has_not_begun_the_step_is_named(addresses):
-    progress = stepped(addresses)
-    peers = {"worker:1": task("worker:1", begun=6), "worker:2": task("worker:2")}
-    said = progress.judge(MINIMUM, task("worker:0"), peers)
+    said = judged(stepped(addresses), MINIMUM, task("worker:1", begun=6), task("worker:2"))
     assert said == (
         "no progress for 10 s: step 7 has begun, but not in worker:1 (pid 11 on worker:1-host, "
         "which waits for its input)"
@@ -51,39 +61,35 @@ def test_a_task_that_has_not_begun_the_step_is_named(addresses):
 
 
 def test_a_task_that_cannot_be_reached_is_named(addresses):
-    progress = stepped(addresses)
-    peers = {name: task(name) for name in ("worker:1", "worker:2")}
-    said = progress.judge(MINIMUM, task("worker:0"), peers)
+    said = judged(stepped(addresses), MINIMUM, task("worker:1"), task("worker:2"))
+    assert said is not None
     assert said.startswith(f"no progress for 10 s: worker:0 can't reach worker:2 ({addresses['worker:2']}): ")
     assert "worker:1" not in said
 
 
-def test_where_nothing_is_to_be_seen_it_says_so(addresses):
+def test_a_task_that_sees_no_cause_leaves_the_others_time_to_name_one(addresses):
     progress = stepped(addresses)
-    said = progress.judge(MINIMUM, task("worker:0"), {"worker:1": task("worker:1")})
-    assert said == "no progress for 10 s: all tasks are in step 7 and reach each other's ports"
+    assert judged(progress, MINIMUM + SECONDS_FOR_OTHERS - 1, task("worker:1")) is None
+    assert judged(progress, 1.0, task("worker:1")) == "no progress for 20 s: all tasks reach each other"
 
 
 def test_slow_steps_may_take_a_multiple_of_the_usual_time(addresses):
     progress = stepped(addresses, seconds=5.0)
-    peers = {"worker:1": task("worker:1", begun=6)}
-    assert progress.judge(TIMES_AS_LONG * 5.0 - 1, task("worker:0"), peers) is None
-    assert "no progress for 100 s" in progress.judge(1.0, task("worker:0"), peers)
+    assert judged(progress, TIMES_AS_LONG * 5.0 - 1, task("worker:1", begun=6)) is None
+    assert "no progress for 100 s" in str(judged(progress, 1.0, task("worker:1", begun=6)))
 
 
-@pytest.mark.parametrize("steps", [0, 1])
-def test_what_has_no_usual_time_may_take_longer(addresses, steps):
-    progress = stepped(addresses) if steps else Progress("worker:0", addresses, MINIMUM)
-    activity = "saves a checkpoint" if steps else ""
-    peers = {"worker:1": task("worker:1", begun=6, activity=activity)}
-    assert progress.judge(PATIENCE * MINIMUM - 1, task("worker:0"), peers) is None
-    said = progress.judge(1.0, task("worker:0"), peers)
-    assert "not in worker:1 (pid 11 on worker:1-host, which " in said
-    assert (activity or "waits for its input") in said
+@pytest.mark.parametrize("activity", ["", "saves a checkpoint"])
+def test_what_has_no_usual_time_may_take_longer(addresses, activity):
+    progress = stepped(addresses) if activity else Progress("worker:0", addresses, MINIMUM)
+    behind = task("worker:1", begun=6, activity=activity)
+    assert judged(progress, PATIENCE * MINIMUM - 1, behind) is None
+    words = activity or "waits for its input"
+    assert f"not in worker:1 (pid 11 on worker:1-host, which {words})" in str(judged(progress, 1.0, behind))
 
 
 def test_each_batch_of_an_evaluation_counts_as_progress(addresses):
     progress = stepped(addresses)
     for _ in range(3):
         progress.move()
-        assert progress.judge(PATIENCE * MINIMUM, task("worker:0", activity=BETWEEN_STEPS), {}) is None
+        assert judged(progress, PATIENCE * MINIMUM, activity=BETWEEN_STEPS) is None

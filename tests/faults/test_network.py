@@ -22,9 +22,9 @@ def noticed(cluster: Cluster, since: float) -> Line:
     return until(lambda: cluster.said(NO_PROGRESS, since), cluster.text)
 
 
-def case(who: str, how: str, what: str, line: Line, began: float) -> Case:
+def case(who: str, how: str, what: str, line: Line, began: float, mode: str = "sync") -> Case:
     by = line.text.split("]")[0].strip("[")
-    return Case("sync", who, how, "between steps", what, by, line.time - began)
+    return Case(mode, who, how, "between steps", what, by, line.time - began)
 
 
 def whole(cluster: Cluster, undisturbed: Cluster) -> None:
@@ -68,7 +68,7 @@ def test_a_lasting_cut_is_noticed_and_named_and_the_run_goes_on_when_the_link_is
 
 
 def test_two_of_three_hosts_that_cannot_reach_each_other_are_named(launch, table):
-    cluster = launch(**WATCHED, workers=3, train_batch_size=15)
+    cluster = launch(**WATCHED, workers=3, train_batch_size=15, eval_batch_size=99)
     network = Network(cluster)
     stepping(cluster)
     began = time.monotonic()
@@ -87,6 +87,24 @@ def test_two_of_three_hosts_that_cannot_reach_each_other_are_named(launch, table
     ]
     how = "unreachable from worker:2 alone"
     table.append(case("worker:1", how, "all are restarted", line, began))
+
+
+@pytest.mark.parametrize("who", ["worker:1", "ps:0"])
+def test_an_asynchronous_cluster_starts_again_when_a_host_cannot_be_reached(launch, table, who):
+    cluster = launch(ps=1, **WATCHED | {"sync": False})
+    network = Network(cluster)
+    stepping(cluster)
+    began = time.monotonic()
+    network.cut(who.replace(":", "-"))
+    line = noticed(cluster, began)
+    assert f"chief:0 can't reach {who} (" in line.text, cluster.text()
+    time.sleep(10.0)
+    network.join(who.replace(":", "-"))
+    assert cluster.end() == 0, cluster.text()
+    assert_whole(cluster)
+    assert 1 <= restarts(cluster) <= 3, cluster.text()
+    what = "all are restarted, and wait for the link"
+    table.append(case(who, "link cut both ways", what, line, began, mode="async"))
 
 
 def test_a_slow_link_makes_slow_steps_and_nothing_else(launch, table, undisturbed):
