@@ -27,6 +27,7 @@ __all__ = [
     "completed",
     "curves",
     "find_run",
+    "is_unicode",
     "listed_runs",
     "may_act",
     "missing_folders",
@@ -62,7 +63,7 @@ def run_folders() -> list[Path]:
     # The URL is used until the text field has been drawn once.
     typed = str(st.session_state.get("folder", st.query_params.get("folder")) or "")
     named = [typed, *os.environ.get("LABKIT_RUNS", "").split(os.pathsep)]
-    folders = [Path(name).expanduser().absolute() for name in named if name.strip()]
+    folders = [Path(os.path.expanduser(name)).absolute() for name in named if name.strip()]
     return list(dict.fromkeys([*folders, runs_home()]))
 
 
@@ -133,7 +134,7 @@ def seconds_of(run: RunDirectory) -> float | None:
 
 def find_run(label: str) -> RunDirectory:
     """Return the run of ``label``: a path, or a name in one of the folders. The run may not exist."""
-    given = Path(label.strip()).expanduser()
+    given = Path(os.path.expanduser(label.strip()))
     if given.is_absolute():
         return RunDirectory(given)
     for folder in reversed(run_folders()):
@@ -219,7 +220,20 @@ def selected_run() -> RunDirectory:
         )
         watch(f"missing-{run.path}", run.exists)
         st.stop()
+    if not is_unicode(run):
+        st.title(plain(clean(run.name)))
+        st.warning(
+            f"The path {as_code(run.path)} has bytes that aren't Unicode. "
+            "Rename the folder to see the run here.",
+            icon=":material/folder_off:",
+        )
+        st.stop()
     return run
+
+
+def is_unicode(run: RunDirectory) -> bool:
+    """Return whether the run's path is Unicode, without which Streamlit's caches know no path."""
+    return clean(run.path) == str(run.path)
 
 
 def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, seen: Any = None) -> None:

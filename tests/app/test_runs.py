@@ -247,6 +247,11 @@ def test_folders_that_are_not_there_are_said_and_not_counted(three, tmp_path, mo
     assert [one.value for one in at.sidebar.caption] == [f"3 runs in `{tmp_path / 'runs'}`"]
 
 
+@pytest.mark.parametrize("typed", ["~nosuch", "/a\0b"])
+def test_a_folder_that_cannot_be_is_said(three, typed):
+    assert "There is no folder" in open_main(folder=typed).sidebar.warning[0].value
+
+
 def test_a_part_of_a_name_that_one_run_has_chooses_it(three, make_run):
     assert [state.completed(text) for text in ("SECO", "", "nosuch", "third", str(three[0].path))] == [
         "second", "", "nosuch", "third", str(three[0].path)
