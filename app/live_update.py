@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
-from app.charts import picked, workers
+from app.charts import component, picked, workers
 from app.charts.board import Chart, Window
 from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import Options, board_of, metric_chart, window_in
@@ -88,7 +88,7 @@ class Drawn:
         charts: Callable[[], list[Chart]],
         **more: Any,
     ) -> tuple[str, bytes]:
-        key = f"{kind}-{self.run.path}"
+        key = component.key_of(kind, self.run.path)
         window = window_in(self.zoom, self.options, timeline_of(metrics))
         board = board_of(
             metrics, self.options, self.run.name, version, charts, window=window, ident=key, **more

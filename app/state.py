@@ -1,6 +1,7 @@
 """State that the pages share: the selected run, mirrored in the URL, and the metrics read so far."""
 
 import os
+import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.digest import MetricsDigest
 from labkit.run_directory.summary import RunSummary, Summaries
+from labkit.run_directory.trash import list_trash
 
 __all__ = [
     "MAX_RUNS",
@@ -27,6 +29,7 @@ __all__ = [
     "completed",
     "curves",
     "find_run",
+    "is_unicode",
     "listed_runs",
     "may_act",
     "missing_folders",
@@ -36,10 +39,12 @@ __all__ = [
     "seconds_of",
     "selected_run",
     "summaries",
+    "training_of",
     "watch",
 ]
 
 MAX_RUNS = 50  # that are compared at once
+SEEN = "run-seen"  # the path of the run that was shown last
 WATCH_SECONDS = 5.0  # between two checks of what changes rarely: the list of runs, a run that has ended
 
 
@@ -62,7 +67,7 @@ def run_folders() -> list[Path]:
     # The URL is used until the text field has been drawn once.
     typed = str(st.session_state.get("folder", st.query_params.get("folder")) or "")
     named = [typed, *os.environ.get("LABKIT_RUNS", "").split(os.pathsep)]
-    folders = [Path(name).expanduser().absolute() for name in named if name.strip()]
+    folders = [Path(os.path.expanduser(name)).absolute() for name in named if name.strip()]
     return list(dict.fromkeys([*folders, runs_home()]))
 
 
@@ -133,7 +138,7 @@ def seconds_of(run: RunDirectory) -> float | None:
 
 def find_run(label: str) -> RunDirectory:
     """Return the run of ``label``: a path, or a name in one of the folders. The run may not exist."""
-    given = Path(label.strip()).expanduser()
+    given = Path(os.path.expanduser(label.strip()))
     if given.is_absolute():
         return RunDirectory(given)
     for folder in reversed(run_folders()):
@@ -179,12 +184,24 @@ def choose_run() -> None:
         st.warning(f"There is no folder {as_code(folder)}.", icon=":material/folder_off:")
     there = [as_code(folder) for folder in run_folders() if folder not in missing]
     st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
-    watch("runs", lambda: frozenset(run_labels()), seen=frozenset(labels))
+
+    def training() -> int:
+        return training_of(find_run(chosen)) if chosen else 0
+
+    watch("runs", lambda: (frozenset(run_labels()), training()), seen=(frozenset(labels), training()))
 
 
 def as_code(path: Path) -> str:
     """Return a path as Markdown shows it unchanged."""
     return "`" + clean(path).replace("`", "'") + "`"
+
+
+def training_of(run: RunDirectory) -> int:
+    """Return what tells a training from one that was started over in the same directory; 0 if it's gone."""
+    try:
+        return run.config_path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def completed(typed: str | None) -> str:
@@ -212,14 +229,41 @@ def selected_run() -> RunDirectory:
     run = find_run(label)
     if not run.exists():
         st.title(plain(run.name))
+        st.warning(_why_missing(run), icon=":material/folder_off:")
+        watch(f"missing-{run.path}", lambda: (run.exists(), _why_missing(run)))
+        st.stop()
+    if not is_unicode(run):
+        st.title(plain(clean(run.name)))
         st.warning(
-            f"There is no run in {as_code(run.path)}: it has no `config.json`. "
-            "Choose another run on the left, or wait if this one is just being started.",
+            f"The path {as_code(run.path)} has bytes that aren't Unicode. "
+            "Rename the folder to see the run here.",
             icon=":material/folder_off:",
         )
-        watch(f"missing-{run.path}", run.exists)
         st.stop()
+    st.session_state[SEEN] = run.path
     return run
+
+
+def _why_missing(run: RunDirectory) -> str:
+    """Return in Markdown what has become of a run that isn't there, and what to do."""
+    if any(one.home == run.path for one in list_trash(run.path.parent)):
+        restore = shlex.join(["labkit", "restore", str(run.path)])
+        how = "*Restore*, below the table of the page *Runs*," if may_act() else f"`{restore}`"
+        return f"{as_code(run.path)} was moved to the trash. {how} brings it back."
+    if st.session_state.get(SEEN) == run.path:
+        return (
+            f"There is no run in {as_code(run.path)} any more: it was deleted, moved or renamed. "
+            "Choose another run on the left. If this one is started over, it appears here by itself."
+        )
+    return (
+        f"There is no run in {as_code(run.path)}: it has no `config.json`. "
+        "Choose another run on the left, or wait if this one is just being started."
+    )
+
+
+def is_unicode(run: RunDirectory) -> bool:
+    """Return whether the run's path is Unicode, without which Streamlit's caches know no path."""
+    return clean(run.path) == str(run.path)
 
 
 def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, seen: Any = None) -> None:

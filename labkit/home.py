@@ -27,7 +27,7 @@ def home() -> Path:
     if named:
         if not is_local_path(named):
             raise InputError(f"LABKIT_HOME is {named!r}; allowed: {LOCAL_PATH}")
-        return Path(named).expanduser().absolute()
+        return Path(os.path.expanduser(named)).absolute()
     checkout = Path(__file__).resolve().parents[1]
     if (checkout / "pyproject.toml").is_file():
         return checkout

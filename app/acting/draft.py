@@ -1,5 +1,6 @@
 """The form of a new run: its texts, what they say, and the command that they make. Needs no Streamlit."""
 
+import os
 import re
 import shlex
 import unicodedata
@@ -161,7 +162,7 @@ def data_sets(draft: Draft) -> tuple[dict[str, str], str]:
 
 def _data_directory(draft: Draft) -> Path:
     named = draft.shown.get("data_dir")
-    return Path(str(named)).expanduser().absolute() if named else data_home()
+    return Path(os.path.expanduser(str(named))).absolute() if named else data_home()
 
 
 def _prepared(directory: Path, name: str) -> Manifest | None:
@@ -212,7 +213,7 @@ def read_field(info: FieldInfo, shown: Shown) -> Any:
         return None
     value = info.check(typed(info, shown.strip() if isinstance(shown, str) else shown))
     if info.is_path and value is not None:  # the command works from any folder
-        return str(Path(value).expanduser().absolute())
+        return str(Path(os.path.expanduser(value)).absolute())
     return value
 
 

@@ -8,7 +8,18 @@ from typing import Any
 
 import streamlit as st
 
-__all__ = ["draw", "draw_heat", "follow", "prepare", "scroll_anchor", "shown_window", "spare_the_collector"]
+from app.state import clean
+
+__all__ = [
+    "draw",
+    "draw_heat",
+    "follow",
+    "key_of",
+    "prepare",
+    "scroll_anchor",
+    "shown_window",
+    "spare_the_collector",
+]
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -82,6 +93,14 @@ def prepare() -> None:
     st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)(
         key="board-code", height=1
     )
+
+
+def key_of(*parts: object) -> str:
+    """Return the key of a component, made of ``parts`` such as the path of a run.
+
+    Streamlit refuses two underscores in a row there, and a path may have them.
+    """
+    return clean("-".join(map(str, parts))).replace("_", "_.")
 
 
 def draw(

@@ -134,7 +134,7 @@ def show_shares(run: RunDirectory) -> None:
     if not workers.rows:
         return
     # What is drawn is made again only when the metrics or the zoom have changed.
-    key = f"workers-staleness-{run.path}"
+    key = component.key_of("workers-staleness", run.path)
     wanted = (run.path, workers.version, component.shown_window(key))
     if st.session_state.get("worker_charts_of") != wanted:
         st.session_state["worker_charts"] = (

@@ -42,10 +42,10 @@ def choose_runs() -> dict[str, RunDirectory]:
             placeholder=f"Choose up to {MAX_RUNS} runs",
         )
     found = {label: state.find_run(label) for label in chosen[:MAX_RUNS]}
-    there = {label: run for label, run in found.items() if run.exists()}
+    there = {label: run for label, run in found.items() if run.exists() and state.is_unicode(run)}
     if gone := [label for label in found if label not in there]:
         st.warning(
-            f"Not found, perhaps deleted meanwhile: {_as_text(gone)}. The others are compared.",
+            f"Not found, perhaps deleted or renamed meanwhile: {_as_text(gone)}. The others are compared.",
             icon=":material/folder_off:",
         )
     return {label: there[label] for label in _once(there)}

@@ -6,6 +6,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.charts.component import key_of
 from app.images.links import image_address
 from app.images.text import plain
 from app.paging import page_of
@@ -118,7 +119,7 @@ def _tiles(
 def _matrix(source: Source, predictions: Predictions, wanted: filters.Filters) -> None:
     if not len(predictions):
         return
-    key = f"matrix-{source.run.path}-{source.split}"
+    key = key_of("matrix", source.run.path, source.split)
     drawn = matrix.label_errors(predictions) if predictions.multi_label else matrix.confusion(predictions)
     limits = len(drawn.rows), len(drawn.columns)
 

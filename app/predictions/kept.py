@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app import background
 from app.images import answers
+from app.state import training_of
 from labkit.analysis.ask.client import AskedNetwork
 from labkit.analysis.evaluations.choice import forgetting_events
 from labkit.analysis.evaluations.computed import computed_predictions, split_labels
@@ -26,7 +27,6 @@ __all__ = [
     "ask_forgetting",
     "forgetting_question",
     "known_evaluation",
-    "training_of",
 ]
 
 KEPT = 24  # evaluations; one of 45,000 images with 10 classes takes 3 MB
@@ -112,14 +112,6 @@ def _evaluations() -> _Evaluations:
 
 def _key(run: RunDirectory, split: str, step: int) -> _Key:
     return _Key(run.path, split, step, answers.written(run, step), training_of(run))
-
-
-def training_of(run: RunDirectory) -> int:
-    """Return what tells a training from one that was started over in the same directory; 0 if it's gone."""
-    try:
-        return run.config_path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def known_evaluation(run: RunDirectory, split: str, step: int) -> Predictions | None:

@@ -15,8 +15,8 @@ from app.predictions.kept import (
     ask_forgetting,
     forgetting_question,
     known_evaluation,
-    training_of,
 )
+from app.state import training_of
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

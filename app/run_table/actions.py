@@ -5,17 +5,20 @@ from collections.abc import Callable, Iterable, Sequence
 import streamlit as st
 
 from app import pages, state
+from app.images.text import plain
 from app.state import MAX_RUNS, clean
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.notes import MAX_NOTE, MAX_TAG, change_notes
+from labkit.run_directory.notes import MAX_NOTE, MAX_TAG, change_notes, read_notes
 from labkit.run_directory.summary import RunSummary
 from labkit.run_directory.trash import Trashed, move_to_trash, restore
 
 __all__ = ["attempt", "bar", "follow_link", "report"]
 
 LINK, DONE, FAILED, UNDO = "runs-link", "runs-done", "runs-failed", "runs-undo"
+NOTE = "runs-note"
+NOTE_BEFORE = "runs-note-before"  # the path of a run, and its note as the box shows it
 SHOWN_NAMES = 3  # of the selected runs
 
 
@@ -99,7 +102,7 @@ def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: st
 def report() -> None:
     """Show what the last button did. What failed, and the way to undo a move, stay until the next one."""
     for failure in st.session_state.get(FAILED, []):
-        st.error(failure.replace("`", "'"), icon=":material/block:")
+        st.error(plain(failure), icon=":material/block:")
     moved: list[Trashed] = st.session_state.get(UNDO, [])
     if moved:
         with st.container(horizontal=True, vertical_alignment="center", key="runs-undo-bar"):
@@ -138,17 +141,39 @@ def _save_tags(paths: list[str]) -> None:
 
 
 def _note(chosen: Sequence[RunSummary]) -> None:
-    with st.popover("Note", icon=":material/edit_note:", disabled=len(chosen) != 1):
-        if len(chosen) == 1:
-            [run] = chosen
-            key = f"runs-note-{clean(run.path)}"
-            with st.form("runs-note", border=False):
-                st.text_area("Note", run.notes.note, max_chars=MAX_NOTE, key=key, height=160, width=420)
-                st.form_submit_button("Save", on_click=_save_note, args=(run.path, key))
+    box = st.popover(
+        "Note",
+        icon=":material/edit_note:",
+        disabled=len(chosen) != 1,
+        key=NOTE,
+        on_change="rerun",  # what was written meanwhile is shown whenever it is opened
+    )
+    if not box.open or len(chosen) != 1:
+        st.session_state.pop(NOTE_BEFORE, None)
+        return
+    [run] = chosen
+    key = f"{NOTE}-{clean(run.path)}"
+    if st.session_state.get(NOTE_BEFORE, ("", ""))[0] != run.path:
+        st.session_state[NOTE_BEFORE] = (run.path, run.notes.note)
+    with box, st.form("runs-note", border=False):
+        st.text_area("Note", run.notes.note, max_chars=MAX_NOTE, key=key, height=160, width=420)
+        st.form_submit_button("Save", on_click=_save_note, args=(run.path, key))
 
 
 def _save_note(path: str, key: str) -> None:
-    attempt([path], lambda run: change_notes(run, note=str(st.session_state[key])), "Noted on")
+    def save(run: RunDirectory) -> None:
+        now = read_notes(run).note
+        if now != st.session_state[NOTE_BEFORE][1]:
+            st.session_state[NOTE_BEFORE] = (path, now)
+            raise InputError(
+                f"The note of {run.name} was changed meanwhile. "
+                f"Save again to replace what is there now: {now or '–'}"
+            )
+        change_notes(run, note=written)
+        st.session_state[NOTE_BEFORE] = (path, written)
+
+    written = str(st.session_state[key])
+    attempt([path], save, "Noted on")
 
 
 def _set_archived(paths: list[str], archived: bool) -> None:

@@ -92,14 +92,14 @@ def _recorded_step(run: RunDirectory) -> object:
 def _place() -> tuple[str, int]:
     """Draw the choice of an image; return its split and number. Raises InputError for an invalid address."""
     raw = st.query_params.get("index", "0")
+    if not (raw.isascii() and raw.isdecimal() and len(raw) < 16):
+        raise InputError(f"index is {raw[:40]!r} in the address; allowed: a whole number from 0")
     split = st.segmented_control(
         "Split", SPLITS, default="test", key="split", required=True, bind="query-params"
     )
     index = st.number_input(
         "Number in the split", min_value=0, step=1, key="index", bind="query-params", width=160
     )
-    if not (raw.isascii() and raw.isdecimal() and len(raw) < 16):
-        raise InputError(f"index is {raw[:40]!r} in the address; allowed: a whole number from 0")
     return str(split), int(index)
 
 

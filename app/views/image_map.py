@@ -4,6 +4,7 @@ import numpy as np
 import streamlit as st
 
 from app import background, state
+from app.charts.component import key_of
 from app.data_set import map_chart, tiles
 from app.data_set.overview import names_of
 from app.data_set.tiles import Tile
@@ -105,7 +106,7 @@ def _panel(
     )
     st.html(map_chart.legend(marks))
     selection = f"{version}-{st.session_state.get('map-cleared', 0)}"
-    key = f"map-{run.path}-{split}"
+    key = key_of("map", run.path, split)
     map_chart.draw(
         shown,
         marks,

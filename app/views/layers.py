@@ -155,7 +155,7 @@ def _panel(run: RunDirectory) -> None:
 
 
 def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: list[str]) -> None:
-    keys = [f"layers-{kind}-{quantity}-{run.path}" for kind in ("lines", "profile")]
+    keys = [component.key_of("layers", kind, quantity, run.path) for kind in ("lines", "profile")]
     windows = [component.shown_window(key) for key in keys]
     # Charts are made again only when the values, the options or the zoom have changed.
     wanted = (run.path, layers.version, quantity, row, *chosen, *windows)
@@ -167,7 +167,7 @@ def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: li
         )
         st.session_state["layer_charts_of"] = wanted
     heat, *boards = st.session_state["layer_charts"]
-    component.draw_heat(heat, key=f"layers-heat-{run.path}")
+    component.draw_heat(heat, key=component.key_of("layers-heat", run.path))
     for place, key, board in zip(st.columns(2), keys, boards, strict=True):
         with place:
             component.draw(board, key=key)
@@ -189,7 +189,7 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
         width=320,
         help="The median, and bands: 25 to 75 %, 5 to 95 %, 1 to 99 %, lowest to highest value.",
     )
-    key = f"layers-distribution-{run.path}"
+    key = component.key_of("layers-distribution", run.path)
     wanted = (run.path, layers.version, layer, component.shown_window(key))
     if st.session_state.get("distribution_of") != wanted:
         st.session_state["distribution"] = distribution_board(

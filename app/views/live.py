@@ -59,7 +59,7 @@ def page() -> None:
         _panel(drawn, metrics)
         if shown.refreshes and not shown.has_tasks:
             address = feed.offer(str(run.path), lambda: drawn.update(shown, failure))
-            component.follow(address, REFRESH_SECONDS, key=f"feed-{run.path}")
+            component.follow(address, REFRESH_SECONDS, key=component.key_of("feed", run.path))
 
     panel()
     if step is not None:

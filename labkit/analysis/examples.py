@@ -1,6 +1,7 @@
 """Single images of a run's data set, and the checkpoint to ask about them. Doesn't import TensorFlow."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def data_set_of(run: RunDirectory) -> Manifest:
     """
     config = recorded_config(run)
     named = config.data.data_dir
-    folder = Path(named).expanduser().absolute() if named else home.data_home()
+    folder = Path(os.path.expanduser(named)).absolute() if named else home.data_home()
     manifest = load_manifest(folder, config.data.dataset)
     data = run.read_environment().get("data")
     recorded = data.get("checksum") if isinstance(data, dict) else None

@@ -226,7 +226,7 @@ def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
 
     Returns an empty list where there are none. Raises InputError where ``folder`` isn't a directory.
     """
-    if folder is not None and not Path(folder).expanduser().is_dir():
+    if folder is not None and not Path(os.path.expanduser(folder)).is_dir():
         raise InputError(f"{os.fspath(folder)!r} is not a directory; name one that holds runs")
-    place = home.runs_home() if folder is None else Path(folder).expanduser()
+    place = home.runs_home() if folder is None else Path(os.path.expanduser(folder))
     return [Run(run.path) for run in list_runs(place)]

@@ -1,6 +1,7 @@
 """``labkit stop``, ``resume``, ``note``, ``delete``, ``restore``: what is done with a run that is there."""
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -261,7 +262,7 @@ def declare_restore(parser: Parser) -> Run:
 
 def _restore(options: argparse.Namespace) -> int:
     """Move the run of that name that was last moved to the trash back. Raises InputError if there is none."""
-    given = Path(options.run).expanduser()
+    given = Path(os.path.expanduser(options.run))
     folder = given.absolute().parent if len(given.parts) > 1 else home.runs_home()
     trashed = list_trash(folder)
     found = [one for one in trashed if one.name == given.name or one.path.name == given.name]

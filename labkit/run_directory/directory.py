@@ -120,7 +120,7 @@ class RunDirectory:
     """The paths of one run, and access to its small files. Creating the object touches nothing on disk."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = Path(os.path.expanduser(path)).absolute()
 
     @property
     def name(self) -> str:
@@ -280,7 +280,7 @@ def list_runs(folder: Path) -> list[RunDirectory]:
     """Return the runs directly under ``folder``, the most recently active first."""
     try:
         children = list(folder.iterdir())
-    except OSError:  # the folder is missing or can't be listed
+    except (OSError, ValueError):  # the folder is missing, can't be listed, or its name has a null
         return []
     runs = [run for run in map(RunDirectory, children) if run.exists()]
     return sorted(runs, key=RunDirectory.last_active, reverse=True)

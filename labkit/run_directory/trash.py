@@ -93,7 +93,7 @@ def list_trash(folder: Path) -> list[Trashed]:
     """Return the runs in the trash of a folder of runs, the last one moved first."""
     try:
         entries = [entry for entry in os.scandir(_trash_of(folder)) if entry.is_dir(follow_symlinks=False)]
-    except (OSError, InputError):
+    except (OSError, ValueError, InputError):  # ValueError: a null in the name
         return []
     found = []
     for entry in entries:

@@ -87,7 +87,7 @@ def test_recorded_predictions_are_shown_without_any_network(make_run):
     assert "--keep-checkpoints" in at.code[0].value
 
 
-@pytest.mark.parametrize("index", ["abc", "-1", "1.5", "1e3", "9" * 40, "", "²", "None"])
+@pytest.mark.parametrize("index", ["abc", "-1", "1.5", "1e3", "1e400", "9" * 40, "", "²", "None"])
 def test_an_address_without_a_number_gives_a_sentence(make_run, index):
     run = make_run()
     write_predictions(run)

@@ -107,7 +107,7 @@ def test_the_url_selects_a_run_by_name_or_path(make_run, tmp_path):
     assert at.selectbox(key="run").value == str(other)
 
 
-@pytest.mark.parametrize("name", ["nosuch", "/nosuch/run", "../..", "\0", "x" * 5000])
+@pytest.mark.parametrize("name", ["nosuch", "/nosuch/run", "../..", "\0", "x" * 5000, "~nosuch/run"])
 def test_a_missing_run_is_named(make_run, name):
     make_run()
     assert "There is no run in" in words(open_main("live", run=name))

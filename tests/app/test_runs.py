@@ -45,6 +45,17 @@ def press(at: AppTest, label: str) -> AppTest:
     return checked(at.run())
 
 
+def open_note(at: AppTest) -> str:
+    at.session_state["runs-note"] = True
+    return checked(at.run()).text_area[0].value
+
+
+def save_note(at: AppTest, text: str) -> AppTest:
+    at.text_area[0].set_value(text)
+    next(one for one in at.button if one.label == "Save" and "runs-note" in one.form_id).click()
+    return checked(at.run())
+
+
 def said(at: AppTest) -> str:
     return "\n".join(
         element.value for kind in ("text", "caption", "error", "info", "toast") for element in at.get(kind)
@@ -182,14 +193,28 @@ def test_tags_and_notes(three):
     press(at, "Save")
     assert read_notes(three[0]).tags == read_notes(three[1]).tags == ("<b>paper</b>",)
     at = select(at, "third")
-    at.text_area[0].set_value("a\nb")
-    [save] = [one for one in at.button if one.label == "Save" and "runs-note" in one.form_id]
-    save.click()
-    checked(at.run())
+    open_note(at)
+    save_note(at, "a\nb")
     assert read_notes(three[2]).note == "a\nb"
     change_notes(three[2], note="by another process")
     at.text_input(key="runs-add-tag").set_value("x" * 41)
     assert read_notes(three[2]).note == "by another process"
+
+
+def test_a_note_that_another_session_wrote_is_shown_and_not_overwritten(three):
+    one, other = (select(open_main(), "first") for _ in range(2))
+    assert open_note(one) == open_note(other) == ""
+    save_note(one, "from here")
+    save_note(one, "from here too")
+    save_note(other, "from *there*")
+    assert "was changed meanwhile. Save again to replace what is there now: from here too" in words(other)
+    assert read_notes(three[0]).note == "from here too"
+    save_note(other, "both")
+    assert not other.error
+    assert read_notes(three[0]).note == "both"
+    one.session_state["runs-note"] = False
+    one.run()
+    assert open_note(one) == "both"
 
 
 def test_read_only_shows_nothing_that_acts(three, monkeypatch):
@@ -245,6 +270,11 @@ def test_folders_that_are_not_there_are_said_and_not_counted(three, tmp_path, mo
         f"There is no folder `{tmp_path / 'absent'}`.",
     ]
     assert [one.value for one in at.sidebar.caption] == [f"3 runs in `{tmp_path / 'runs'}`"]
+
+
+@pytest.mark.parametrize("typed", ["~nosuch", "/a\0b"])
+def test_a_folder_that_cannot_be_is_said(three, typed):
+    assert "There is no folder" in open_main(folder=typed).sidebar.warning[0].value
 
 
 def test_a_part_of_a_name_that_one_run_has_chooses_it(three, make_run):
