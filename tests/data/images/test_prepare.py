@@ -293,6 +293,16 @@ def test_damaged_files_are_all_named_before_anything_is_written(pets, tmp_path):
     listed.unlink()
 
 
+def test_a_single_damaged_file_is_named_once(pets, tmp_path):
+    _damage(pets, 1)
+    said = []
+    with pytest.raises(InputError, match=r"1 picture of 25 in .* cannot be used, cat/bad0.jpg: ") as caught:
+        prepare(None, tmp_path / "data", images=pets, progress=said.append)
+    assert " ".join([*said, str(caught.value)]).count("cat/bad0.jpg") == 1
+    prepare(None, tmp_path / "data", images=pets, skip_damaged=True, progress=said.append)
+    assert sum("cat/bad0.jpg" in line for line in said) == 1  # here only the line does
+
+
 def test_damaged_files_are_left_out_if_asked(pets, tmp_path):
     names = _damage(pets, 2)
     result = prepare(None, tmp_path / "data", images=pets, skip_damaged=True)
