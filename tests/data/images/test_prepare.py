@@ -270,6 +270,23 @@ def test_a_damaged_shard_is_rebuilt_alone(pets, tmp_path):
         prepare("pets", tmp_path / "data", examples_per_shard=7)
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_picture_that_changes_meanwhile_is_refused(pets, tmp_path, removed):
+    picture = pets / "cat" / "0.png"
+
+    def change(line):  # this line stands between the checks and the shards
+        if line.startswith("image size"):
+            picture.unlink() if removed else picture.write_bytes(picture.read_bytes() + b"x")
+
+    reason = r" \(cannot be read: .*\)" if removed else ""
+    with pytest.raises(
+        InputError, match=rf"0.png has changed since .* a moment ago{reason}; run the command"
+    ):
+        prepare(None, tmp_path / "data", images=pets, progress=change)
+    assert not list(tmp_path.glob("data/*/manifest.json"))
+    assert prepare(None, tmp_path / "data", images=pets).did_work
+
+
 # ---- damaged files -------------------------------------------------------------------------------------
 
 
