@@ -16,7 +16,7 @@ from labkit.errors import InputError
 
 __all__ = ["flatten", "page"]
 
-MOST_ENTRIES = 100  # of an object; a section of the configuration has some thirty
+MOST_ENTRIES = 30  # of an object; the longest section of the configuration has fewer
 MOST_CHARACTERS = 2000  # of a value
 
 
