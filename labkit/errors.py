@@ -2,9 +2,11 @@
 
 import difflib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["InputError", "require_extra", "unknown_name_error"]
+__all__ = ["InputError", "listed", "require_extra", "unknown_name_error"]
+
+_MOST_LISTED = 100
 
 
 class InputError(ValueError):
@@ -34,8 +36,14 @@ def require_extra(extra: str, modules: tuple[str, ...], needed_by: str) -> None:
 
 
 def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Return an InputError that names the nearest known name, or all of them."""
+    """Return an InputError that names the nearest known name, or those that are known."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {listed(names)}"
     return InputError(f"unknown {kind} {name!r}; {hint}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a sentence: all, or the first hundred and how many more there are."""
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")

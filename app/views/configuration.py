@@ -4,6 +4,7 @@ import html
 import json
 import shlex
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import streamlit as st
@@ -14,6 +15,9 @@ from app.logs import show_log, tail
 from labkit.errors import InputError
 
 __all__ = ["flatten", "page"]
+
+MOST_ENTRIES = 30  # of an object; the longest section of the configuration has fewer
+MOST_CHARACTERS = 2000  # of a value
 
 
 def page() -> None:
@@ -57,12 +61,19 @@ def shell_line(command: Any) -> str:
 
 
 def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each leaf of nested objects as (dotted name, text). Lists are leaves."""
+    """Yield each leaf of nested objects as (dotted name, text). Lists are leaves.
+
+    Of large objects and long texts only the beginning: 10,000 classes would be 10,000 rows.
+    """
     if isinstance(value, dict) and value:
-        for key, inner in value.items():
+        for key, inner in islice(value.items(), MOST_ENTRIES):
             yield from flatten(inner, f"{name}.{key}" if name else str(key))
+        if len(value) > MOST_ENTRIES:
+            yield name, f"… and {len(value) - MOST_ENTRIES:,} more"
     else:
-        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        more = len(text) - MOST_CHARACTERS
+        yield name, text if more <= 0 else f"{text[:MOST_CHARACTERS]} … and {more:,} more characters"
 
 
 def _sections(values: dict[str, Any]) -> None:

@@ -66,9 +66,9 @@ class OptimizerConfig(FieldOwner):
         0.0, "Final learning rate of one_cycle as a fraction of the peak.", minimum=0, below=1
     )
     momentum: float = option(
-        0.9, "Fraction of the velocity that the optimizer keeps at each step.", minimum=0, below=1
+        0.9, "Fraction of the velocity that sgd and muon keep at each step.", minimum=0, below=1
     )
-    nesterov: bool = option(False, "Uses Nesterov momentum.")
+    nesterov: bool = option(False, "Uses Nesterov momentum with sgd and muon.")
     weight_decay: float = option(2e-4, "Coefficient of the weight decay.", minimum=0)
     weight_decay_mode: str = option(
         "l2",

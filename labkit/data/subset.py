@@ -8,7 +8,7 @@ import numpy as np
 
 from labkit.config.fields import unknown_name_error
 from labkit.data.archives import ImageData
-from labkit.errors import InputError
+from labkit.errors import InputError, listed
 
 __all__ = [
     "channel_statistics",
@@ -45,7 +45,7 @@ def class_names(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
             raise InputError(f"class {name!r} is named twice; name each class once")
         names.append(name)
     if len(names) < 2:
-        raise InputError(f"--classes names fewer than two classes; name two or more of {', '.join(known)}")
+        raise InputError(f"--classes names fewer than two classes; name two or more of {listed(known)}")
     return tuple(names)
 
 

@@ -52,7 +52,7 @@ class LayerFactory:
         dtype: Keras dtype policy of the layers, ``float32``, ``mixed_bfloat16`` or ``float64``.
         seed: decides the initial weights.
         batch_norm_decay, batch_norm_epsilon, sync_batch_norm: see ``BatchNormalization``.
-        dropout_rate: of the features before the logits; see ``Dropout``.
+        dropout_rate: see ``Dropout``; 0 makes no such layers.
     """
 
     whitening_layer: type[keras.layers.Conv2D] = Whitening
@@ -114,8 +114,12 @@ class LayerFactory:
 
     def next_seed(self) -> int:
         """Return the seed of the next layer with random initial weights."""
+        seed = self._seed_ahead()
         self._layers_with_weights += 1
-        return (self._seed * 1_000_003 + self._layers_with_weights) % 2**31
+        return seed
+
+    def _seed_ahead(self) -> int:
+        return (self._seed * 1_000_003 + self._layers_with_weights + 1) % 2**31
 
     def channels(self, x) -> int:
         """Return the number of channels of ``x``."""
@@ -348,9 +352,12 @@ class LayerFactory:
         )
         return self._apply(layer, x)
 
-    def dropout(self, x, rate: float):
-        """Set random features of [batch, features] to zero in training; see ``Dropout``."""
-        layer = Dropout(rate, self.next_seed(), dtype=self.dtype, name=self._name("dropout"))
+    def dropout(self, x):
+        """Set random features of [batch, features] to zero in training, if the factory has a rate for it."""
+        if not self._dropout_rate:
+            return x
+        seed = self._seed_ahead()  # leaves the initial weights of the layers behind it as they are without it
+        layer = Dropout(self._dropout_rate, seed, dtype=self.dtype, name=self._name("dropout"))
         return self._apply(layer, x)
 
     def scale_channels(self, x, factors):
@@ -367,7 +374,7 @@ class LayerFactory:
     ):
         """Dense layer in float32 or float64, so that the loss is computed in full precision.
 
-        Dropout comes before it if the factory has a rate for it.
+        ``dropout`` comes before it.
 
         Args:
             x: features [batch, features].
@@ -383,8 +390,7 @@ class LayerFactory:
             else keras.initializers.TruncatedNormal(0.0, stddev, seed)
         )
         dtype = "float64" if self.dtype == "float64" else "float32"
-        if self._dropout_rate:
-            x = self.dropout(x, self._dropout_rate)
+        x = self.dropout(x)
         layer = keras.layers.Dense(
             num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
         )

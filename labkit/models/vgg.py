@@ -2,8 +2,8 @@
 
 Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2014),
 arXiv:1409.1556: five stages of 3x3 convolutions, each followed by max pooling, which reduce a 32x32 image to
-1x1 and a 224x224 image to 7x7. ``imagenet_vgg`` is this network, without its dropout. It ends with two
-dense layers of 4,096 units, which have 86 % of the weights of VGG-16.
+1x1 and a 224x224 image to 7x7. ``imagenet_vgg`` is this network. It ends with two dense layers of 4,096
+units, which have 86 % of the weights of VGG-16. Each is followed by dropout (section 3.1, at a rate of 0.5).
 
 ``vgg`` leaves the two dense layers out, because they were designed for the 7x7 feature maps of
 ImageNet. This has been common on CIFAR-10 since pytorch-cifar (kuangliu, 2017); cifar.torch (Zagoruyko, 2015)
@@ -61,8 +61,8 @@ def imagenet_vgg(layers: LayerFactory, images, *, num_layers: int, num_classes: 
     )
     with layers.name_scope(f"stage{len(STAGE_WIDTHS) + 1}"):
         x = layers.flatten(x)
-        for _ in range(2):
-            x = layers.relu(layers.dense(x, DENSE_UNITS))
+        x = layers.dropout(layers.relu(layers.dense(x, DENSE_UNITS)))
+        x = layers.relu(layers.dense(x, DENSE_UNITS))  # the head begins with the second dropout
     with layers.name_scope("head"):
         return layers.logits(x, num_classes)
 

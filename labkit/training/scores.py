@@ -42,7 +42,8 @@ def sigmoid(logits: Array) -> Array:
 
 def _log_softmax(logits: Array) -> Array:
     logits = logits.astype(np.float64)
-    shifted = logits - logits.max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # an Infinity minus itself is NaN, which is reported as the loss
+        shifted = logits - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import average_precision_score, log_loss
+from sklearn.metrics import average_precision_score, log_loss, precision_recall_curve
 
 from labkit.analysis.evaluations.choice import Filters, chosen, forgetting_events, ordered
 from labkit.analysis.evaluations.pairs import OUTCOMES, paired
@@ -114,13 +114,20 @@ def test_each_of_several_labels_has_its_own_calibration():
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_average_precision_is_that_of_scikit_learn(several):
-    predictions = made(several=several)
+def test_precision_and_recall_are_those_of_scikit_learn(several):
+    exact = made(several=several)
+    # Rounded, so that images share probabilities.
+    predictions = Predictions(
+        exact.images, exact.labels, exact.probabilities.round(2), exact.index, exact.classes
+    )
     for number, curve in enumerate(precision_recall(predictions)):
         has = predictions.has[:, number]
-        assert curve.average == pytest.approx(
-            average_precision_score(has, predictions.probabilities[:, number])
-        )
+        shares = predictions.probabilities[:, number]
+        assert len(np.unique(shares)) < len(shares)
+        precision, recall, _ = precision_recall_curve(has, shares)
+        np.testing.assert_allclose(curve.precision, precision)
+        np.testing.assert_allclose(curve.recall, recall)
+        assert curve.average == pytest.approx(average_precision_score(has, shares))
         assert curve.examples == has.sum()
 
 

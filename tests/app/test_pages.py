@@ -384,6 +384,13 @@ def test_the_leaves_of_a_configuration_have_their_whole_path():
     assert dict(flatten({"a": {"b": {"c": None}}, "d": {}})) == {"a.b.c": "null", "d": "{}"}
 
 
+def test_ten_thousand_classes_are_not_ten_thousand_rows():
+    names = [f"class{number}" for number in range(10_000)]
+    rows = list(flatten({"classes": names, "counts": {name: {"train": 1} for name in names}}))
+    assert len(rows) < 200 and sum(len(text) for _, text in rows) < 5000
+    assert rows[0][1].endswith(" more characters") and rows[-1] == ("counts", "… and 9,970 more")
+
+
 @pytest.mark.parametrize("depth", [900, 100_000])
 @pytest.mark.parametrize("page", PAGES)
 def test_a_deeply_nested_configuration_is_named_and_breaks_no_page(make_run, page, depth):

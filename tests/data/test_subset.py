@@ -51,6 +51,13 @@ def test_invalid_classes_are_refused_in_one_line(wanted, words):
         assert word in str(refusal.value)
 
 
+def test_a_refusal_does_not_name_ten_thousand_classes():
+    many = tuple(f"class{number}" for number in range(10_000))
+    for wanted in (["foo", "class1"], ["class1"]):
+        with pytest.raises(InputError, match="class0, class1, .* and 9,900 more$"):
+            class_names(wanted, many)
+
+
 def test_labels_are_indices_into_the_chosen_classes():
     labels = np.random.default_rng(0).integers(0, 4, 100, np.int32)
     chosen = with_classes(data(labels), ("star", "disc"))

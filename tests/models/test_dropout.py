@@ -1,4 +1,4 @@
-"""Dropout before the logits: which features, how many, and the same on any number of replicas."""
+"""Dropout: where, which features, how many, and the same on any number of replicas."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import parse_model_name
+from labkit.models import vgg
 from labkit.models.dropout import Dropout, dropout_draws
 from labkit.models.registry import build_model
 
@@ -39,7 +40,7 @@ def test_masks_depend_on_step_seed_and_position_alone():
 def test_every_network_has_it_before_the_logits(name):
     config = ModelConfig(**parse_model_name(name), dropout_rate=0.5)
     model = build_model(config, num_classes=10, image_shape=(32, 32, 3), seed=1)
-    [layer] = [layer for layer in model.layers if isinstance(layer, Dropout)]
+    [layer] = dropouts(model)
     assert model.get_layer("logits").input is layer.output
     plain = build_model(
         ModelConfig(**parse_model_name(name)), num_classes=10, image_shape=(32, 32, 3), seed=1
@@ -48,3 +49,30 @@ def test_every_network_has_it_before_the_logits(name):
     np.testing.assert_allclose(model(images), plain(images), atol=1e-5)
     with dropout_draws(0, 0, 4):
         assert np.abs(model(images, training=True) - plain(images, training=True)).max() > 1e-3
+
+
+def test_the_published_vgg_has_it_behind_both_dense_layers(monkeypatch):
+    """Simonyan & Zisserman (2014), section 3.1. The initial weights are those of a network without it."""
+    monkeypatch.setattr(vgg, "DENSE_UNITS", 64)  # instead of 4,096, which take seconds to draw
+    plain, model = (
+        build_model(
+            ModelConfig(model="imagenet_vgg", num_layers=11, dropout_rate=rate),
+            num_classes=10,
+            image_shape=(32, 32, 3),
+            seed=1,
+        )
+        for rate in (0.0, 0.5)
+    )
+    assert not dropouts(plain)
+    first, second = dropouts(model)
+    assert model.get_layer("stage6_dense2").input is first.output
+    assert first.input is model.get_layer("stage6_relu1").output
+    assert model.get_layer("logits").input is second.output
+    assert second.input is model.get_layer("stage6_relu2").output
+    assert first.seed != second.seed
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def dropouts(model):
+    return [layer for layer in model.layers if isinstance(layer, Dropout)]

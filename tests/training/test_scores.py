@@ -1,6 +1,7 @@
 """Figures of a split, counted one by one in plain Python."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -79,3 +80,9 @@ def test_probabilities_never_overflow(function):
     found = function(np.array([[1e4, -1e4, 0.0]], np.float32))
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, [[1, 0, 0.0 if function is softmax else 0.5]])
+
+
+def test_infinite_logits_are_nan_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isnan(softmax(np.array([[np.inf, 0.0], [np.inf, np.inf]], np.float32))[:, 0]).all()

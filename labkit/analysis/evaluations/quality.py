@@ -75,19 +75,22 @@ class PrecisionRecall:
 
 def precision_recall(predictions: Predictions) -> list[PrecisionRecall]:
     """Return the curve of each class, one against the rest. Examples with NaN are left out."""
-    from sklearn.metrics import average_precision_score, precision_recall_curve
+    known, has = ~predictions.undefined, predictions.has
+    return [
+        _precision_recall(has[known, number], predictions.probabilities[known, number])
+        for number in range(len(predictions.classes))
+    ]
 
-    known = ~predictions.undefined
-    found = []
-    for number in range(len(predictions.classes)):
-        true, shares = predictions.has[known, number], predictions.probabilities[known, number]
-        examples = int(true.sum())
-        if not examples:
-            nothing = np.zeros(0)
-            found.append(PrecisionRecall(nothing, nothing, float("nan"), 0))
-            continue
-        precision, recall, _ = precision_recall_curve(true, shares)
-        found.append(
-            PrecisionRecall(precision, recall, float(average_precision_score(true, shares)), examples)
-        )
-    return found
+
+def _precision_recall(has: NDArray[np.bool_], shares: NDArray[Any]) -> PrecisionRecall:
+    """Return the curve of one class. scikit-learn's takes 3 ms, half a minute for 10,000 classes."""
+    examples = int(has.sum())
+    if not examples:
+        nothing = np.zeros(0)
+        return PrecisionRecall(nothing, nothing, float("nan"), 0)
+    order = np.argsort(-shares, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(shares[order]) != 0, True))  # of equal probabilities
+    right = np.cumsum(has[order])[last]
+    precision, recall = right / (last + 1), right / examples
+    average = float((np.diff(recall, prepend=0.0) * precision).sum())
+    return PrecisionRecall(np.append(precision[::-1], 1.0), np.append(recall[::-1], 0.0), average, examples)

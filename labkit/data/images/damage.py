@@ -27,7 +27,7 @@ def check_damage(
     Args:
         listing: the pictures.
         facts: of each.
-        announce: called with a line for each of the first twenty.
+        announce: called with a line for each of the first twenty, unless the error names the only one.
         skip: whether such files are left out.
         accepted: paths of those that are left out anyway.
 
@@ -38,20 +38,23 @@ def check_damage(
     if not damaged:
         return {}
     lines = [f"{shown(path)}: {shown(problem)}" for path, problem in damaged.items()]
-    for line in lines[:_SHOWN]:
-        announce(f"cannot be used: {line}")
+    none_left = len(lines) == len(facts)
+    refused = none_left or (not skip and not damaged.keys() <= set(accepted))
+    are, such = f"{len(lines):,} pictures", f"such as {lines[0]}"
+    if len(lines) == 1:
+        are, such = "1 picture", lines[0]
+    if not refused or len(lines) > 1:  # the error names a single one
+        for line in lines[:_SHOWN]:
+            announce(f"cannot be used: {line}")
     if len(lines) > _SHOWN:
         announce(f"and {len(lines) - _SHOWN:,} more")
-    are = "1 picture" if len(lines) == 1 else f"{len(lines):,} pictures"
-    if len(lines) == len(facts):
-        raise InputError(
-            f"none of the {len(facts):,} files in {shown(listing.location)} can be used, such as {lines[0]}"
-        )
-    if not skip and not damaged.keys() <= set(accepted):
+    if none_left:
+        raise InputError(f"none of the {len(facts):,} files in {shown(listing.location)} can be used, {such}")
+    if refused:
         listed = f", all listed in {_written(lines)}" if len(lines) > _SHOWN else ""
         raise InputError(
-            f"{are} of {len(facts):,} in {shown(listing.location)} cannot be used, such as {lines[0]}"
-            f"{listed}; repair or remove them, or leave them out with --skip-damaged"
+            f"{are} of {len(facts):,} in {shown(listing.location)} cannot be used, {such}{listed}; "
+            "repair or remove them, or leave them out with --skip-damaged"
         )
     announce(f"{are} left out, listed in the manifest")
     return damaged

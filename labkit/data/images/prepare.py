@@ -22,7 +22,7 @@ from labkit.data.images.write import JPEG_ABOVE, bytes_of, write_shards
 from labkit.data.manifest import Manifest, Split, find_manifest, verify_shards, write_manifest
 from labkit.data.request import PrepareResult, Request
 from labkit.data.subset import class_names, counted_statistics
-from labkit.errors import InputError
+from labkit.errors import InputError, listed
 from labkit.plurals import counted
 
 __all__ = ["prepare_pictures"]
@@ -126,7 +126,9 @@ def _changes(request: Request, present: Manifest, settings: Settings) -> list[st
         pairs.append(("validation size", settings.validation_size, present.validation_size))
     if settings.classes is not None:
         names = class_names(settings.classes, present.all_classes or present.classes)
-        pairs.append(("classes", ", ".join(map(shown, names)), ", ".join(map(shown, present.classes))))
+        if names != present.classes:
+            now, was = (listed([*map(shown, classes)]) for classes in (names, present.classes))
+            pairs.append(("classes", now, was))
     return [f"preparing again: {name} {now} instead of {was}" for name, now, was in pairs if now != was]
 
 

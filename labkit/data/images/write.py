@@ -145,12 +145,12 @@ def _prepared(task: ShardTask, path: str, sha256: str) -> Image.Image:
         content = read_picture(os.path.join(task.root, path))
         if content_sha256(content) == sha256:
             return square(content, task.size, task.resize)
-        reason = "has changed"
+        reason = ""
     except DamagedError as error:
-        reason = str(error)
+        reason = f" ({error})"
     raise InputError(
-        f"{shown(os.path.join(task.root, path))} {reason} since it was checked a moment ago; run the command "
-        "again"
+        f"{shown(os.path.join(task.root, path))} has changed since it was checked a moment ago{reason}; "
+        "run the command again"
     )
 
 

@@ -270,6 +270,23 @@ def test_a_damaged_shard_is_rebuilt_alone(pets, tmp_path):
         prepare("pets", tmp_path / "data", examples_per_shard=7)
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_picture_that_changes_meanwhile_is_refused(pets, tmp_path, removed):
+    picture = pets / "cat" / "0.png"
+
+    def change(line):  # this line stands between the checks and the shards
+        if line.startswith("image size"):
+            picture.unlink() if removed else picture.write_bytes(picture.read_bytes() + b"x")
+
+    reason = r" \(cannot be read: .*\)" if removed else ""
+    with pytest.raises(
+        InputError, match=rf"0.png has changed since .* a moment ago{reason}; run the command"
+    ):
+        prepare(None, tmp_path / "data", images=pets, progress=change)
+    assert not list(tmp_path.glob("data/*/manifest.json"))
+    assert prepare(None, tmp_path / "data", images=pets).did_work
+
+
 # ---- damaged files -------------------------------------------------------------------------------------
 
 
@@ -291,6 +308,16 @@ def test_damaged_files_are_all_named_before_anything_is_written(pets, tmp_path):
     listed = Path(str(caught.value).split("listed in ")[1].split(";")[0])
     assert len(listed.read_text().splitlines()) == 25 and "dog/0.png: damaged" in listed.read_text()
     listed.unlink()
+
+
+def test_a_single_damaged_file_is_named_once(pets, tmp_path):
+    _damage(pets, 1)
+    said = []
+    with pytest.raises(InputError, match=r"1 picture of 25 in .* cannot be used, cat/bad0.jpg: ") as caught:
+        prepare(None, tmp_path / "data", images=pets, progress=said.append)
+    assert " ".join([*said, str(caught.value)]).count("cat/bad0.jpg") == 1
+    prepare(None, tmp_path / "data", images=pets, skip_damaged=True, progress=said.append)
+    assert sum("cat/bad0.jpg" in line for line in said) == 1  # here only the line does
 
 
 def test_damaged_files_are_left_out_if_asked(pets, tmp_path):
