@@ -200,7 +200,7 @@ def training_of(run: RunDirectory) -> int:
     """Return what tells a training from one that was started over in the same directory; 0 if it's gone."""
     try:
         return run.config_path.stat().st_mtime_ns
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in a link's name
         return 0
 
 
