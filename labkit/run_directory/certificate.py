@@ -1,0 +1,157 @@
+"""The certificate of a ``--deterministic`` run: hashes by which a later change of its files is found.
+
+It lies in the run directory as ``certificate.json``, so it shows what was changed by accident, or by somebody
+who didn't renew it. Who wants more keeps the line that ``labkit verify`` prints of it elsewhere. Standard
+library only.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import InputError
+from labkit.plurals import counted
+from labkit.run_directory.directory import RunDirectory, write_json_atomic
+
+__all__ = ["Certificate", "certificate_path", "read_certificate", "write_certificate"]
+
+FORMAT = 1
+ROW_DIGITS = 8  # hexadecimal digits of a row's hash: a changed row has the same by chance 1 in 4 billion times
+MOST_NAMED = 5  # rows that a finding names
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Hashes of a run, written when a session of its training ended.
+
+    ``step``: the last step. ``settings``: those of the configuration that decide the result. ``data``: the
+    checksum of the data set's manifest, which holds those of its files. ``rows``: the first digits of the SHA-256 of each line of
+    ``metrics.jsonl``, one after the other. ``checkpoints``: by step, the SHA-256 of each file.
+    """
+
+    step: int
+    settings: dict[str, Any]
+    data: str
+    rows: str
+    checkpoints: dict[str, dict[str, str]]
+    format: int = FORMAT
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the certificate's content: the one line that vouches for all the others."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def changes(self, run: RunDirectory, settings: Mapping[str, Any], data: str) -> list[str]:
+        """Return a sentence for each thing that isn't as it was certified; empty if all is.
+
+        Rows and checkpoints that were added since count as no change, and checkpoints that were removed
+        neither: training goes on, and keeps the newest ones.
+
+        Args:
+            run: the run.
+            settings: those of its configuration that decide the result, as they are now.
+            data: the checksum of its data set's manifest as it is now.
+        """
+        found = [
+            f"config.json: {name} was {self.settings.get(name)!r} and is {settings.get(name)!r}"
+            for name in dict.fromkeys([*self.settings, *settings])
+            if self.settings.get(name) != settings.get(name)
+        ]
+        if data != self.data:
+            found.append(f"the data set is another: its checksum was {self.data[:12]} and is {data[:12]}")
+        found += self._changed_rows(run)
+        for step, files in self.checkpoints.items():
+            folder = _checkpoint_folder(run, int(step))
+            if folder.is_dir():
+                now = _hashes(folder)
+                names = sorted(name for name in {*files, *now} if files.get(name) != now.get(name))
+                found += [f"{folder.parent.name}/{folder.name}/{name} was changed" for name in names]
+        return found
+
+    def _changed_rows(self, run: RunDirectory) -> list[str]:
+        certified = [self.rows[at : at + ROW_DIGITS] for at in range(0, len(self.rows), ROW_DIGITS)]
+        lines = _lines(run.metrics_path)
+        found = []
+        if len(lines) < len(certified):
+            missing = counted(len(certified) - len(lines), "row")
+            found.append(f"metrics.jsonl: {missing} of {len(certified):,} certified ones are missing")
+        changed = [
+            number
+            for number, (line, digits) in enumerate(zip(lines, certified, strict=False), start=1)
+            if _row_hash(line) != digits
+        ]
+        found += [
+            f"metrics.jsonl, line {number}: {_described(lines[number - 1])} was changed"
+            for number in changed[:MOST_NAMED]
+        ]
+        if len(changed) > MOST_NAMED:
+            found.append(f"metrics.jsonl: {counted(len(changed) - MOST_NAMED, 'more changed row')}")
+        return found
+
+
+def certificate_path(run: RunDirectory) -> Path:
+    """Return where a run's certificate lies."""
+    return run.path / "certificate.json"
+
+
+def write_certificate(run: RunDirectory, *, step: int, settings: Mapping[str, Any], data: str) -> None:
+    """Certify a run as it is now. Only the process that writes the run may call this."""
+    checkpoints = {str(found): _hashes(_checkpoint_folder(run, found)) for found in run.checkpoint_steps()}
+    rows = "".join(_row_hash(line) for line in _lines(run.metrics_path))
+    certificate = Certificate(step, dict(settings), data, rows, checkpoints)
+    write_json_atomic(certificate_path(run), {**asdict(certificate), "sha256": certificate.sha256})
+
+
+def read_certificate(run: RunDirectory) -> Certificate | None:
+    """Return a run's certificate; None if it has none. Raises InputError if it can't be read or was changed."""
+    path = certificate_path(run)
+    try:
+        content = json.loads(path.read_bytes())
+        recorded = content.pop("sha256")
+        certificate = Certificate(**content)
+        if certificate.sha256 != recorded or certificate.format != FORMAT:
+            raise ValueError("its own hash doesn't fit its content")
+        return certificate
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"{path} is damaged or was changed ({error}), so it vouches for nothing; "
+            "remove it to verify the steps alone"
+        ) from None
+
+
+def _checkpoint_folder(run: RunDirectory, step: int) -> Path:
+    return run.checkpoints_path / f"step-{step:08d}"
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    hashes = {}
+    for path in sorted(folder.iterdir()):
+        with open(path, "rb") as file:
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _row_hash(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()[:ROW_DIGITS]
+
+
+def _described(line: bytes) -> str:
+    """Return which row a line is, as far as it can still be read."""
+    try:
+        row = json.loads(line)
+        return f"the {row['split']} row of step {row['step']}"
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return "the row"
+
