@@ -19,7 +19,7 @@ from labkit.run_directory.directory import RunDirectory, write_json_atomic
 __all__ = ["Certificate", "certificate_path", "read_certificate", "write_certificate"]
 
 FORMAT = 1
-ROW_DIGITS = 8  # hexadecimal digits of a row's hash: a changed row has the same by chance 1 in 4 billion times
+ROW_DIGITS = 8  # hexadecimal, of a row's hash: a changed row keeps it by chance once in 4 billion times
 MOST_NAMED = 5  # rows that a finding names
 
 
@@ -28,8 +28,9 @@ class Certificate:
     """Hashes of a run, written when a session of its training ended.
 
     ``step``: the last step. ``settings``: those of the configuration that decide the result. ``data``: the
-    checksum of the data set's manifest, which holds those of its files. ``rows``: the first digits of the SHA-256 of each line of
-    ``metrics.jsonl``, one after the other. ``checkpoints``: by step, the SHA-256 of each file.
+    checksum of the data set's manifest, which holds those of its files. ``rows``: the first digits of the
+    SHA-256 of each line of ``metrics.jsonl``, one after the other. ``checkpoints``: by step, the SHA-256 of
+    each file.
     """
 
     step: int
@@ -43,6 +44,10 @@ class Certificate:
     def sha256(self) -> str:
         """SHA-256 of the certificate's content: the one line that vouches for all the others."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def count_of_rows(self) -> int:
+        """Return the number of certified rows."""
+        return len(self.rows) // ROW_DIGITS
 
     def changes(self, run: RunDirectory, settings: Mapping[str, Any], data: str) -> list[str]:
         """Return a sentence for each thing that isn't as it was certified; empty if all is.
@@ -106,7 +111,7 @@ def write_certificate(run: RunDirectory, *, step: int, settings: Mapping[str, An
 
 
 def read_certificate(run: RunDirectory) -> Certificate | None:
-    """Return a run's certificate; None if it has none. Raises InputError if it can't be read or was changed."""
+    """Return a run's certificate; None if it has none. Raises InputError if it is damaged or was changed."""
     path = certificate_path(run)
     try:
         content = json.loads(path.read_bytes())
@@ -154,4 +159,3 @@ def _described(line: bytes) -> str:
         return f"the {row['split']} row of step {row['step']}"
     except (ValueError, TypeError, LookupError, RecursionError):
         return "the row"
-

@@ -39,6 +39,7 @@ from labkit.optim.optimizer import Optimizer, check_weight_decay
 from labkit.optim.registry import make_optimizer
 from labkit.optim.schedules import learning_rate_at
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
+from labkit.run_directory.certificate import write_certificate
 from labkit.run_directory.disk import check_disk_space, discard
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
@@ -159,7 +160,10 @@ def train_session(
                 console.line(line)
         name = membership.task.name if membership else ""
         with machine_recorded(run, name, chief=writes):
-            return TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
+            result = TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
+        if writes and config.run.deterministic:
+            write_certificate(run, step=result.step, settings=config.identity(), data=plan.manifest.checksum)
+        return result
     finally:
         console.close()
 

@@ -74,7 +74,7 @@ def moment(kind: str, job_dir: Path, chance: random.Random):
 @pytest.mark.parametrize(
     ("kills", "steps"), [(4, STEPS), pytest.param(20, OF_MANY_KILLS, marks=pytest.mark.thorough)]
 )
-def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, kills, steps):
+def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, capsys, kills, steps):
     chance = random.Random(20)
     whole, job_dir = uninterrupted(steps), tmp_path / "run"
     kinds = ["saving", "stepping", "anywhere", "stepping"] * (kills // 4)
@@ -97,6 +97,8 @@ def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path
     assert losses(job_dir) == losses(whole)
     assert rows.resume_points
     assert not list((job_dir / "checkpoints").glob(".*"))
+    assert labkit("verify", str(job_dir), "--from", "0", "--steps", str(steps)) == 0
+    assert f"bit-equal: steps 1 to {steps} of the run" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM])

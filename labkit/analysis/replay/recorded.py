@@ -16,7 +16,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.plan import data_directory
 
-__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_of_run", "recorded_step"]
+__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_of_run", "recorded_step", "with_data"]
 
 MAX_STEPS = 1000  # that a replay makes before its own, unless told otherwise
 
@@ -81,7 +81,7 @@ def batch_of_run(run: RunDirectory, step: int, *, data_dir: str | None = None) -
     _check_number(step)
     if step > config.run.train_steps:
         raise InputError(f"--step is {step}; {run.path} ends at step {config.run.train_steps}")
-    config, manifest = _with_data(run, config, data_dir)
+    config, manifest = with_data(run, config, data_dir)
     return _batch(config, manifest, step)
 
 
@@ -110,7 +110,7 @@ def recorded_step(
         )
     if step not in rows:
         raise InputError(f"--step is {step}; allowed: 1 to {max(rows)}, the last step of {run.path}")
-    config, manifest = _with_data(run, config, data_dir)
+    config, manifest = with_data(run, config, data_dir)
     start = _start(run, config, step, max_steps)
     environment = run.read_environment()
     replicas = _replicas(run, step, start, environment)
@@ -122,7 +122,7 @@ def _check_number(step: Any) -> None:
         raise InputError(f"--step is {step!r}; allowed: a whole number from 1, as in the metrics")
 
 
-def _with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[Config, Manifest]:
+def with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[Config, Manifest]:
     """Return the configuration with the data set's folder, and the data set that the run trained on."""
     if data_dir is not None:
         config = config.replace({"data_dir": data_dir})

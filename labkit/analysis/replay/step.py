@@ -18,8 +18,10 @@ from labkit.run_directory import RunDirectory
 if TYPE_CHECKING:
     from labkit.inspection.diagnosis import NonFinite
     from labkit.training.plan import RunPlan
+    from labkit.training.session import Session
+    from labkit.training.step import SynchronousEngine
 
-__all__ = ["Replay", "replay"]
+__all__ = ["ROUNDING", "Replay", "engine_from_start", "plan_replay", "replay"]
 
 # What a recorded run did beside computing its steps, and to its workers: a replay has neither.
 _LEFT_OUT: dict[str, Any] = {
@@ -122,7 +124,7 @@ def replay(
     """
     recorded = recorded_step(run, step, data_dir=data_dir, max_steps=max_steps)
     import_tensorflow()
-    plan, notes = _plan(recorded)
+    plan, notes = plan_replay(recorded)
     from labkit.inspection.diagnosis import diagnose_step
     from labkit.inspection.network import NetworkCopy
 
@@ -155,7 +157,7 @@ def replay(
     )
 
 
-def _plan(recorded: RecordedStep) -> "tuple[RunPlan, tuple[str, ...]]":
+def plan_replay(recorded: RecordedStep) -> "tuple[RunPlan, tuple[str, ...]]":
     """Plan the recorded replicas in this process; return lines on what differs from the recorded run."""
     from labkit.distributed.devices import num_gpus_found
     from labkit.training.plan import RunPlan, decide_devices
@@ -205,26 +207,12 @@ def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], No
     import tensorflow as tf
 
     from labkit.inspection.network import state_variables
-    from labkit.training.checkpoints import CheckpointStore
-    from labkit.training.session import make_session, training_batches
-    from labkit.training.step import SynchronousEngine
 
     first, step = recorded.start.step, recorded.step
-    session = make_session(plan)
-    if recorded.start.folder is None:
-        session.begin()
-    else:
-        CheckpointStore(recorded.start.folder.parent).restore(session.checkpoint(), first)
     between = step - 1 - first
     distance = f"{counted(between, 'step')} before" if between else "directly before"
     announce(f"starting from {recorded.start.describe()}, {distance} step {step}")
-    engine = SynchronousEngine(
-        session,
-        training_batches(session, start_step=first, stop_step=step),
-        step=first,
-        stopping=lambda: False,
-        name="worker:0",
-    )
+    session, engine = engine_from_start(recorded, plan, step)
     for number in range(first + 1, step):
         engine.next_step()
         if (number - first) % 50 == 0:
@@ -236,3 +224,25 @@ def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], No
 
     before = state()
     return engine.next_step(), before, state(), session
+
+
+def engine_from_start(
+    recorded: RecordedStep, plan: "RunPlan", last: int
+) -> "tuple[Session, SynchronousEngine]":
+    """Return a session in the state of ``recorded.start``, and what makes its steps up to ``last``.
+
+    Raises InputError if the checkpoint can't be restored.
+    """
+    from labkit.training.checkpoints import CheckpointStore
+    from labkit.training.session import make_session, training_batches
+    from labkit.training.step import SynchronousEngine
+
+    start = recorded.start
+    session = make_session(plan)
+    if start.folder is None:
+        session.begin()
+    else:
+        CheckpointStore(start.folder.parent).restore(session.checkpoint(), start.step)
+    batches = training_batches(session, start_step=start.step, stop_step=last)
+    engine = SynchronousEngine(session, batches, step=start.step, stopping=lambda: False, name="worker:0")
+    return session, engine

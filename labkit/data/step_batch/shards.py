@@ -10,12 +10,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.data.manifest import Manifest, Split, has_size, verify_shards
+from labkit.data.manifest import Manifest, Shard, Split, has_size, verify_shards
 from labkit.data.step_batch.jpeg import decoded
 from labkit.data.step_batch.protobuf import features_of, integers_of
 from labkit.errors import InputError
 
-__all__ = ["damage_error", "find_split", "masked_checksums", "read_labels", "read_rows", "verified_paths"]
+__all__ = [
+    "damage_error",
+    "damaged_rows",
+    "find_split",
+    "masked_checksums",
+    "read_labels",
+    "read_rows",
+    "verified_paths",
+]
 
 _HEADER, _FOOTER = 12, 4  # bytes of a TFRecord around its data: length with checksum, and a checksum
 
@@ -44,6 +52,33 @@ def damage_error(manifest: Manifest, files: list[str], reason: str = "") -> Inpu
         f"damaged or missing in {manifest.directory}: {', '.join(files)}{f' ({reason})' if reason else ''}; "
         f"rebuild with: {manifest.prepare_command}"
     )
+
+
+def damaged_rows(manifest: Manifest, file: str) -> tuple[str, list[int]]:
+    """Return the split of a shard, and the rows of the split whose record has a wrong checksum.
+
+    There are none if the file can't be read as records, and if whoever changed it made the checksum anew.
+    """
+    for split in manifest.splits.values():
+        first = 0
+        for shard in split.shards:
+            if shard.file == file:
+                return split.name, [first + number for number in _damaged_records(manifest, shard)]
+            first += shard.count
+    raise KeyError(file)
+
+
+def _damaged_records(manifest: Manifest, shard: Shard) -> list[int]:
+    try:
+        records = _read_records(manifest.shard_path(shard), list(range(shard.count)))
+    except (OSError, ValueError, IndexError, struct.error):
+        return []
+    checksums = masked_checksums([data for data, _ in records])
+    return [
+        number
+        for number, ((_, stored), checksum) in enumerate(zip(records, checksums, strict=True))
+        if stored != checksum
+    ]
 
 
 def read_rows(
