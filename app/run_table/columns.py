@@ -113,6 +113,7 @@ COLUMNS = {
     "steps": Column("Steps", _steps, _text()),
     "speed": Column("Examples per second", lambda run: run.examples_per_second, _number("%.0f"), type=NUMBER),
     "settings": Column("Settings", _settings, _text("large", help="Those that differ from the defaults.")),
+    "forked_from": Column("Forked from", lambda run: run.forked_from, _text("medium")),
     "reason": Column("Message", lambda run: run.message or None, _text("medium")),
     "archived": Column(
         "Archived",

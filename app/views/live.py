@@ -12,6 +12,7 @@ from app.charts.columns import MAX_COLUMNS
 from app.charts.metric_charts import KNOWN, STANDARD, Options, controls, look_of, remember_window, zoom_of
 from app.charts.store import Snapshot
 from app.charts.timeline import timeline_of
+from app.family import show_family
 from app.images import batch
 from app.images.text import plain
 from app.live_update import Drawn
@@ -100,6 +101,7 @@ def _head(run: RunDirectory) -> None:
     if not buttons.is_pending(run):
         ending.show_end(run, status, liveness)
     _environment(run)
+    show_family(run)
 
 
 def _panel(drawn: Drawn, metrics: Snapshot) -> None:

@@ -49,6 +49,9 @@ COMMANDS: dict[str, Command] = {
     "profile": Command("profile", "Show where the time of a training step goes."),
     "replay": Command("again.replay", "Make a step again and show its batch, losses and gradients."),
     "verify": Command("again.verify", "Make steps of a run again, and check that the run is what it says."),
+    "fork": Command(
+        "again.fork", "Make a run that shares the past of another and goes on with other settings."
+    ),
     "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     "cluster local": Command("cluster", "Train with several processes on this machine."),
     "cluster slurm": Command("cluster", "Print a batch script for Slurm."),

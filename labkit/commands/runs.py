@@ -182,6 +182,8 @@ def _print(shown: dict[str, Any]) -> None:
     lines.append(("checkpoints", f"at step {steps}" if steps else "none"))
     devices = shown["devices"] or "unknown devices"
     lines.append(("trained on", f"{devices}, host {shown['host'] or 'unknown'}"))
+    if shown["forked_from"]:
+        lines.append(("forked from", shown["forked_from"]))
     if shown["tags"]:
         lines.append(("tags", ", ".join(shown["tags"])))
     if shown["note"]:

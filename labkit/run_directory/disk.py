@@ -5,7 +5,9 @@ import shutil
 from pathlib import Path
 
 from labkit.errors import InputError
+from labkit.run_directory.certificate import certificate_path
 from labkit.run_directory.directory import RunDirectory
+from labkit.run_directory.lineage import lineage_path
 from labkit.run_directory.metrics import evaluations_path
 
 __all__ = ["STOP_REQUEST", "check_disk_space", "check_writable", "discard", "holds_something_else"]
@@ -88,6 +90,8 @@ def discard(run: RunDirectory) -> None:
         run.log_path,
         run.console_path,
         run.transfer_path,
+        certificate_path(run),
+        lineage_path(run),
         run.path / STOP_REQUEST,
         run.config_path,
     ):

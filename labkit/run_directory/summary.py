@@ -16,6 +16,7 @@ from typing import Any
 from labkit.errors import InputError
 from labkit.run_directory.digest import MetricsDigest, Row, number
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, Status
+from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import evaluations_path, evaluations_that_count
 from labkit.run_directory.notes import Notes, notes_path, read_notes
 
@@ -50,6 +51,7 @@ class RunSummary:
         values: all values of the configuration by their names; empty where it is damaged.
         results: the latest row of ``test`` and of ``validation``, where there is one.
         spark: training losses, evenly spread over the run.
+        forked_from: name and step of the run whose past it shares, such as ``first, step 80``.
         complete: False if there was no time to read the metrics, which then are unknown.
     """
 
@@ -75,6 +77,7 @@ class RunSummary:
     notes: Notes
     results: Mapping[str, Row]
     spark: tuple[float, ...]
+    forked_from: str | None = None
     complete: bool = True
 
     @property
@@ -113,6 +116,7 @@ class _Known:
         self.described: Described | None = None
         self.damage = ""
         self.notes = Notes()
+        self.forked_from: str | None = None
         self.summary: RunSummary | None = None
         self.metrics = MetricsDigest(run.metrics_path)
         self.evaluations = MetricsDigest(evaluations_path(run.metrics_path))
@@ -175,6 +179,8 @@ class Summaries:
         if notes:
             known.notes = read_notes(run)
         if config:
+            lineage = read_lineage(run)
+            known.forked_from = f"{Path(lineage.parent).name}, step {lineage.step}" if lineage else None
             try:
                 known.described, known.damage = self._describe(run.read_config()), ""
             except InputError as error:
@@ -219,6 +225,7 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
         notes=known.notes,
         results={str(row["split"]): row for row in (test, validation) if row is not None},
         spark=metrics.spark if complete else (),
+        forked_from=known.forked_from,
         complete=complete,
     )
 

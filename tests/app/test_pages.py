@@ -20,6 +20,7 @@ from app.run_facts import duration
 from app.views.configuration import flatten
 from labkit.config.presets import PRESETS
 from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.boards import boards, charts
 from tests.app.conftest import CLASSES, evaluation_row, train_row, write_predictions
@@ -479,3 +480,19 @@ def test_the_pages_start_without_tensorflow(make_run):
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_forked_run_shows_its_family_with_links(make_run):
+    parent, fork = make_run("parent"), make_run("fo<b>rk")
+    make_run("other")
+    write_lineage(fork, Lineage(str(parent.path), 40, {"learning_rate": (0.1, "<i>0.2</i>")}))
+
+    def family(name: str) -> str:
+        drawn = [element.proto.body for element in open_main("live", run=name).get("html")]
+        return "".join(body for body in drawn if "lk-family" in body)
+
+    for name, relative in (("parent", "fo%3Cb%3Erk"), ("fo<b>rk", "parent")):
+        assert f'href="live?run={relative}' in family(name)
+        assert "fo&lt;b&gt;rk" in family(name)
+        assert "from step 40: learning_rate 0.1 → &lt;i&gt;0.2&lt;/i&gt;" in family(name)
+    assert not family("other")

@@ -13,6 +13,7 @@ from labkit.data.step_batch.batch import StepBatch, batch_of_step
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.plan import data_directory
 
@@ -110,6 +111,12 @@ def recorded_step(
         )
     if step not in rows:
         raise InputError(f"--step is {step}; allowed: 1 to {max(rows)}, the last step of {run.path}")
+    lineage = read_lineage(run)
+    if lineage and lineage.changes and step <= lineage.step:
+        raise InputError(
+            f"step {step} of {run.path} was made with other settings, by the run that it was forked from: "
+            f"{lineage.parent}"
+        )
     config, manifest = with_data(run, config, data_dir)
     start = _start(run, config, step, max_steps)
     environment = run.read_environment()

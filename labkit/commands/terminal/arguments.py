@@ -25,6 +25,7 @@ __all__ = [
     "config_of",
     "local_path",
     "seconds",
+    "settings_of",
     "training_of",
     "typed",
     "whole_number",
@@ -197,10 +198,8 @@ def typed(info: FieldInfo, text: str | bool) -> Any:
 
 def config_of(options: argparse.Namespace) -> Config:
     """Return the configuration of a preset, where one is named, and of the flags that were given."""
-    fields = fields_by_name()
-    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
     preset = {} if options.preset is None else preset_values(options.preset)
-    config = Config.from_flat({**preset, **given})
+    config = Config.from_flat({**preset, **_given(options)})
     gpus, size = config.distribution.num_gpus or 0, config.data.train_batch_size
     if "--batch-size" in options.old_names and gpus > 1:
         raise InputError(
@@ -208,6 +207,25 @@ def config_of(options: argparse.Namespace) -> Config:
             f"write --train-batch-size {size * gpus} for the same steps"
         )
     return config
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields that flags of a training give, in their types."""
+    fields = fields_by_name()
+    return {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
+
+
+def settings_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the fields that words such as ``learning_rate=0.01`` give. Raises InputError, as for flags."""
+    parser = Parser(prog="labkit train")
+    add_training_flags(parser)
+    flags = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or name.startswith("-"):
+            raise InputError(f"--set {word}: write a setting and its value, such as learning_rate=0.01")
+        flags.append(f"--{name.replace('_', '-')}={value}")
+    return _given(parser.parse_all(flags))
 
 
 def training_of(options: argparse.Namespace, program: str) -> tuple[Config, bool]:
