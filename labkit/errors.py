@@ -4,7 +4,7 @@ import difflib
 import importlib.util
 from collections.abc import Iterable, Sequence
 
-__all__ = ["InputError", "listed", "require_extra", "unknown_name_error"]
+__all__ = ["DiskFailure", "InputError", "listed", "require_extra", "unknown_name_error"]
 
 _MOST_LISTED = 100
 
@@ -14,6 +14,14 @@ class InputError(ValueError):
 
     The message is one line that names the value given, what is allowed, and how to fix it. The command
     line prints it after ``labkit: error:`` and exits with code 2; notebooks show it unchanged.
+    """
+
+
+class DiskFailure(Exception):
+    """The disk of a run is full, can't be written to, or fails. The run is as it was before.
+
+    The message is one line that says what happened, where, and how to go on. The command line prints it and
+    exits with code 1.
     """
 
 

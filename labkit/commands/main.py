@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from labkit import __version__
 from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, Run
-from labkit.errors import InputError
+from labkit.errors import DiskFailure, InputError
 
 __all__ = ["main", "parse"]
 
@@ -50,6 +50,9 @@ def _main(arguments: list[str]) -> int:
     except InputError as error:
         print(f"labkit: error: {error}", file=sys.stderr)
         return 2
+    except DiskFailure as error:
+        print(f"labkit: failed: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("labkit: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -11,6 +11,7 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, add_training_flags, config_of
 from labkit.config import Config
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
+from labkit.errors import DiskFailure
 
 __all__ = ["declare_train", "train_as"]
 
@@ -47,6 +48,9 @@ def _train(options: argparse.Namespace) -> int:
     except PeerLost as error:
         print(f"labkit: lost peer: {error}", file=sys.stderr)
         code = EXIT_LOST_PEER
+    except DiskFailure as error:
+        print(f"labkit: failed: {error}", file=sys.stderr)
+        code = 1
     record_failure(code)
     # TensorFlow's servers take seconds to end, and its threads may still wait for a task that has gone.
     sys.stdout.flush()

@@ -59,6 +59,16 @@ def write_text_atomic(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def overwrite(path: Path, text: str) -> None:
+    """Write ``text`` over a file that exists, in the room that it has, followed by spaces.
+
+    Raises OSError if it doesn't exist, or if ``text`` is longer than it and there is no room.
+    """
+    with open(path, "r+b", buffering=0) as file:
+        data = text.encode()
+        file.write(data.ljust(os.fstat(file.fileno()).st_size))
+
+
 def process_alive(pid: int) -> bool:
     """Return whether a process with this id exists on this machine and isn't a zombie."""
     try:
@@ -257,7 +267,11 @@ class RunDirectory:
         """Replace ``status.json``. Raises ValueError for an unknown state."""
         if status.state not in STATES:
             raise ValueError(f"unknown state {status.state!r}; known: {', '.join(STATES)}")
-        write_json_atomic(self.status_path, asdict(status))
+        try:
+            write_json_atomic(self.status_path, asdict(status))
+        except OSError:
+            # On a full disk there is no room for a second file, but still for the one that is there.
+            overwrite(self.status_path, json.dumps(asdict(status)))
 
 
 def _checkpoint_steps(folder: Path) -> list[int]:

@@ -1,7 +1,12 @@
-"""The place of a run on disk: whether it can be written, has room, holds something else; and its removal."""
+"""The place of a run on disk: whether it can be written, has room, holds something, fails; its removal."""
 
+import errno
 import os
+import re
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import InputError
@@ -10,10 +15,63 @@ from labkit.run_directory.directory import RunDirectory
 from labkit.run_directory.lineage import lineage_path
 from labkit.run_directory.metrics import evaluations_path
 
-__all__ = ["STOP_REQUEST", "check_disk_space", "check_writable", "discard", "holds_something_else"]
-
+__all__ = [
+    "STOP_REQUEST",
+    "check_disk_space",
+    "check_writable",
+    "discard",
+    "disk_failure",
+    "holds_something_else",
+    "quiet_threads",
+]
 
 STOP_REQUEST = ".stop"  # names the process that ``labkit stop`` asked to stop
+_FAILURES = {  # with what helps
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or have the quota raised",
+    errno.EROFS: "mount it for writing",
+    errno.EIO: "look for the disk's errors in the system's log",
+    errno.ESTALE: "mount the file server's folder again",
+    errno.EFBIG: "raise the limit on the size of files",
+}
+
+
+def disk_failure(error: BaseException) -> str | None:
+    """Return what is wrong with the disk, in a line, if an error comes from there; else None.
+
+    TensorFlow, which writes checkpoints and events, has the system's words in errors of its own.
+    """
+    if isinstance(error, OSError):
+        number, where = error.errno, error.filename
+    elif type(error).__module__.startswith("tensorflow"):
+        number = next((number for number in _FAILURES if os.strerror(number) in str(error)), None)
+        path = re.search(r"/[^;\s]+", str(error))
+        where = path[0] if path else None
+    else:
+        return None
+    if number not in _FAILURES:
+        return None
+    reason = os.strerror(number)
+    return f"{reason} ({where}); {_FAILURES[number]}" if where else f"{reason}; {_FAILURES[number]}"
+
+
+@contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Keep threads that only write from printing a traceback for a disk that fails: the run says it.
+
+    TensorBoard's thread raises what it met, after it has kept it for the next call.
+    """
+    before = threading.excepthook
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if failed.exc_value is None or disk_failure(failed.exc_value) is None:
+            before(failed)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def check_writable(path: Path, flag: str) -> None:

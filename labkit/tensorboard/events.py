@@ -53,8 +53,9 @@ class EventWriter:
         self._writer.add_event(Event(wall_time=time.time(), step=step, graph_def=graph_def))
 
     def finished(self) -> None:
-        """Tell the HParams page that the run has reached its last step."""
+        """Tell the HParams page that the run has reached its last step, and flush."""
         self._write(hparams.success())
+        self._writer.flush()
 
     def _write(self, summary: Summary, wall_time: float | None = None) -> None:
         moment = time.time() if wall_time is None else wall_time

@@ -94,13 +94,17 @@ class CheckpointStore:
         final = self.path(state.step)
         if not final.exists():
             temporary = self._folder / f".{final.name}.{os.getpid()}.tmp"
-            temporary.mkdir(parents=True)
-            checkpoint.write(str(temporary / "variables"))
-            (temporary / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n")
-            for path in temporary.iterdir():
-                _flush(path)
-            _flush(temporary)
-            os.rename(temporary, final)
+            try:
+                temporary.mkdir(parents=True)
+                checkpoint.write(str(temporary / "variables"))
+                (temporary / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n")
+                for path in temporary.iterdir():
+                    _flush(path)
+                _flush(temporary)
+                os.rename(temporary, final)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)  # on a full disk, the room is needed
+                raise
             _flush(self._folder)
         self._prune(state.best_step)
 

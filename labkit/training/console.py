@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,10 @@ class Console:
         """Print one line. If the reader has gone (a closed terminal, ``| head``), the run continues."""
         text = text.encode("utf-8", "backslashreplace").decode()
         if self._log:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+            try:
+                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+            except OSError:  # the disk is full: the run says so where it can't do without
+                self._drop_log()
         try:
             if self._bar is not None and not self._notebook:
                 self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -108,9 +112,13 @@ class Console:
 
     def close(self) -> None:
         self.stop_progress()
-        if self._log:
-            self._log.close()
-            self._log = None
+        self._drop_log()
+
+    def _drop_log(self) -> None:
+        log, self._log = self._log, None
+        if log:
+            with suppress(OSError):  # of a line that the disk has refused
+                log.close()
 
 
 def losses_in_words(row: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from labkit.callbacks.agreement import Agreement
@@ -16,8 +17,10 @@ from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.step_result import StepResult
+from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import selection_metric
 from labkit.run_directory.stragglers import Stragglers
 from labkit.run_directory.worker_metrics import WorkerMetrics
@@ -93,6 +96,8 @@ class TrainLoop:
             raise
         except BaseException as error:
             message = f"{type(error).__name__}: {error}".splitlines()[0]
+            if failure := disk_failure(error):
+                raise self._ended_by_disk(failure) from None
             lost = self.membership.explain(error) if self.membership else None
             self.calls.on_end("interrupted" if lost else "failed")
             if lost:
@@ -102,6 +107,16 @@ class TrainLoop:
             raise
         finally:
             self.telemetry.close()
+
+    def _ended_by_disk(self, failure: str) -> DiskFailure:
+        """Record that the run ends at its disk, as far as that can be written. Returns the error to raise."""
+        steps = self.store.steps()
+        origin = f"step {steps[-1]}, the last checkpoint" if steps else "its start"
+        message = f"{failure}; then the same command goes on from {origin}"
+        with suppress(OSError):
+            self.telemetry.state("failed", message)
+        self.calls.on_end("failed")
+        return DiskFailure(message)
 
     def _run(self, resumed: bool) -> TrainResult:
         self.engine = self._make_engine()

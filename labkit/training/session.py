@@ -40,7 +40,7 @@ from labkit.optim.registry import make_optimizer
 from labkit.optim.schedules import learning_rate_at
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.certificate import write_certificate
-from labkit.run_directory.disk import check_disk_space, discard
+from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump
@@ -159,7 +159,7 @@ def train_session(
             for line in transfer.lines():
                 console.line(line)
         name = membership.task.name if membership else ""
-        with machine_recorded(run, name, chief=writes):
+        with quiet_threads(), machine_recorded(run, name, chief=writes):
             result = TrainLoop(session, run, store, console, membership).run_to_end(state, stop)
         if writes and config.run.deterministic:
             write_certificate(run, step=result.step, settings=config.identity(), data=plan.manifest.checksum)

@@ -9,6 +9,7 @@ from typing import Any
 
 from labkit.config.recorded import recorded_config
 from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from labkit.tensorboard.events import EventWriter
 
@@ -153,9 +154,9 @@ class Telemetry:
     def state(self, state: str, message: str = "") -> None:
         """Write a new state at once."""
         ended = {} if state in ("starting", "running") else {"eta_seconds": None}
-        self._write(state=state, message=message, **ended)
-        if state == "finished":
+        if state == "finished":  # written before the state says that all is there
             self._events.finished()
+        self._write(state=state, message=message, **ended)
 
     def _write(self, **changed: Any) -> None:
         with self._lock:  # threads that report a slow callback or a lost worker write, too
@@ -164,9 +165,13 @@ class Telemetry:
             self._run.write_status(self._status)
 
     def close(self) -> None:
-        """Flush and close metrics and events."""
+        """Flush and close metrics and events. An event that the disk refused was reported before."""
         self._metrics.close()
-        self._events.close()
+        try:
+            self._events.close()
+        except Exception as error:
+            if disk_failure(error) is None:
+                raise
 
 
 class SilentTelemetry:
