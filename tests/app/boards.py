@@ -18,6 +18,7 @@ class Drawn(NamedTuple):
     style: str
     color: str
     marks: dict[str, tuple[int, list[float]]]
+    dash: tuple[int, ...] = ()
 
 
 class DrawnChart(NamedTuple):
@@ -55,7 +56,8 @@ def decoded(data: bytes) -> Board:
 
     def line(one: dict[str, Any]) -> Drawn:
         marks = {mark["kind"]: (mark["count"], array(mark["x"]).tolist()) for mark in one["marks"]}
-        return Drawn(array(one["x"]), array(one["y"]), one["of"], one["style"], one["color"], marks)
+        dash = tuple(one.get("dash", ()))
+        return Drawn(array(one["x"]), array(one["y"]), one["of"], one["style"], one["color"], marks, dash)
 
     charts = [
         DrawnChart(
