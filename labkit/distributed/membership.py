@@ -125,15 +125,20 @@ class Membership:
                     path.unlink(missing_ok=True)
 
     def _check_reach(self) -> None:
-        """Raise PeerLost if a task sends heartbeats but its server can't be reached."""
+        """Raise PeerLost if a task sends heartbeats but its server can't be reached.
+
+        A host that refuses is asked once. One that doesn't answer is asked again for half of the time limit:
+        its link may be cut for a while.
+        """
+        patient_until = time.monotonic() + self._config.rendezvous_seconds / 2
         for name, address in self.task.addresses("worker", "ps").items():
-            try:
-                socket.create_connection(split_address(address), SECONDS_TO_CONNECT).close()
-            except OSError as error:
-                raise PeerLost(
-                    f"{name} is there, but can't be reached at {address} ({error}); does it listen there "
-                    "(--bind), does a firewall stand between?"
-                ) from None
+            while (error := _cannot_reach(address)) is not None:
+                if isinstance(error, ConnectionRefusedError) or time.monotonic() > patient_until:
+                    raise PeerLost(
+                        f"{name} is there, but can't be reached at {address} ({error}); does it listen there "
+                        "(--bind), does a firewall stand between?"
+                    )
+                time.sleep(LOOK_SECONDS)
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
@@ -266,6 +271,14 @@ class Membership:
             for name, heartbeat in heartbeats.items()
             if name not in ended
         )
+
+
+def _cannot_reach(address: str) -> OSError | None:
+    try:
+        socket.create_connection(split_address(address), SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def _reason(error: BaseException) -> str:

@@ -95,7 +95,7 @@ def test_nobody_leaves_while_another_task_still_trains(run):
     other.tell(phase="training")
     other.start()
     member._peers.start()
-    member._trains_synchronously = True
+    member._is_connected = True
 
     def told() -> str:
         heartbeat = other.heartbeats().get("worker:0")
@@ -119,7 +119,7 @@ def test_a_lost_task_does_not_keep_the_others_from_leaving(run):
     heartbeat_of_ended_task(run)
     member = make(run)
     member._peers.start()
-    member._trains_synchronously = True
+    member._is_connected = True
     until(lambda: "worker:1" in member._peers.heartbeats(), lambda: "its heartbeat was not read")
     member.leave()
     assert read_heartbeat(heartbeat_path(run.cluster_path, "worker:0")).phase == "left"

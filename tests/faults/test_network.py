@@ -1,6 +1,8 @@
 """The network between hosts fails in many ways: it is noticed and named, and no step is lost."""
 
+import os
 import re
+import signal
 import time
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.faults.end import IN_STEP, assert_same_run, assert_whole, stepping
 from tests.faults.launched import Cluster, Line, until
 from tests.faults.network import Network
+from tests.faults.places import disk_at, frozen, other_clock
 from tests.faults.table import Case
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
@@ -49,22 +52,67 @@ def test_a_link_that_is_cut_for_five_seconds_costs_these_and_nothing_else(launch
     table.append(Case("sync", "worker:1", "link cut for 5 s", "between steps", "the step goes on"))
 
 
-@pytest.mark.parametrize("how", ["both ways", pytest.param("to one host", marks=core)])
+@pytest.mark.parametrize(
+    ("how", "seconds"),
+    [("both ways", 10.0), ("both ways", 60.0), pytest.param("to one host", 10.0, marks=core)],
+)
 def test_a_lasting_cut_is_noticed_and_named_and_the_run_goes_on_when_the_link_is_back(
-    launch, table, undisturbed, how
+    launch, table, undisturbed, how, seconds
 ):
-    cluster = launch(**WATCHED)
+    cluster = launch(**WATCHED | {"rendezvous_seconds": 120.0})
     network = Network(cluster)
     stepping(cluster)
     began = time.monotonic()
     (network.cut if how == "both ways" else network.hear_nothing)("worker-1")
     line = noticed(cluster, began)
     assert "can't reach worker:" in line.text, cluster.text()
-    time.sleep(10.0)  # the tasks start again meanwhile, and wait for each other
+    time.sleep(seconds)  # the tasks start again meanwhile, and wait for each other
     (network.join if how == "both ways" else network.hear_again)("worker-1")
     whole(cluster, undisturbed)
     assert 1 <= restarts(cluster) <= 3, cluster.text()
-    table.append(case("worker:1", f"link cut {how}", "all are restarted, and wait for the link", line, began))
+    what = "all are restarted, and wait for the link"
+    table.append(case("worker:1", f"link cut {how}, {seconds:.0f} s after that", what, line, began))
+
+
+@pytest.mark.parametrize("who", ["worker:0", "worker:1"])
+def test_a_host_that_is_gone_with_its_processes_and_comes_back(launch, table, undisturbed, who):
+    cluster = launch(**WATCHED)
+    network = Network(cluster)
+    stepping(cluster)
+    network.cut(who.replace(":", "-"))  # first: a host that loses its power says goodbye to nobody
+    began = cluster.send(who, signal.SIGKILL)
+    line = until(lambda: cluster.said(rf"lost peer: .*{who}", began), cluster.text)
+    time.sleep(10.0)
+    network.join(who.replace(":", "-"))
+    whole(cluster, undisturbed)
+    assert restarts(cluster) == 1, cluster.text()
+    table.append(case(who, "host gone", "all are restarted, and wait for the host", line, began))
+
+
+def test_a_shared_folder_that_stalls_holds_the_run_up_and_loses_nothing(
+    tmp_path, data_dir, table, undisturbed
+):
+    with disk_at(tmp_path / "disk") as disk:
+        cluster = Cluster(disk / "run", data_dir=data_dir, **WATCHED)
+        try:
+            stepping(cluster)
+            with frozen(disk):
+                time.sleep(15.0)  # three times the peer timeout
+            whole(cluster, undisturbed)
+        finally:
+            cluster.destroy()
+    what = f"{restarts(cluster)} restarts; it waits for the folder"
+    table.append(Case("sync", "all", "shared folder stalled for 15 s", "between steps", what))
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_clocks_an_hour_apart_change_nothing(tmp_path, launch, monkeypatch, table, undisturbed, hours):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(other_clock(tmp_path, hours)), os.getcwd()]))
+    cluster = launch(**IN_STEP)
+    whole(cluster, undisturbed)
+    assert restarts(cluster) == 0, cluster.text()
+    assert cluster.said("a clock of its own"), cluster.text()
+    table.append(Case("sync", "worker:1", f"clock {hours:+} h", "from the start", "nothing"))
 
 
 def test_two_of_three_hosts_that_cannot_reach_each_other_are_named(launch, table):

@@ -33,6 +33,7 @@ CLUSTER_FIELDS = (
     "slow_worker",
     "rendezvous_seconds",
     "peer_timeout_seconds",
+    "progress_timeout_seconds",
 )
 # Fields that affect the measurement, not the training.
 MEASUREMENT_FIELDS = (

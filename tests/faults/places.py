@@ -1,0 +1,57 @@
+"""Faults of what hosts have beside the network: a shared folder that stalls, a clock that is wrong."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["disk_at", "frozen", "other_clock"]
+
+MOST_FROZEN = 60  # seconds after which a frozen folder thaws whatever has become of the test
+
+OTHER_CLOCK = """
+import json, os, sys, time
+task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task")
+if task == {"type": "worker", "index": 1}:
+    now = time.time
+    time.time = lambda: now() + %d
+    print("this task has a clock of its own", file=sys.stderr)
+"""
+
+
+@contextmanager
+def disk_at(path: Path) -> Iterator[Path]:
+    """Mount a small disk of its own at ``path``; needs root."""
+    path.mkdir()
+    image = path.with_suffix(".img")
+    with open(image, "wb") as file:
+        file.truncate(512 * 2**20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True, timeout=60)
+    subprocess.run(["mount", "-o", "loop", image, path], check=True, timeout=60)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True, timeout=60)
+
+
+@contextmanager
+def frozen(disk: Path) -> Iterator[None]:
+    """Let every write to a disk wait, as on a file server that stalls. Reading goes on."""
+    thaw = ["fsfreeze", "--unfreeze", str(disk)]
+    # Whatever writes meanwhile can't be killed, this test among it.
+    guard = subprocess.Popen(["bash", "-c", f'sleep {MOST_FROZEN}; exec "$@"', "bash", *thaw])
+    try:
+        subprocess.run(["fsfreeze", "--freeze", disk], check=True, timeout=MOST_FROZEN + 30)
+        yield
+    finally:
+        guard.kill()
+        guard.wait()
+        subprocess.run(thaw, check=True, timeout=60)
+
+
+def other_clock(folder: Path, hours: int) -> Path:
+    """Return a folder for PYTHONPATH that puts the clock of worker:1 forward, as Python tells the time."""
+    made = folder / "clock"
+    made.mkdir()
+    (made / "sitecustomize.py").write_text(OTHER_CLOCK % (3600 * hours))
+    return made
