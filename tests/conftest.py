@@ -18,11 +18,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # Files with the longest slow tests: they begin before other slow ones, so that none is waited for at the end.
 LONGEST = (
+    "test_browser_pages.py",
+    "test_replicas.py",
+    "test_browser_charts.py",
     "test_resume.py",
+    "test_recipe.py",
+    "test_browser.py",
+    "test_benchmarks.py",
     "test_slurm_host.py",
     "test_follow.py",
     "test_standard.py",
-    "test_replicas.py",
     "test_train_notebook.py",
 )
 
