@@ -17,7 +17,7 @@ OURS := $(VENV)/.made-by-make
 # The notebooks of the repository. A notebook that isn't in git keeps its outputs.
 NOTEBOOKS = $(shell git ls-files 'notebooks/*.ipynb' 2>/dev/null || ls notebooks/*.ipynb 2>/dev/null)
 
-.PHONY: help env demo test test-faults check format lab course app bench peers lock clean
+.PHONY: help env demo test test-faults soak check format lab course app bench peers lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to py
 
 test-faults: env ## run all fault-injection tests and the longest other tests; LABKIT_FAULTS_TABLE=FILE writes a table
 	@$(BIN)/python -m pytest -m "faults or thorough" $(ARGS)
+
+soak: env ## hurt clusters at random for hours, as root; ARGS="--minutes 10 --seed 7 --output soak.md"
+	@$(BIN)/python -m tests.faults.soak $(ARGS)
 
 check: env ## check lint, formatting, types, the import contracts, and that notebooks have no outputs
 	@$(BIN)/ruff check .

@@ -77,17 +77,26 @@ class Cluster:
         ps: parameter servers; 0: synchronous.
         workers: tasks that train.
         hosts: whether each task has a host of its own.
+        max_restarts: after the loss of a process.
         fields: of the training, over those of ``SMALL``.
     """
 
     def __init__(
-        self, job_dir: Path, *, ps: int = 0, workers: int = 2, hosts: bool = False, **fields: object
+        self,
+        job_dir: Path,
+        *,
+        ps: int = 0,
+        workers: int = 2,
+        hosts: bool = False,
+        max_restarts: int = 3,
+        **fields: object,
     ) -> None:
         self.run, self.chief = RunDirectory(job_dir), "chief:0" if ps else "worker:0"
         self.lines: list[Line] = []
         self._mark = uuid.uuid4().hex
         self._ended: float | None = None
         size = ["--workers", str(workers), "--ps", str(ps), *(["--hosts"] if hosts else [])]
+        size += ["--max-restarts", str(max_restarts)]
         command = [sys.executable, "-m", "labkit", "cluster", "local", *size]
         environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         self.launcher = subprocess.Popen(
