@@ -24,11 +24,7 @@ Window = tuple[float, float]
 # Each colour has a contrast of at least 3:1 (WCAG 2.2, 1.4.11) with the backgrounds of both themes. Blue and
 # orange come first: most charts have two lines, and colour-blind readers can tell these two apart.
 PALETTE = ("#2f7fd1", "#d9730d", "#1a9e77", "#b65fb0", "#a88600", "#2a9fc0", "#c0504d", "#7a7f87")
-# Of the colours in their order, for who can't tell some of them apart: pixels drawn and left out, in turns.
-DASHES = ((), (9, 3), (2, 3), (12, 3, 2, 3), (5, 3), (18, 4), (12, 3, 2, 3, 2, 3), (6, 2, 2, 2))
 COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "not finite": "#d92d43"}
-
-DASHED = ("line", "marked")  # the styles of lines that have a dash of their own
 
 MAX_MARKS = 400  # of values that can't be drawn, of a line and kind
 
@@ -152,10 +148,6 @@ def encode(
 
 def _chart(chart: Chart, window: Window | None, points: int, arrays: _Arrays) -> dict[str, Any]:
     lines = [_line(line, chart.logarithmic, window, points, arrays) for line in chart.lines if len(line.x)]
-    colors = {line["color"] for line in lines if line["style"] in DASHED}
-    for line in lines if len(colors) > 2 else ():  # two are told apart by whoever sees light and dark
-        if line["style"] in DASHED and line["color"] in PALETTE:
-            line["dash"] = DASHES[PALETTE.index(line["color"])]
     return {
         "key": chart.key,
         "title": chart.title,

@@ -18,7 +18,6 @@ class Drawn(NamedTuple):
     style: str
     color: str
     marks: dict[str, tuple[int, list[float]]]
-    dash: tuple[int, ...] = ()
 
 
 class DrawnChart(NamedTuple):
@@ -56,8 +55,7 @@ def decoded(data: bytes) -> Board:
 
     def line(one: dict[str, Any]) -> Drawn:
         marks = {mark["kind"]: (mark["count"], array(mark["x"]).tolist()) for mark in one["marks"]}
-        dash = tuple(one.get("dash", ()))
-        return Drawn(array(one["x"]), array(one["y"]), one["of"], one["style"], one["color"], marks, dash)
+        return Drawn(array(one["x"]), array(one["y"]), one["of"], one["style"], one["color"], marks)
 
     charts = [
         DrawnChart(

@@ -117,18 +117,6 @@ def test_every_board_can_be_read_and_draws_only_recorded_values(values, window, 
             assert not (logarithmic and (line.y[there] <= 0).any())
 
 
-@pytest.mark.parametrize("count", [2, 3, 8])
-def test_more_than_two_lines_can_be_told_apart_without_their_colours(count):
-    y = NOISE[:20]
-    lines = [Line(str(number), STEPS[:20], y, PALETTE[number]) for number in range(count)]
-    level = Line("a level", STEPS[:2], y[:2], PALETTE[7], "dashed")
-    chart = Chart("loss", "Loss", [*lines, level])
-    drawn = decoded(encode([chart], axis="step", x_title="Step")).charts[0].lines
-    dashes = {drawn[str(number)].dash for number in range(count)}
-    assert len(dashes) == (count if count > 2 else 1)
-    assert drawn["a level"].dash == ()
-
-
 @pytest.mark.parametrize("background", ["#ffffff", "#11151c"])
 @pytest.mark.parametrize("color", PALETTE)
 def test_lines_have_enough_contrast_in_both_themes(color, background):

@@ -91,14 +91,7 @@
 
   const STROKES = { faint: { width: 1 }, thin: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
   const PALE = { faint: '55', edge: '55', thin: '88' }; // the opacity, as two digits after the colour
-  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: 1.8, dash: line.dash, ...STROKES[line.style] });
-
-  const swatch = (line, parent) => { // a piece of the line, with its dashes
-    const shown = element('span', 'lk-swatch', parent);
-    let at = 0;
-    const stops = (line.dash || []).map((length, i) => `${i % 2 ? 'transparent' : line.color} ${at}px ${at += length}px`);
-    shown.style.background = stops.length ? `repeating-linear-gradient(90deg, ${stops})` : line.color;
-  };
+  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: 1.8, ...STROKES[line.style] });
 
   // ---- one chart -----------------------------------------------------------------------------------------
 
@@ -252,7 +245,7 @@
       for (const line of names) {
         const button = element('button', '', this.legend);
         button.type = 'button';
-        swatch(line, button);
+        element('span', 'lk-swatch', button).style.background = line.color;
         button.append(line.name);
         button.title = `${line.name}: show or hide`;
         button.setAttribute('aria-pressed', String(!this.hidden.has(line.name)));
@@ -387,7 +380,7 @@
       const words = [this.board.place(head, true)];
       for (const { line, index } of found) {
         const row = element('div', '', this.tip);
-        swatch(line, row);
+        element('span', 'lk-swatch', row).style.background = line.color;
         const own = line.x[index] === head ? '' : ` (${this.board.place(line.x[index], true)})`;
         row.append(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
         words.push(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
