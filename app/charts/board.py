@@ -17,13 +17,22 @@ from numpy.typing import NDArray
 from app.charts.columns import Floats
 from app.charts.lines import downsample
 
-__all__ = ["COLORS", "PALETTE", "Chart", "Line", "Seam", "Window", "encode", "extent"]
+__all__ = ["COLORS", "DASHES", "PALETTE", "Chart", "Line", "Seam", "Window", "encode", "extent"]
 
 Window = tuple[float, float]
 
 # Each colour has a contrast of at least 3:1 (WCAG 2.2, 1.4.11) with the backgrounds of both themes. Blue and
 # orange come first: most charts have two lines, and colour-blind readers can tell these two apart.
 PALETTE = ("#2f7fd1", "#d9730d", "#1a9e77", "#b65fb0", "#a88600", "#2a9fc0", "#c0504d", "#7a7f87")
+# How each of these colours is dashed, in pixels: who can't tell the hues tells the lines apart by it. Colours
+# that look alike to colour-blind readers, such as orange and olive, are dashed very differently.
+DASHES = dict(
+    zip(
+        PALETTE,
+        ((), (8, 4), (2, 3), (10, 3, 2, 3), (7, 3, 2, 3, 2, 3), (16, 4), (3, 7), (14, 3, 5, 3)),
+        strict=True,
+    )
+)
 COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "not finite": "#d92d43"}
 
 MAX_MARKS = 400  # of values that can't be drawn, of a line and kind
@@ -166,6 +175,7 @@ def _line(
         "name": line.name,
         "color": line.color,
         "style": line.style,
+        "dash": DASHES.get(line.color, ()) if line.style in ("line", "marked") else (),
         "pick": line.pick,
         "band": line.band,
         "of": inside,

@@ -18,6 +18,7 @@ class Drawn(NamedTuple):
     style: str
     color: str
     marks: dict[str, tuple[int, list[float]]]
+    dash: tuple[float, ...]
 
 
 class DrawnChart(NamedTuple):
@@ -55,7 +56,8 @@ def decoded(data: bytes) -> Board:
 
     def line(one: dict[str, Any]) -> Drawn:
         marks = {mark["kind"]: (mark["count"], array(mark["x"]).tolist()) for mark in one["marks"]}
-        return Drawn(array(one["x"]), array(one["y"]), one["of"], one["style"], one["color"], marks)
+        x, y = array(one["x"]), array(one["y"])
+        return Drawn(x, y, one["of"], one["style"], one["color"], marks, tuple(one["dash"]))
 
     charts = [
         DrawnChart(

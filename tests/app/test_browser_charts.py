@@ -214,11 +214,16 @@ def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(tip.locator("b")).to_have_text(f"step {SPIKE:,}")
     expect(tip).to_contain_text("train, raw 50", use_inner_text=True)
-    expect(tip.locator(".lk-swatch").last).to_have_css("background-color", "rgb(47, 127, 209)")
+    expect(tip.locator(".lk-swatch path").last).to_have_css("stroke", "rgb(47, 127, 209)")
     tips = page.locator(".lk-tip:not([hidden])")
     until(page, lambda: tips.count() >= 4, "the cursor is in all charts")
 
     name = page.locator(".lk-legend button", has_text="train").first
+    name.hover()
+    alphas = f"() => {BOARD}.charts.get('loss').plot.series.slice(1).map((one) => one.alpha)"
+    becomes(page, lambda: page.evaluate(alphas), [0.2, 1, 0.2])  # not by colour alone
+    over.hover()
+    becomes(page, lambda: page.evaluate(alphas), [1, 1, 1])
     name.click()
     expect(name).to_have_attribute("aria-pressed", "false")
     series = f"() => {BOARD}.charts.get('loss').plot.series.map((one) => one.show !== false)"

@@ -117,6 +117,14 @@ def test_every_board_can_be_read_and_draws_only_recorded_values(values, window, 
             assert not (logarithmic and (line.y[there] <= 0).any())
 
 
+def test_lines_of_a_chart_differ_by_more_than_their_colour():
+    lines = [Line(color, STEPS[:9], STEPS[:9], color) for color in PALETTE]
+    lines.append(Line("raw", STEPS[:9], STEPS[:9], PALETTE[1], "faint"))
+    drawn = decoded(encode([Chart("loss", "Loss", lines)], axis="step", x_title="Step")).charts[0].lines
+    assert len({drawn[color].dash for color in PALETTE}) == len(PALETTE)
+    assert drawn["raw"].dash == (), "the pale values behind a smoothed line are not dashed"
+
+
 @pytest.mark.parametrize("background", ["#ffffff", "#11151c"])
 @pytest.mark.parametrize("color", PALETTE)
 def test_lines_have_enough_contrast_in_both_themes(color, background):

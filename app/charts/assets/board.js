@@ -5,6 +5,8 @@
   const NEAR = 40; // pixels; points further from the cursor are not shown in the tooltip
   const NOT_FINITE = '#d92d43';
   const PICKED = '#b65fb0'; // of the vertical line at a picked point
+  const MOST_DASHED = 3200; // points of a dashed line: of more it takes long to draw, and looks like none
+  const PALE_BESIDE = 0.2; // opacity of the lines beside the one whose name is pointed at
   const NEAR_MARK = 6; // pixels; so near the cursor, a mark is meant
   const DOUBLE_CLICK = 250; // milliseconds in which a second click makes a double click
   const ICONS = {
@@ -91,7 +93,20 @@
 
   const STROKES = { faint: { width: 1 }, thin: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
   const PALE = { faint: '55', edge: '55', thin: '88' }; // the opacity, as two digits after the colour
-  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: 1.8, ...STROKES[line.style] });
+  const dashed = (line) => (line.y.length <= MOST_DASHED ? line.dash : []);
+  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: 1.8, dash: dashed(line), ...STROKES[line.style] });
+
+  // A piece of a line, long enough to show how it is dashed.
+  function swatch(line, parent) {
+    const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+    svg.setAttribute('class', 'lk-swatch');
+    svg.setAttribute('aria-hidden', 'true');
+    const path = document.createElementNS(svg.namespaceURI, 'path');
+    const look = { d: 'M0 2H24', stroke: line.color, 'stroke-width': 2.5, 'stroke-dasharray': dashed(line).join(' ') || 'none' };
+    for (const [name, value] of Object.entries(look)) path.setAttribute(name, value);
+    svg.append(path);
+    parent.append(svg);
+  }
 
   // ---- one chart -----------------------------------------------------------------------------------------
 
@@ -136,7 +151,7 @@
 
     update(chart) {
       const shape = JSON.stringify([chart.unit, chart.logarithmic, this.board.data.axis, this.board.data.xTitle,
-        chart.lines.map((line) => [line.name, line.color, line.style, line.style === 'marked' && line.y.length < 60])]);
+        chart.lines.map((line) => [line.name, line.color, line.style, dashed(line), line.style === 'marked' && line.y.length < 60])]);
       this.data = chart;
       this.title.textContent = chart.title;
       this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}.` : ''}`);
@@ -173,6 +188,7 @@
       return {
         ...this.size(),
         legend: { show: false },
+        focus: { alpha: PALE_BESIDE },
         padding: [8, 22, 0, 0],
         cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
         scales: {
@@ -245,10 +261,12 @@
       for (const line of names) {
         const button = element('button', '', this.legend);
         button.type = 'button';
-        element('span', 'lk-swatch', button).style.background = line.color;
+        swatch(line, button);
         button.append(line.name);
         button.title = `${line.name}: show or hide`;
         button.setAttribute('aria-pressed', String(!this.hidden.has(line.name)));
+        for (const come of ['pointerenter', 'focus']) button.addEventListener(come, () => this.stress(line.name));
+        for (const go of ['pointerleave', 'blur']) button.addEventListener(go, () => this.stress(null));
         button.addEventListener('click', () => {
           const hide = !this.hidden.has(line.name);
           for (const one of this.data.lines)
@@ -259,6 +277,11 @@
           this.rescale();
         });
       }
+    }
+
+    stress(name) { // all other lines become pale; none: all are as they were
+      const at = this.data.lines.findIndex((line) => line.name === name);
+      this.plot.setSeries(name !== null && at >= 0 ? at + 1 : null, { focus: true });
     }
 
     decorate(u) { // seams, and marks of what can't be drawn, on top of the lines
@@ -380,7 +403,7 @@
       const words = [this.board.place(head, true)];
       for (const { line, index } of found) {
         const row = element('div', '', this.tip);
-        element('span', 'lk-swatch', row).style.background = line.color;
+        swatch(line, row);
         const own = line.x[index] === head ? '' : ` (${this.board.place(line.x[index], true)})`;
         row.append(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
         words.push(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
@@ -471,9 +494,10 @@
       ctx.font = '11px sans-serif';
       let left = 8;
       for (const line of this.data.lines.filter((one) => counted(one) && !this.hidden.has(one.name))) {
-        ctx.fillStyle = line.color; ctx.fillRect(left, 29, 14, 3);
-        ctx.fillStyle = style.color; ctx.fillText(line.name, left + 18, 34);
-        left += 32 + ctx.measureText(line.name).width;
+        ctx.strokeStyle = line.color; ctx.lineWidth = 2.5; ctx.setLineDash(dashed(line));
+        ctx.beginPath(); ctx.moveTo(left, 30.5); ctx.lineTo(left + 24, 30.5); ctx.stroke();
+        ctx.fillText(line.name, left + 28, 34);
+        left += 42 + ctx.measureText(line.name).width;
       }
       // uPlot draws at the screen's resolution. For twice as many pixels a second plot is drawn, out of sight.
       const out = element('div', '', this.root);
@@ -483,7 +507,7 @@
       Object.assign(big, { width: u.width * scale / ratio, height: u.height * scale / ratio, hooks: { draw: [(plot) => this.decorate(plot)] } });
       big.axes.forEach((axis) => { axis.font = grow(axis.font); if (axis.labelFont) { axis.labelFont = grow(axis.labelFont); axis.labelSize *= scale / ratio; }
         const size = axis.size; axis.size = typeof size === 'function' ? (...given) => size(...given) * scale / ratio : size * scale / ratio; axis.space *= scale / ratio; });
-      big.series.forEach((one) => { if (one.width) one.width *= scale / ratio; });
+      big.series.forEach((one) => { if (one.width) one.width *= scale / ratio; if (one.dash) one.dash = one.dash.map((n) => n * scale / ratio); });
       new uPlot(big, u.data, (plot, ready) => {
         out.appendChild(plot.root);
         ready();
