@@ -14,6 +14,13 @@ from labkit.models.stages import HEAD, layers_with_weights
 __all__ = ["Optimizer", "check_weight_decay"]
 
 
+class _Untracked:
+    """Holds variables of the model. In a list of the optimizer, checkpoints would hold them a second time."""
+
+    def __init__(self, variables: list[tf.Variable]) -> None:
+        self.variables = variables
+
+
 class Optimizer(tf.Module):
     """Updates the trainable variables of a model. Clipping applies to the gradient of the loss without decay.
 
@@ -34,7 +41,7 @@ class Optimizer(tf.Module):
     def __init__(self, model: keras.Model, config: OptimizerConfig, head_factor: float, name: str) -> None:
         super().__init__(name=name)
         self._config = config
-        self._variables = [variable.value for variable in model.trainable_variables]
+        self._updated = _Untracked([variable.value for variable in model.trainable_variables])
         self._paths = [variable.path for variable in model.trainable_variables]
         offsets = {id(layer.beta) for layer in model.layers if isinstance(layer, BatchNormalization)}
         head = {id(weight) for layer in model.layers if layer.name == HEAD for weight in layer.weights}
@@ -49,6 +56,10 @@ class Optimizer(tf.Module):
                 factor = head_factor
             self._factors.append(factor)
             self._decay.append(decay)
+
+    @property
+    def _variables(self) -> list[tf.Variable]:
+        return self._updated.variables
 
     @property
     def slots(self) -> dict[str, list[tf.Variable]]:
@@ -72,7 +83,7 @@ class Optimizer(tf.Module):
             # On the same parameter server as its weight, because one operation updates both.
             with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
                 zeros = tf.zeros(variable.shape, variable.dtype)
-                slots.append(tf.Variable(zeros, trainable=False, name=f"{name}_{index}"))
+                slots.append(tf.Variable(zeros, trainable=False, name=f"{name}/{self._paths[index]}"))
         return slots
 
     def apply(

@@ -1,6 +1,5 @@
 """The tensors of a checkpoint's files, by names that a reader knows."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +35,10 @@ def _names(reader: Any) -> dict[str, str]:
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
     graph = TrackableObjectGraph.FromString(reader.get_tensor(GRAPH))
-    names = {
-        attribute.checkpoint_key: attribute.full_name or attribute.checkpoint_key
-        for node in graph.nodes
-        for attribute in node.attributes
-    }
-    return {key: _name(key, names) for key in names}
-
-
-def _name(key: str, names: dict[str, str]) -> str:
-    if key.startswith("averaged/"):
-        return f"average of {names[key]}"
-    # The optimizer numbers its state, such as velocities, as the weights.
-    slot = re.fullmatch(r"optimizer/\w+/(\d+)(/.*)", key)
-    weight = names.get(f"optimizer/_variables/{slot[1]}{slot[2]}") if slot else None
-    if weight and weight != names[key]:
-        return f"{names[key].rpartition('_')[0]} of {weight}"
-    return names[key]
+    names = {}
+    for node in graph.nodes:
+        for attribute in node.attributes:
+            key = attribute.checkpoint_key
+            average = "average of " if key.startswith("averaged/") else ""
+            names[key] = average + (attribute.full_name or key)
+    return names
