@@ -27,6 +27,14 @@ FITS = """() => Math.max(...['.stMain', '.stMainBlockContainer'].map((name) => {
     const part = document.querySelector(name);
     return part ? part.scrollWidth - part.clientWidth : Infinity;
 })) <= 1"""
+# Whether the bar with the button that opens the sidebar covers nothing of the page.
+UNCOVERED = """() => {
+    if (!document.querySelector('[data-testid="stExpandSidebarButton"]')) return false;
+    const bar = document.querySelector('[data-testid="stHeader"]').getBoundingClientRect();
+    const parts = [...document.querySelectorAll('.stMain :is([data-testid="stHeading"], button)')]
+        .map((part) => part.getBoundingClientRect()).filter((place) => place.width);
+    return parts.every((place) => place.top >= bar.bottom);
+}"""
 FOCUS = """() => {
     const at = document.activeElement, shown = [at, at.parentElement, at.closest('[data-rac], label')];
     const marked = shown.filter(Boolean).some((part) => {
@@ -95,6 +103,7 @@ def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, scheme):
             page.wait_for_function(IDLE)
             page.wait_for_timeout(1000)  # tables and charts follow the window with a delay
             until(page, lambda: page.evaluate(FITS), f"{name} is too wide on a phone")
+            until(page, lambda: page.evaluate(UNCOVERED), f"the top of {name} is covered on a phone")
         visit.went_well()
 
 
