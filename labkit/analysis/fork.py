@@ -167,6 +167,12 @@ def _copy_best(parent: RunDirectory, made: RunDirectory, step: int) -> None:
 def _make_checkpoint(
     parent: RunDirectory, made: RunDirectory, step: int, announce: Callable[[str], None]
 ) -> None:
+    first = min(parent.checkpoint_steps(), default=None)
+    if recorded_config(parent).transfer.start_from is not None and (first is None or step < first):
+        raise InputError(
+            f"--at is {step}; allowed: {'none' if first is None else f'from {first}'}, the first checkpoint "
+            f"of {parent.path}, because it started from other weights"
+        )
     recorded = recorded_step(parent, step)
     if recorded.is_asynchronous:
         known = ", ".join(map(str, parent.checkpoint_steps()))

@@ -5,7 +5,9 @@ import subprocess
 
 from tests.faults.launched import Cluster, until
 
-__all__ = ["Network"]
+__all__ = ["HOSTS", "Network"]
+
+HOSTS = r"^\[cluster\] hosts: "  # the line of a cluster whose hosts are there
 
 NO_PACKET_FITS = ("rate", "8bit", "burst", "1", "limit", "1")
 
@@ -14,7 +16,7 @@ class Network:
     """The bridge of a cluster's hosts. Its ports are named as the hosts: ``worker-1``."""
 
     def __init__(self, cluster: Cluster) -> None:
-        line = until(lambda: cluster.said(r"^\[cluster\] hosts: "), cluster.text)
+        line = until(lambda: cluster.said(HOSTS), cluster.text)
         found = re.search(r"network: (nsenter .*) bridge link$", line.text)
         assert found, line.text
         self._entering = found[1].split()

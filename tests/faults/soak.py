@@ -26,7 +26,7 @@ from labkit.data.prepare import prepare
 from tests.app.browser import CHROMIUM, QUIET, dashboard
 from tests.faults.end import IN_STEP, assert_same_run, assert_whole
 from tests.faults.launched import Cluster, until
-from tests.faults.network import Network
+from tests.faults.network import HOSTS, Network
 from tests.faults.places import disk_at
 
 STEPS = 400
@@ -122,14 +122,16 @@ class Soak:
         )
 
     def _session(self, cluster: Cluster, mode: str, sample: Callable[[], None]) -> int:
-        network = Network(cluster)
         done: list[str] = []
+        # It ends at once where the session before was stopped behind its last step.
+        until(lambda: cluster.said(HOSTS) or cluster.launcher.poll() is not None, cluster.text)
+        network = Network(cluster) if cluster.said(HOSTS) else None
         while cluster.launcher.poll() is None:
             end = time.monotonic() + self.chance.uniform(2.0, 12.0)
             while time.monotonic() < end and cluster.launcher.poll() is None:
                 sample()
                 time.sleep(0.2)
-            if cluster.launcher.poll() is None:
+            if network and cluster.launcher.poll() is None:
                 done.append(self._strike(cluster, network, mode))
                 self.report.faults[done[-1]] += 1
                 if done[-1] in ("stopped", "launcher killed"):

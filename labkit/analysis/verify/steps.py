@@ -10,6 +10,7 @@ import numpy as np
 
 from labkit.analysis.replay.recorded import RecordedStep, recorded_step
 from labkit.analysis.replay.step import ROUNDING, engine_from_start, plan_replay
+from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.quiet_import import import_tensorflow
@@ -130,14 +131,21 @@ def _rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
 def _range(run: RunDirectory, rows: dict[int, Any], start: int | None, steps: int | None) -> tuple[int, int]:
     """Return the step to start after, and the last one. Raises InputError."""
     kept, end = run.checkpoint_steps(), max(rows)
-    states = sorted({0, *kept})
+    # The seed decides the initial weights, unless they were those of another run.
+    seeded = recorded_config(run).transfer.start_from is None
+    states = sorted({*([0] if seeded else []), *kept})
+    known = ", ".join(str(step) for step in states) or "none"
     if start is None:
+        if not any(step < end for step in states):
+            raise InputError(
+                f"{run.path} started from other weights and has no checkpoint before its last step {end} "
+                f"(its checkpoints: {known}), so no step can be made again; --files-only checks its files"
+            )
         start = max(step for step in states if step < end)
     elif start not in states:
-        known = ", ".join(str(step) for step in states)
         raise InputError(
-            f"--from is {start}; allowed: {known}, the steps of the checkpoints of {run.path}, and 0 for its "
-            "initial weights"
+            f"--from is {start}; allowed: {known}, the steps of the checkpoints of {run.path}"
+            + (", and 0 for its initial weights" if seeded else "")
         )
     if start >= end:
         raise InputError(f"--from is {start}, but {run.path} made no step after it: its last is {end}")

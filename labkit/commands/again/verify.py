@@ -80,7 +80,8 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{run.name} is not what it was: {counted(len(checked.changes), 'change')}; no step was made")
         return 1
     rows = f"{certificate.count_of_rows():,} rows, settings, " if certificate else ""
-    print(f"unchanged: {rows}checkpoints, data")
+    checkpoints = counted(len(run.checkpoint_steps()), "checkpoint")
+    print(f"unchanged: {rows}{checkpoints}, data")
     if options.files_only:
         return 0
     from labkit.analysis.verify.steps import verify_steps
