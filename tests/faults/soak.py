@@ -42,8 +42,8 @@ FAULTS = (
     "killed", "killed", "frozen", "link cut", "link deaf", "link slow", "disk full", "stopped",
     "launcher killed",
 )  # fmt: skip
-# What the launcher ends with after each of these, and the same command goes on. A disk that is full before the
-# training begins is bad input, 2.
+# What the launcher ends with after each of these, and the same command goes on. A disk that is full before
+# the training begins is bad input, 2.
 ENDS = {"stopped": (128 + signal.SIGTERM,), "launcher killed": (-signal.SIGKILL,), "disk full": (1, 2)}
 
 
