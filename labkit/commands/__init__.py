@@ -47,6 +47,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("compare", "Train several models with one budget and compare them."),
     "replicas": Command("replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
     "profile": Command("profile", "Show where the time of a training step goes."),
+    "trace": Command("trace", "Write the last steps of a cluster's workers on one time axis, for Perfetto."),
     "replay": Command("again.replay", "Make a step again and show its batch, losses and gradients."),
     "verify": Command("again.verify", "Make steps of a run again, and check that the run is what it says."),
     "fork": Command(

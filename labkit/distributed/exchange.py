@@ -76,12 +76,12 @@ def all_reduce_bytes(model: keras.Model, frozen: Frozen, num_replicas: int) -> f
 class ExchangeTimer:
     """Sums gradients as ``sum_over_replicas`` does, and takes the time.
 
-    ``seconds``, float64 scalar of the graph being traced: for how long this process's first replica exchanged
-    gradients with other devices or processes, waiting for the slowest included. (Synchronized batch
-    normalization exchanges in the middle of the network; that counts as computing.)
+    ``moments``, float64 [2] of the graph being traced: when this process's first replica began and ended to
+    exchange gradients with other devices or processes, waiting for the slowest included, in seconds since
+    1970. (Synchronized batch normalization exchanges in the middle of the network; that counts as computing.)
     """
 
-    seconds: tf.Tensor
+    moments: tf.Tensor
 
     def sum_over_replicas(self, strategy, gradients, variables):
         def first(values):
@@ -89,7 +89,7 @@ class ExchangeTimer:
 
         computed_at = time_after(first(gradients))
         summed = sum_over_replicas(strategy, gradients, variables)
-        self.seconds = time_after(first(summed)) - computed_at
+        self.moments = tf.stack([computed_at, time_after(first(summed))])
         return summed
 
 

@@ -119,7 +119,7 @@ class Membership:
     def _remove_strangers(self) -> None:
         """Remove what tasks of an earlier, larger cluster left in the folder."""
         names = {name.replace(":", "-") for name in self.task.addresses()}
-        for pattern in ("*.json", "*.jsonl", "machine/*.jsonl"):
+        for pattern in ("*.json", "*.jsonl", "machine/*.jsonl", "spans/*.json"):
             for path in self.folder.glob(pattern):
                 if path.stem not in names:
                     path.unlink(missing_ok=True)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.run_directory.worker_metrics import StepSpans
+
 __all__ = ["StepResult"]
 
 
@@ -17,6 +19,7 @@ class StepResult:
     ``bytes_sent`` and ``bytes_received`` by the worker, to and from other processes. ``staleness``: updates
     by other workers between its read of the weights and its update; None in synchronous training.
     ``observation``: of an inspected step, a ``labkit.inspection.observation.Observation``; None of others.
+    ``spans``: when the worker did what.
     """
 
     step: int
@@ -31,3 +34,4 @@ class StepResult:
     bytes_received: float = 0.0
     staleness: int | None = None
     observation: Any | None = None
+    spans: StepSpans | None = None

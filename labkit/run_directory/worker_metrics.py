@@ -1,20 +1,39 @@
-"""How each worker of a cluster spends its time, in one file a worker in the run directory.
+"""How each worker of a cluster spends its time, in two files a worker in the run directory.
 
-The dashboard and the notebook read these files. Standard library only.
+One has a row a second, for the dashboard and the notebook; the other the last steps, moment by moment, for
+``labkit trace``. Standard library only.
 """
 
+import json
 import math
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 
-__all__ = ["WorkerMetrics", "read_worker_metrics"]
+__all__ = ["StepSpans", "WorkerMetrics", "read_spans", "read_worker_metrics"]
 
 SECONDS_BETWEEN_ROWS = 1.0
+KEPT_STEPS = 50  # whose moments are kept
+
+
+@dataclass(frozen=True)
+class StepSpans:
+    """What a worker did in a step, and when, in seconds of its clock since 1970.
+
+    ``began``: when it asked for the batch. ``ends``: what it did and when that ended, in order: ``input``,
+    ``compute``, ``exchange``, ``rest``. ``seen``: when the coordinator of asynchronous steps heard of it, by
+    its own clock; None where the worker itself writes.
+    """
+
+    step: int
+    began: float
+    ends: tuple[tuple[str, float], ...]
+    seen: float | None = None
 
 
 @dataclass
@@ -49,6 +68,7 @@ class WorkerMetrics:
         self._first_step = first_step
         self._windows: dict[str, _Window] = {}
         self._writers: dict[str, MetricsWriter] = {}
+        self._spans: dict[str, deque[StepSpans]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(
@@ -62,6 +82,7 @@ class WorkerMetrics:
         bytes_sent: float = 0.0,
         bytes_received: float = 0.0,
         staleness: int | None = None,
+        spans: StepSpans | None = None,
     ) -> float | None:
         """Count a step of ``worker``.
 
@@ -75,9 +96,12 @@ class WorkerMetrics:
                 as computing.
             bytes_sent, bytes_received: between the worker and other processes in the step.
             staleness: of the update; None in synchronous training.
+            spans: what it did when.
 
         Returns the worker's examples per second if a row was written, else None.
         """
+        if spans is not None:
+            self._spans.setdefault(worker, deque(maxlen=KEPT_STEPS)).append(spans)
         if worker not in self._windows:
             # The first step compiles; counting starts after it.
             self._windows[worker] = _Window()
@@ -130,8 +154,17 @@ class WorkerMetrics:
             counts = sorted(window.staleness.items())
             row["staleness_counts"] = {str(staleness): count for staleness, count in counts}
         self._writer(worker).append([row])
+        self._write_spans(worker)
         self._windows[worker] = _Window()
         return rate
+
+    def _write_spans(self, worker: str) -> None:
+        if worker in self._spans:
+            path = spans_folder(self._folder) / f"{worker.replace(':', '-')}.json"
+            path.parent.mkdir(exist_ok=True)
+            write_json_atomic(
+                path, {"worker": worker, "steps": [asdict(each) for each in self._spans[worker]]}
+            )
 
     def finish(self) -> None:
         """Write a row of what was counted so far for each worker."""
@@ -174,3 +207,30 @@ def read_worker_metrics(folder: Path) -> dict[str, list[dict[str, Any]]]:
         if rows:
             found[rows[-1]["worker"]] = rows
     return found
+
+
+def spans_folder(folder: Path) -> Path:
+    """Return where the last steps of the workers lie. ``folder``: ``<run>/cluster``."""
+    return folder / "spans"
+
+
+def read_spans(folder: Path) -> dict[str, list[StepSpans]]:
+    """Return what each worker did in its last steps, by its name; a damaged file counts as none.
+
+    Args:
+        folder: ``<run>/cluster``.
+    """
+    found = {}
+    for path in sorted(spans_folder(folder).glob("*.json")):
+        try:
+            content = json.loads(path.read_bytes())
+            found[str(content["worker"])] = [_spans_of(step) for step in content["steps"]]
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            continue
+    return found
+
+
+def _spans_of(step: dict[str, Any]) -> StepSpans:
+    ends = tuple((str(kind), float(end)) for kind, end in step["ends"])
+    seen = None if step["seen"] is None else float(step["seen"])
+    return StepSpans(int(step["step"]), float(step["began"]), ends, seen)

@@ -291,6 +291,7 @@ class TrainLoop:
                 bytes_sent=result.bytes_sent,
                 bytes_received=result.bytes_received,
                 staleness=result.staleness,
+                spans=result.spans,
             )
             self.membership.tell(result.step, rate_of_worker, result.seconds)
             if rate_of_worker is not None and self.stragglers:  # about once a second

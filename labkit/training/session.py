@@ -448,12 +448,13 @@ def _network(plan: RunPlan) -> keras.Model:
 def _compiled_step(
     plan: RunPlan, strategy, model, optimizer, step, inspected: bool, **options: Any
 ) -> Callable[..., Any]:
-    """Return the compiled ``train_step``, which returns the metrics and the seconds of gradient exchange.
+    """Return the compiled ``train_step``, which returns the metrics and when gradients were exchanged.
 
     An ``inspected`` step returns the tensors of ``StepObserver`` as well, and isn't compiled by XLA.
 
-    The seconds are float64: 0 for one replica, and NaN for several with ``deterministic``, where TensorFlow
-    refuses to read the clock. With parameter servers they are those of ``make_asynchronous_step``.
+    That is float64 [2], begin and end: zeros for one replica, and NaN for several with ``deterministic``,
+    where TensorFlow refuses to read the clock. With parameter servers it is what ``make_asynchronous_step``
+    reports.
     """
     config, devices = plan.config, plan.devices
     assert devices is not None
@@ -477,12 +478,12 @@ def _compiled_step(
     common["xla"] = config.distribution.xla and not inspected
     if devices.num_replicas == 1 or config.run.deterministic:
         train_step = make_train_step(strategy, model, optimizer, step, **common)
-        seconds = 0.0 if devices.num_replicas == 1 else math.nan
+        moments = [0.0, 0.0] if devices.num_replicas == 1 else [math.nan, math.nan]
 
         @tf.function(reduce_retracing=True)
         def untimed_step(images, labels, learning_rate, stop):
             metrics = train_step(images, labels, learning_rate, stop)
-            return metrics, tf.constant(seconds, tf.float64), *observer.tensors
+            return metrics, tf.constant(moments, tf.float64), *observer.tensors
 
         return untimed_step
     timer = ExchangeTimer()
@@ -491,7 +492,7 @@ def _compiled_step(
     @tf.function(reduce_retracing=True)
     def timed_step(images, labels, learning_rate, stop):
         metrics = train_step(images, labels, learning_rate, stop)
-        return metrics, timer.seconds, *observer.tensors
+        return metrics, timer.moments, *observer.tensors
 
     return timed_step
 

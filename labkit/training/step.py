@@ -14,6 +14,7 @@ from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.slow_worker import SlowWorker
 from labkit.distributed.step_result import StepResult
+from labkit.run_directory.worker_metrics import StepSpans
 from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.dropout import dropout_draws
 from labkit.models.folding import folded_normalization
@@ -151,7 +152,7 @@ class SynchronousEngine:
 
     def next_step(self, *, start_more: bool = True) -> StepResult:
         """Run one step. ``start_more`` is ignored: only the asynchronous engine uses it."""
-        started = time.perf_counter()
+        began, started = time.time(), time.perf_counter()
         images, labels = next(self._batches)
         waited = time.perf_counter() - started
         learning_rate = self._session.learning_rate_at(self._step)
@@ -163,15 +164,19 @@ class SynchronousEngine:
             tf.constant(float(self._stopping()), tf.float32),
         )
         self._beginning(self._step + 1)
-        metrics, exchanged, *observed = train_step(*arguments)
+        metrics, moments, *observed = train_step(*arguments)
         *values, stops = metrics.numpy().tolist()
         self._all_stop = stops > 0
-        exchanged = float(exchanged)
+        exchange_began, exchange_ended = moments.numpy().tolist()
+        exchanged = exchange_ended - exchange_began
         self._slow_worker.wait(train_step, time.perf_counter() - started - waited - exchanged)
         exchanged_bytes = self._session.all_reduce_bytes_at(self._step)
         observation = self._session.observation(self._step, *observed) if observed else None
         self._step += 1
         seconds = time.perf_counter() - started
+        ends = [("input", began + waited), ("rest", began + seconds)]
+        if exchanged > 0:
+            ends[1:1] = [("compute", exchange_began), ("exchange", exchange_ended)]
         return StepResult(
             step=self._step,
             metrics=self._session.loss.named(values),
@@ -184,6 +189,7 @@ class SynchronousEngine:
             bytes_sent=exchanged_bytes,
             bytes_received=exchanged_bytes,
             observation=observation,
+            spans=StepSpans(self._step, began, tuple(ends)),
         )
 
     def is_idle(self) -> bool:

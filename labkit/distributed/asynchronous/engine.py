@@ -10,6 +10,7 @@ import tensorflow as tf
 from labkit.distributed.asynchronous.staleness import StalenessLimit
 from labkit.distributed.asynchronous.step import StepReport
 from labkit.distributed.step_result import StepResult
+from labkit.run_directory.worker_metrics import StepSpans
 from labkit.distributed.tf_compat import (
     hold_attempts,
     remote_step_error,
@@ -180,6 +181,12 @@ class AsynchronousEngine:
             bytes_received=report.bytes_received,
             staleness=int(report.staleness),
             observation=self._session.observation(item.step_index, *observed) if observed else None,
+            spans=StepSpans(
+                self._step,
+                report.started,
+                (("exchange", report.read), ("compute", report.computed), ("exchange", report.updated)),
+                seen=time.time(),
+            ),
         )
 
     def settle(self) -> int:

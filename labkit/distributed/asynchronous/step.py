@@ -30,17 +30,29 @@ __all__ = ["StepReport", "make_asynchronous_step"]
 class StepReport(NamedTuple):
     """What a worker reports of one step besides its metrics.
 
-    ``seconds`` from the batch to the last update, of which ``exchanged`` sending tensors to the servers and
-    receiving them. ``staleness``: updates by other steps between this step's read of the weights and its own
+    When it had its batch (``started``), had received the weights (``read``), had computed the gradients, and
+    when the last update was made: in seconds of the worker's clock since 1970. ``staleness``: updates by other steps between this step's read of the weights and its own
     update. ``bytes_sent`` and ``bytes_received`` by the worker: gradients and batch statistics; weights and
     the batch.
     """
 
-    seconds: float
-    exchanged: float
+    started: float
+    read: float
+    computed: float
+    updated: float
     staleness: float
     bytes_sent: float
     bytes_received: float
+
+    @property
+    def seconds(self) -> float:
+        """From the batch to the last update."""
+        return self.updated - self.started
+
+    @property
+    def exchanged(self) -> float:
+        """Seconds of that in which tensors were sent to the servers and received."""
+        return (self.read - self.started) + (self.updated - self.computed)
 
 
 def make_asynchronous_step(
@@ -66,7 +78,7 @@ def make_asynchronous_step(
     ``slow_worker``: the index of a worker that waits after it has computed its gradients, and how many times
     as long as the computing it takes in all.
 
-    ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [5], the fields of
+    ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [7], the fields of
     ``StepReport``. Then come the tensors of ``observer``; where another worker updates a weight at the same
     time, the change of the weight that it sees may contain the other update.
     """
@@ -119,8 +131,10 @@ def make_asynchronous_step(
             send_and_update, args=(gradients, statistics, observer.activations(), learning_rate)
         )
         report = StepReport(
-            seconds=updated_at - started_at,
-            exchanged=(read_at - started_at) + (updated_at - computed_at),
+            started=started_at,
+            read=read_at,
+            computed=computed_at,
+            updated=updated_at,
             staleness=earlier_updates - updates_when_read,
             bytes_sent=bytes_sent,
             bytes_received=_num_bytes([*copies, images, labels]),
