@@ -115,11 +115,7 @@ def test_each_truncation_and_flipped_byte_of_an_archive_is_refused_or_gives_the_
     path.write_bytes(whole)
     data = read_archive(path)
     cut = [whole[:size] for size in range(len(whole))]
-    flipped = [
-        whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :]
-        for at in range(len(whole))
-        for bits in (1 << at % 8, 255)
-    ]
+    flipped = [whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :] for at in range(len(whole))]
     refused = 0
     for damaged in (*cut, *flipped):
         path.write_bytes(damaged)
