@@ -1,8 +1,8 @@
 """``labkit trace``: what all workers of a cluster did in the same steps, on one time axis.
 
-Clocks of hosts differ by milliseconds to seconds. Synchronous workers end each exchange of gradients at the same
-moment, so the exchanges themselves align their clocks; an asynchronous worker's clock is aligned by the report of a
-step that was shortest under way to the coordinator.
+Clocks of hosts differ by milliseconds to seconds. Synchronous workers end each exchange of gradients at the
+same moment, so the exchanges themselves align their clocks. An asynchronous worker's clock is aligned by the
+report that was shortest under way to the coordinator.
 """
 
 import gzip
@@ -72,8 +72,8 @@ def read_timeline(run: RunDirectory, steps: int) -> Timeline:
     workers = {name: spans for name, spans in read_spans(run.cluster_path).items() if spans}
     if not workers:
         raise InputError(
-            f"{run.path} has no times of its workers' steps; only clusters of this version record them; for one "
-            "process see labkit profile"
+            f"{run.path} has no times of its workers' steps, which only clusters record; for one process see "
+            "labkit profile"
         )
     asynchronous = any(each.seen is not None for spans in workers.values() for each in spans)
     made = {name: {each.step for each in spans} for name, spans in workers.items()}
@@ -138,7 +138,7 @@ def _with_waits(spans: Sequence[Span]) -> list[Span]:
 
 
 def write_trace(timeline: Timeline, path: Path) -> None:
-    """Write the timeline in Chrome's trace format, which Perfetto reads; compressed if ``path`` ends in gz."""
+    """Write the timeline as Chrome's trace, which Perfetto reads; compressed if ``path`` ends in gz."""
     text = json.dumps({"traceEvents": _events(timeline), "displayTimeUnit": "ms"})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

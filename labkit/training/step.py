@@ -14,7 +14,6 @@ from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.slow_worker import SlowWorker
 from labkit.distributed.step_result import StepResult
-from labkit.run_directory.worker_metrics import StepSpans
 from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.dropout import dropout_draws
 from labkit.models.folding import folded_normalization
@@ -22,6 +21,7 @@ from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk
 from labkit.models.test_time_augmentation import averaged_over_views
 from labkit.optim.optimizer import Optimizer
+from labkit.run_directory.worker_metrics import StepSpans
 from labkit.training.losses import SOFTMAX, Loss
 from labkit.transfer.freezing import Frozen, frozen_norms, trained_indices
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 from labkit.distributed.asynchronous.staleness import StalenessLimit
 from labkit.distributed.asynchronous.step import StepReport
 from labkit.distributed.step_result import StepResult
-from labkit.run_directory.worker_metrics import StepSpans
 from labkit.distributed.tf_compat import (
     hold_attempts,
     remote_step_error,
@@ -18,6 +17,7 @@ from labkit.distributed.tf_compat import (
     worker_of,
 )
 from labkit.plurals import counted
+from labkit.run_directory.worker_metrics import StepSpans
 
 if TYPE_CHECKING:
     from labkit.config.triggers import Triggers
