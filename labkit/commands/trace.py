@@ -55,9 +55,8 @@ def _run(options: argparse.Namespace) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     write_trace(timeline, output)
     steps = timeline.steps
-    print(
-        f"{counted(len(steps), 'step')} of {counted(len(timeline.offsets), 'worker')}, {steps[0]} to {steps[-1]}"
-    )
+    workers = counted(len(timeline.offsets), "worker")
+    print(f"{counted(len(steps), 'step')} of {workers}, {steps[0]} to {steps[-1]}")
     print_table(
         ("milliseconds a step", *KINDS, "clock put forward"),
         [

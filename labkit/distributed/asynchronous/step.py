@@ -31,9 +31,9 @@ class StepReport(NamedTuple):
     """What a worker reports of one step besides its metrics.
 
     When it had its batch (``started``), had received the weights (``read``), had computed the gradients, and
-    when the last update was made: in seconds of the worker's clock since 1970. ``staleness``: updates by other steps between this step's read of the weights and its own
-    update. ``bytes_sent`` and ``bytes_received`` by the worker: gradients and batch statistics; weights and
-    the batch.
+    when the last update was made: in seconds of the worker's clock since 1970. ``staleness``: updates by
+    other steps between this step's read of the weights and its own update. ``bytes_sent`` and
+    ``bytes_received`` by the worker: gradients and batch statistics; weights and the batch.
     """
 
     started: float
