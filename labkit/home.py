@@ -5,7 +5,7 @@ from pathlib import Path
 
 from labkit.errors import InputError
 
-__all__ = ["LOCAL_PATH", "data_home", "home", "is_local_path", "runs_home"]
+__all__ = ["LOCAL_PATH", "data_home", "expanded", "home", "is_local_path", "runs_home"]
 
 LOCAL_PATH = "a path on this machine, not an address such as gs://bucket"
 
@@ -13,6 +13,20 @@ LOCAL_PATH = "a path on this machine, not an address such as gs://bucket"
 def is_local_path(text: str) -> bool:
     """Return whether ``text`` is a path: not empty, and no address, which would become a folder ``gs:``."""
     return bool(text) and "://" not in text
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` with ``~`` or ``~user`` replaced by the user's home.
+
+    Raises InputError if there is no such user.
+    """
+    found = Path(os.path.expanduser(path))
+    if str(found).startswith("~"):
+        raise InputError(
+            f"{str(found)!r} is in the home of a user that this machine doesn't have; give the whole path, "
+            f"or {'./' + str(found)!r} for a folder of that name"
+        )
+    return found
 
 
 def home() -> Path:

@@ -2,7 +2,6 @@
 
 import io
 import warnings
-import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,10 +64,7 @@ def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str | N
         raise InputError(f"This file isn't a picture that can be read here; allowed: {allowed}.") from None
     except InputError:
         raise
-    # What PIL's decoders raise for damaged files isn't limited to OSError.
-    except (OSError, ValueError, SyntaxError, TypeError, EOFError, LookupError, ArithmeticError) as error:
-        raise _damaged(error) from None
-    except (zlib.error, MemoryError, RuntimeError) as error:
+    except Exception as error:  # PIL's decoders raise a dozen kinds for damaged files
         raise _damaged(error) from None
 
 
@@ -93,7 +89,9 @@ def _as_prepared(data: bytes, fitted: Picture, resize: str) -> Picture:
         image = square(data, fitted.image.shape[0], resize)
     except DamagedError:  # TIFF, which preparation doesn't read
         return fitted
-    return replace(fitted, image=np.asarray(image, np.uint8))
+    if fitted.image.shape[2] == 1:
+        image = image.convert("L")
+    return replace(fitted, image=np.asarray(image, np.uint8).reshape(fitted.image.shape))
 
 
 def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str | None) -> Picture:
@@ -102,8 +100,8 @@ def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str 
     if frames > 1:
         opened.seek(0)
         notes.append(f"It has {frames:,} frames; this is the first.")
-    picture = ImageOps.exif_transpose(opened)
-    if picture.size != opened.size or opened.getexif().get(0x0112, 1) not in (0, 1):
+    picture, turned = _upright(opened)
+    if turned:
         notes.append("It was turned upright, as its EXIF data ask for.")
     height, width, channels = image_shape
     picture, colour_notes = _in_colour(picture)
@@ -113,6 +111,16 @@ def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str 
         notes.append("Its colours became shades of grey, because the network sees no colours.")
     fit, note = (_letterboxed if resize == "letterbox" else _cropped)(picture, (width, height))
     return Picture(np.asarray(fit, np.uint8).reshape(image_shape), (*notes, note))
+
+
+def _upright(opened: Image.Image) -> tuple[Image.Image, bool]:
+    """Return the picture as its EXIF data ask for, and whether it was turned."""
+    opened.load()
+    try:
+        picture = ImageOps.exif_transpose(opened)
+        return picture, picture.size != opened.size or opened.getexif().get(0x0112, 1) not in (0, 1)
+    except Exception:  # damaged EXIF data don't make the pixels unusable
+        return opened, False
 
 
 def _cropped(picture: Image.Image, wanted: tuple[int, int]) -> tuple[Image.Image, str]:

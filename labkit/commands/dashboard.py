@@ -70,7 +70,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     require_extra("app", ("streamlit",), "labkit dashboard")
     environment = dict(os.environ)
     if options.runs_dir is not None:
-        folder = Path(options.runs_dir).expanduser().absolute()
+        folder = home.expanded(options.runs_dir).absolute()
         if not folder.is_dir():
             raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
         environment["LABKIT_RUNS"] = str(folder)

@@ -156,7 +156,7 @@ def _list(options: argparse.Namespace) -> int:
     from labkit import home
     from labkit.data.manifest import prepared_names
 
-    folder = Path(options.data_dir).expanduser().absolute() if options.data_dir else home.data_home()
+    folder = home.expanded(options.data_dir).absolute() if options.data_dir else home.data_home()
     if options.data_dir and not folder.is_dir():
         raise InputError(f"--data-dir {folder} is not a directory; name one that holds data sets")
     found = [_described(folder, name) for name in prepared_names(folder)]

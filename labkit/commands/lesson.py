@@ -10,6 +10,7 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.commands.terminal.text_tables import print_table
 from labkit.errors import InputError, require_extra
+from labkit.home import expanded
 from labkit.quiet_import import import_tensorflow
 
 __all__ = ["declare_check", "declare_list", "declare_start", "run_exercise_cell"]
@@ -62,7 +63,7 @@ def _start(options: argparse.Namespace) -> int:
 
     require_extra("notebook", NEEDS, "labkit lesson start")
     sources = choose_notebooks(options.lesson, course_files())
-    folder = Path(options.folder).expanduser()
+    folder = expanded(options.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source in sources:
@@ -172,7 +173,7 @@ def _notebook(given: str | None, number: str) -> Path:
 
     name = f"{number[:2]}_{LESSONS[int(number[:2])]}.ipynb"
     if given is not None:
-        return Path(given).expanduser()
+        return expanded(given)
     for path in (Path("lessons") / name, Path(name)):
         if path.is_file():
             return path

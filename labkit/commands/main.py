@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs.
 import argparse
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from labkit import __version__
 from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, Run
 from labkit.errors import DiskFailure, InputError
+from labkit.plurals import printable
 
 __all__ = ["main", "parse"]
 
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal's encoding lacks is escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if not arguments or arguments[0] in ("-h", "--help"):
             print(_overview(list(COMMANDS)))
@@ -48,10 +52,10 @@ def _main(arguments: list[str]) -> int:
         _, options, run = parse(arguments)
         return run(options)
     except InputError as error:
-        print(f"labkit: error: {error}", file=sys.stderr)
+        print(f"labkit: error: {printable(str(error))}", file=sys.stderr)
         return 2
     except DiskFailure as error:
-        print(f"labkit: failed: {error}", file=sys.stderr)
+        print(f"labkit: failed: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("labkit: interrupted", file=sys.stderr)
@@ -63,7 +67,7 @@ def _main(arguments: list[str]) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"labkit: error: {str(error.filename)[:200]}: {error.strerror}", file=sys.stderr)
+        print(f"labkit: error: {printable(str(error.filename)[:200])}: {error.strerror}", file=sys.stderr)
         return 2
 
 

@@ -14,7 +14,7 @@ from labkit.commands.terminal.text_tables import age_in_words, print_table
 from labkit.config import fields_by_name
 from labkit.config.recorded import describe
 from labkit.errors import InputError, unknown_name_error
-from labkit.plurals import counted
+from labkit.plurals import counted, printable
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.filters import chosen_runs
 from labkit.run_directory.find import find_run
@@ -193,4 +193,4 @@ def _print(shown: dict[str, Any]) -> None:
         lines.append(("archived", "yes"))
     lines.append(("directory", shown["path"]))
     for name, text in lines:
-        print(f"{name:<13}{text}")
+        print(f"{name:<13}{printable(text)}")

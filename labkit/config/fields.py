@@ -129,7 +129,8 @@ class FieldInfo:
             return None
         good = isinstance(value, self.type) and not (self.type is not bool and isinstance(value, bool))
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
-            value, good = float(value), True
+            good = abs(value) < 2**1023  # beyond, it is no float
+            value = float(value) if good else value
         if good and self.type is float:
             good = math.isfinite(value)
         if good and self.is_path:

@@ -18,6 +18,7 @@ from labkit import home
 from labkit.config.data_sets import BUILT_IN as DATASETS
 from labkit.config.data_sets import GENERATED, MULTI_LABEL, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
+from labkit.plurals import printable
 
 __all__ = [
     "DATASETS",
@@ -57,6 +58,8 @@ class Shard:
         # Anyone can edit a manifest; a name that contains a path must not reach other folders.
         if not _SHARD_NAME.fullmatch(self.file):
             raise ValueError(f"shard name {self.file!r} is not of the form split-00000-of-00001.tfrecord")
+        if type(self.bytes) is not int:
+            raise ValueError(f"the size of shard {self.file} is not an integer")
 
 
 @dataclass(frozen=True)
@@ -189,10 +192,9 @@ class Manifest:
             name: Split(split["name"], split["count"], tuple(Shard(**shard) for shard in split["shards"]))
             for name, split in content.pop("splits").items()
         }
-        if not content["source"].keys() >= {"kind", "location", "sha256", "matches_published"}:
-            raise ValueError("its source lacks an entry")
-        if not isinstance(content["source"]["location"], str):
-            raise ValueError("its source location is not a string")
+        if any(split.name != name for name, split in splits.items()):
+            raise ValueError("one of its splits has two names")
+        _check_source(content["source"])
         for name in ("classes", "image_shape", "channel_mean", "channel_std"):
             content[name] = tuple(content[name])
         if not content["classes"] or not all(isinstance(name, str) for name in content["classes"]):
@@ -201,6 +203,8 @@ class Manifest:
             raise ValueError("its multi_label is neither true nor false")
         if content.setdefault("all_classes", None) is not None:
             content["all_classes"] = tuple(content["all_classes"])
+            if not all(isinstance(name, str) for name in content["all_classes"]):
+                raise ValueError("its all_classes are not texts")
         if type(content.setdefault("train_examples", None)) not in (int, type(None)):
             raise ValueError("its train_examples is not an integer")
         if content.setdefault("image_format", "pixels") not in IMAGE_FORMATS:
@@ -210,6 +214,19 @@ class Manifest:
         if manifest.checksum != recorded:
             raise ValueError("its checksum does not match its content")
         return manifest
+
+
+def _check_source(source: dict[str, Any]) -> None:
+    """Raise ValueError unless ``source`` has what each one has, in its types."""
+    if not source.keys() >= {"kind", "location", "sha256", "matches_published"}:
+        raise ValueError("its source lacks an entry")
+    for name in ("kind", "location"):
+        if not isinstance(source[name], str):
+            raise ValueError(f"its source {name} is not a string")
+    if type(source["sha256"]) not in (str, type(None)):
+        raise ValueError("its source sha256 is neither a string nor null")
+    if type(source["matches_published"]) not in (bool, type(None)):
+        raise ValueError("its source matches_published is neither true, false nor null")
 
 
 def _check_statistics(image_shape: tuple[Any, ...], mean: tuple[Any, ...], std: tuple[Any, ...]) -> None:
@@ -240,7 +257,9 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
     try:
         manifest = Manifest.from_json(text, path.parent)
     except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}); {_way_out(data_dir, dataset)}") from None
+        raise InputError(
+            f"{path} is damaged ({printable(str(error))}); {_way_out(data_dir, dataset)}"
+        ) from None
     if manifest.dataset != dataset:  # a folder that was copied or renamed
         raise InputError(
             f"{path} is of the data set {manifest.dataset!r}; give its folder that name again, or "

@@ -113,11 +113,11 @@ def prepare(
         raise InputError(f"--dataset is {dataset!r} together with --images; name your pictures with --name")
     if images is None and name is not None:
         raise InputError(f"--name is {name!r} without --images; choose a prepared data set with --dataset")
-    folder = Path(os.path.abspath(Path(images).expanduser())) if images is not None else None
+    folder = Path(os.path.abspath(home.expanded(images))) if images is not None else None
     request = Request(
         dataset=name_of(folder, name) if folder is not None else dataset or DATASETS[0],
-        data_dir=Path(data_dir or home.data_home()).expanduser().absolute(),
-        archive=Path(archive).expanduser().absolute() if archive is not None else None,
+        data_dir=home.expanded(data_dir or home.data_home()).absolute(),
+        archive=home.expanded(archive).absolute() if archive is not None else None,
         validation_size=validation_size,
         seed=seed,
         url=url,

@@ -10,6 +10,7 @@ from labkit.data.folder import path_errors
 from labkit.data.manifest import Manifest, find_manifest, load_manifest
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
+from labkit.home import expanded
 
 __all__ = ["CONNECT_TIMEOUT", "find_data_set", "resolve"]
 
@@ -63,7 +64,7 @@ def resolve(
         InputError: the data set is unknown, or it is not prepared and these rules don't allow preparing it.
     """
     dataset = checked_choice(dataset)
-    data_dir = Path(data_dir).expanduser().absolute()
+    data_dir = expanded(data_dir).absolute()
     with path_errors(data_dir):
         manifest, choice = find_data_set(dataset, data_dir, may_prepare=may_prepare)
         if manifest is not None:

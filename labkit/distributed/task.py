@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labkit.errors import InputError
+from labkit.plurals import printable
 
 __all__ = ["JOBS", "ClusterTask", "split_address"]
 
@@ -27,7 +28,7 @@ class ClusterTask:
     def __post_init__(self) -> None:
         unknown = sorted(set(self.jobs) - set(JOBS))
         if unknown:
-            raise InputError(f"the cluster has a job {unknown[0]!r}; allowed: {', '.join(JOBS)}")
+            raise InputError(f"the cluster has a job {unknown[0][:200]!r}; allowed: {', '.join(JOBS)}")
         addresses = [address for job in self.jobs.values() for address in job]
         for address in addresses:
             split_address(address)
@@ -46,7 +47,7 @@ class ClusterTask:
                 if at
             ]
             raise InputError(
-                f"this task is {self.name[:200]}, but the cluster has {tasks or 'none'} of job "
+                f"this task is {printable(self.name[:200])}, but the cluster has {tasks or 'none'} of job "
                 f"{self.job_name[:200]!r}; allowed: {', '.join(known) or 'none, it is empty'}"
             )
 
@@ -106,8 +107,10 @@ class ClusterTask:
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``. Raises InputError for anything else."""
     host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+    is_host = host.isprintable() and not any(map(str.isspace, host))
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    if not (colon and host and is_host and is_port):
         raise InputError(
-            f"{address!r} is not the address of a task; allowed: host:port, such as 127.0.0.1:2222"
+            f"{address[:200]!r} is not the address of a task; allowed: host:port, such as 127.0.0.1:2222"
         )
     return host.strip("[]"), int(port)

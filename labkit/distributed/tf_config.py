@@ -12,6 +12,7 @@ from typing import Any
 from labkit.config import DistributionConfig
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
+from labkit.plurals import printable
 
 __all__ = ["bypass_proxy", "find_task", "make_tf_config", "parse_tf_config", "task_from_hosts"]
 
@@ -53,7 +54,9 @@ def parse_tf_config(text: str) -> ClusterTask | None:
     if not task and trained_by < 2:
         return None  # one process: nothing to distribute over
     if not jobs and name != "evaluator":
-        raise InputError(f"{VARIABLE} names the task {name[:200]}:{index}, but no cluster; {_WAY_OUT}")
+        raise InputError(
+            f"{VARIABLE} names the task {printable(name[:200])}:{index}, but no cluster; {_WAY_OUT}"
+        )
     described = ClusterTask(jobs, "chief" if name == "master" else name, index)
     if trained_by < 2 and name != "evaluator":
         return None
@@ -77,7 +80,8 @@ def _addresses(job: str, given: Any) -> list[str]:
     # A mapping from index to address is TensorFlow's sparse cluster, which labkit does not support.
     if isinstance(given, Mapping | str):
         raise InputError(
-            f"{VARIABLE} names the tasks of job {job!r} as {given!r}; allowed: a list of host:port"
+            f"{VARIABLE} names the tasks of job {job[:200]!r} as {repr(given)[:200]}; "
+            "allowed: a list of host:port"
         )
     return [str(address) for address in given]
 

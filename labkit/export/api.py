@@ -11,6 +11,7 @@ from labkit.errors import InputError
 from labkit.export.formats import FORMATS, check_installed
 from labkit.export.output import check_output
 from labkit.export.request import ExportRequest, ExportResult
+from labkit.home import expanded
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.training.plan import data_directory
@@ -62,7 +63,7 @@ def export(
     if format not in FORMATS:
         raise InputError(f"--format is {format!r}; allowed: {', '.join(FORMATS)}")
     kind = FORMATS[format]
-    path = Path(os.path.abspath(Path(output or run.name + kind.ending).expanduser()))
+    path = Path(os.path.abspath(expanded(output or run.name + kind.ending)))
     check_output(path, kind, overwrite=overwrite)
     check_installed(kind)
     folder = data_directory(config.replace({"data_dir": data_dir} if data_dir else {}))

@@ -7,6 +7,7 @@ from typing import Any
 
 from labkit.config.fields import unknown_name_error
 from labkit.errors import InputError
+from labkit.home import expanded
 from labkit.run_directory import write_text_atomic
 
 __all__ = [
@@ -80,7 +81,7 @@ def find_notebook(name: str | os.PathLike[str]) -> Path:
     without its notebooks.
     """
     text = os.fspath(name)
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.is_file() and (path.suffix == ".ipynb" or len(path.parts) > 1):
         return path.absolute()
     if not text.strip():

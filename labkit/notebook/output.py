@@ -18,7 +18,7 @@ def output_path(notebook: Path, output: str | os.PathLike[str] | None) -> Path:
     if output is None:
         folder, name = home.runs_home() / "notebooks", notebook.name
     else:
-        path = Path(output).expanduser().absolute()
+        path = home.expanded(output).absolute()
         folder, name = path.parent, path.name
         if path.is_dir():
             raise InputError(f"--output {path} is a folder; name a file in it: {path / notebook.name}")

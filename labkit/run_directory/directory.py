@@ -81,7 +81,7 @@ def process_alive(pid: int) -> bool:
         pass
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
@@ -255,11 +255,11 @@ class RunDirectory:
         value = _read_object(self.status_path)
         if not isinstance(value.get("state"), str):
             return None
-        kinds = {"host": str, "message": str, "state": str}
+        kinds = {"host": str, "message": str, "state": str, "pid": int}
         known = {
             name: value[name]
             for name in Status.__dataclass_fields__
-            if isinstance(value.get(name), kinds.get(name, int | float))
+            if isinstance(value.get(name), kinds.get(name, int | float)) and _fits(value[name])
         }
         return Status(**known)
 
@@ -272,6 +272,11 @@ class RunDirectory:
         except OSError:
             # On a full disk there is no room for a second file, but still for the one that is there.
             overwrite(self.status_path, json.dumps(asdict(status)))
+
+
+def _fits(value: Any) -> bool:
+    """Return whether ``value`` isn't a whole number beyond 64 bits: JSON allows it, a float may not."""
+    return not isinstance(value, int) or abs(value) < 2**63
 
 
 def _checkpoint_steps(folder: Path) -> list[int]:

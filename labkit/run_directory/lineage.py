@@ -54,7 +54,7 @@ def read_lineage(run: RunDirectory) -> Lineage | None:
         content = json.loads(lineage_path(run).read_bytes())
         changes = {str(name): (old, new) for name, (old, new) in content["changes"].items()}
         return Lineage(str(content["parent"]), int(content["step"]), changes)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         return None
 
 

@@ -55,7 +55,10 @@ def resume_point_of(row: Mapping[str, Any]) -> ResumePoint | None:
     step, wall_time = row["resumed_at_step"], row.get("wall_time")
     if not isinstance(step, int):
         return None
-    return ResumePoint(step, float(wall_time) if isinstance(wall_time, int | float) else math.nan)
+    try:
+        return ResumePoint(step, float(wall_time) if isinstance(wall_time, int | float) else math.nan)
+    except OverflowError:  # a whole number of more than 300 digits
+        return ResumePoint(step, math.nan)
 
 
 class MetricsWriter:
@@ -186,8 +189,15 @@ def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingP
     Args:
         row: of an evaluation.
         names: names to show instead of the keys.
+
+    What is no number, in a damaged row, is left out.
     """
-    return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in EVALUATION_METRICS if key in row)
+    known = [(names.get(key, key), row[key]) for key in EVALUATION_METRICS if _is_number(row.get(key))]
+    return "  ".join(f"{name} {value:.4f}" for name, value in known)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def selection_metric(row: Mapping[str, Any]) -> float:

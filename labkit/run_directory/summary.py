@@ -233,9 +233,13 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
 def _evaluations(known: _Known) -> list[Row]:
     """Return the evaluations of the training, then those of ``labkit evaluate`` for other steps."""
     mine = known.metrics.evaluations
-    there = {(row.get("split"), row.get("step")) for row in mine}
+    there = set(map(_split_and_step, mine))
     more = evaluations_that_count(map(dict, known.evaluations.evaluations), known.metrics.resume_points)
-    return [*mine, *(row for row in more if (row.get("split"), row.get("step")) not in there)]
+    return [*mine, *(row for row in more if _split_and_step(row) not in there)]
+
+
+def _split_and_step(row: Row) -> tuple[str, float | None]:
+    return str(row.get("split")), number(row.get("step"))
 
 
 def _latest(rows: list[Row], split: str) -> Row | None:

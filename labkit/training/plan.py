@@ -192,7 +192,7 @@ def plan_run(
             asked_for, note = launchers_choice() or (asked_for, note)
     callbacks = checked_callbacks(callbacks)
     if config.run.callbacks is not None:
-        path = Path(config.run.callbacks).expanduser().absolute()
+        path = home.expanded(config.run.callbacks).absolute()
         config = config.replace({"callbacks": str(path)})
         callbacks = (*callbacks_of(path), *callbacks)
     config = _with_recorded_choices(config, overwrite)
@@ -284,7 +284,7 @@ def launchers_choice() -> tuple[str, str] | None:
 def data_directory(config: Config) -> Path:
     """Return the configured folder of data sets, or labkit's own."""
     named = config.data.data_dir
-    return Path(named).expanduser().absolute() if named else home.data_home()
+    return home.expanded(named).absolute() if named else home.data_home()
 
 
 def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | None, str]:

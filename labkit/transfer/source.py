@@ -6,6 +6,7 @@ from pathlib import Path
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES
 from labkit.errors import InputError
+from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
@@ -42,7 +43,7 @@ def find_weight_source(start_from: str, model: ModelConfig) -> WeightSource:
                 "run or a .keras file"
             )
         return WeightSource(IMAGENET)
-    path = Path(start_from).expanduser()
+    path = expanded(start_from)
     if path.suffix == ".keras":
         if not path.is_file():
             raise InputError(

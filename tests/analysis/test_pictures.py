@@ -7,10 +7,14 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
+from labkit.analysis import pictures
 from labkit.analysis.pictures import MAX_BYTES, read_picture
 from labkit.errors import InputError
+from tests.fuzzing import damaged_bytes, value_or_line
 
 SHAPE = (32, 32, 3)
 
@@ -154,3 +158,75 @@ def test_a_picture_that_is_cut_off_or_damaged_gives_a_sentence_or_an_image(form)
             data[place] = generator.integers(0, 256)
         with contextlib.suppress(InputError):  # a sentence; any other error fails this test
             assert read_picture(bytes(data), SHAPE).image.shape == SHAPE
+
+
+def _turned() -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a picture"
+    return exif
+
+
+def _files() -> list[bytes]:
+    """Small pictures of each format, with palettes, transparency, 16 bits, several frames and EXIF."""
+    base = noise(17, 13)
+    frames = {"save_all": True, "append_images": [base.rotate(90), base.rotate(180)]}
+    files = [saved(base, form, **more) for form in ("PNG", "WEBP", "GIF", "TIFF") for more in ({}, frames)]
+    files += [saved(base, form, exif=_turned()) for form in ("PNG", "JPEG", "WEBP", "TIFF")]
+    files += [saved(base.convert(mode)) for mode in ("1", "L", "LA", "P", "RGBA", "I;16")]
+    files += [saved(base, "TIFF", compression=how) for how in ("tiff_lzw", "jpeg", "tiff_deflate")]
+    files += [saved(base.convert("CMYK"), "JPEG"), saved(base, "JPEG", progressive=True)]
+    files += [saved(base, "BMP"), saved(base.convert("P"), "BMP"), saved(base, "WEBP", lossless=True)]
+    return [*files, saved(base.convert("P"), "GIF", transparency=3), saved(base.convert("F"), "TIFF")]
+
+
+def _with_checksums(data: bytes) -> bytes:
+    """Return a PNG whose chunks have the right checksums, so that damage gets past them."""
+    content, at = bytearray(data), 8
+    while at + 12 <= len(content):
+        end = at + 8 + struct.unpack(">I", content[at : at + 4])[0]
+        if end + 4 > len(content):
+            break
+        content[end : end + 4] = struct.pack(">I", zlib.crc32(content[at + 4 : end]))
+        at = end + 4
+    return bytes(content)
+
+
+_damaged = st.sampled_from(_files()).flatmap(damaged_bytes)
+
+
+@pytest.mark.filterwarnings("error")
+@settings(max_examples=700, deadline=None)
+@given(
+    data=st.one_of(
+        _damaged,
+        _damaged,
+        _damaged.map(lambda data: _with_checksums(data) if data.startswith(b"\x89PNG") else data),
+        st.binary(max_size=60),
+    ),
+    resize=st.sampled_from([None, "crop", "letterbox"]),
+    shape=st.sampled_from([(32, 32, 3), (32, 32, 1), (20, 48, 3)]),
+)
+def test_any_upload_is_an_image_of_the_networks_shape_or_a_sentence(data, resize, shape):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "MAX_PIXELS", 1_000_000)  # a header may ask for more, which takes seconds
+        how = resize if shape[0] == shape[1] else None
+        found, line = value_or_line(lambda: read_picture(data, shape, how))
+    if found is None:
+        assert line.endswith(".")
+    else:
+        assert found.image.shape == shape and found.image.dtype == np.uint8
+
+
+@pytest.mark.parametrize("resize", ["crop", "letterbox"])
+def test_a_network_for_grey_takes_a_picture_however_its_data_were_resized(resize):
+    assert read_picture(saved(noise(50, 40)), (32, 32, 1), resize).image.shape == (32, 32, 1)
+
+
+def test_damaged_exif_data_leave_the_pixels():
+    picture = saved(noise(40, 40), "JPEG", exif=_turned(), quality=95)
+    at = picture.index(b"Exif") + 6
+    wrong_kind = picture.replace(b"\x01\x0e\x00\x02", b"\x01\x00\x00\x02")  # a width that is a text
+    assert wrong_kind != picture
+    flipped = [picture[:at] + bytes([picture[at] ^ 255]) + picture[at + 1 :] for at in range(at, at + 48)]
+    for damaged in (wrong_kind, *flipped):
+        assert read_picture(damaged, SHAPE).image.shape == SHAPE

@@ -3,18 +3,25 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from labkit.commands import main as cli
 from labkit.data.manifest import (
     MANIFEST_NAME,
     Manifest,
+    Shard,
+    Split,
     find_manifest,
     load_manifest,
     verify_shards,
     write_manifest,
 )
 from labkit.errors import InputError
+from tests.fuzzing import as_file, damaged_bytes, damaged_json, json_values, value_or_line
 
 
 @pytest.fixture
@@ -101,6 +108,58 @@ def _checksummed(manifest, **changes):
 def test_unusable_statistics_are_refused_even_with_a_matching_checksum(prepared, changes, message):
     with pytest.raises(ValueError, match=message):
         Manifest.from_json(_checksummed(prepared, **changes), prepared.directory)
+
+
+# What the checksum leaves out, so that it can be changed: where the data came from, and the size of a file.
+_NOT_CHECKED = ("directory", "source", "all_classes", "train_examples", "splits")
+_SPLITS = {
+    "train": Split(
+        "train",
+        30,
+        (
+            Shard("train-00000-of-00002.tfrecord", 17, "a" * 64, 1000),
+            Shard("train-00001-of-00002.tfrecord", 13, "b" * 64, 900),
+        ),
+    ),
+    "test": Split("test", 5, (Shard("test-00000-of-00001.tfrecord", 5, "c" * 64, 500),)),
+}
+_SOURCE = {"kind": "archive", "location": "/a", "sha256": "d" * 64, "matches_published": None}
+_SMALL = Manifest(
+    "cifar10", Path("cifar10"), ("cat", "dog"), (32, 32, 3), _SPLITS, (0.5, 0.4, 0.3), (0.2, 0.2, 0.1),
+    _SOURCE, validation_size=3, seed=7, all_classes=("cat", "dog", "cow"), train_examples=30,
+)  # fmt: skip
+_TEXT = _SMALL.to_json().encode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    content=st.one_of(
+        damaged_json(json.loads(_TEXT)).map(as_file),
+        damaged_json(json.loads(_TEXT)).map(as_file),
+        damaged_bytes(_TEXT),
+        json_values.map(as_file),
+        st.binary(max_size=30),
+    )
+)
+@example(_TEXT.replace(b'"bytes": 500', b'"bytes": "500"'))
+@example(_TEXT.replace(b'"kind": "archive"', b'"kind": ["archive"]'))
+@example(_TEXT.replace(b'"name": "test"', b'"name": ["test"]'))
+@example(_TEXT.replace(b'"cow"', b"[]"))
+@example(_TEXT.replace(b'"bytes": 500', b'"a\\nb": 500'))
+def test_any_change_of_a_manifest_is_refused_or_leaves_all_that_trains_as_it_is(tmp_path_factory, content):
+    folder = tmp_path_factory.getbasetemp() / "any-manifest"
+    (folder / "cifar10").mkdir(parents=True, exist_ok=True)
+    (folder / "cifar10" / MANIFEST_NAME).write_bytes(content)
+    found, line = value_or_line(lambda: load_manifest(folder, "cifar10"))
+    if found is None:
+        assert "labkit data prepare" in line
+    else:
+        assert found.checksum == _SMALL.checksum
+        for field in dataclasses.fields(found):
+            if field.name not in _NOT_CHECKED:
+                assert getattr(found, field.name) == getattr(_SMALL, field.name)
+        assert verify_shards(found) == [shard.file for split in _SPLITS.values() for shard in split.shards]
+    assert cli.main(["data", "list", "--data-dir", str(folder)]) == 0
 
 
 def test_damaged_and_missing_shards_are_named(copy):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.commands import main as cli
@@ -20,6 +20,7 @@ from labkit.distributed.tf_config import (
 from labkit.errors import InputError
 from labkit.training.checks import check_cluster
 from labkit.training.plan import plan_run
+from tests.fuzzing import damaged_bytes, damaged_json, json_values, value_or_line
 
 ASYNC = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1"]}
 
@@ -44,6 +45,36 @@ def test_tf_config_says_what_it_was_made_from(counts, data):
     job = data.draw(st.sampled_from(sorted(jobs)))
     task = ClusterTask(jobs, job, data.draw(st.integers(0, len(jobs[job]) - 1)))
     assert parse_tf_config(make_tf_config(task)) == task
+
+
+GOOD = {"cluster": ASYNC, "task": {"type": "worker", "index": 1}, "environment": "cloud"}
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    text=st.one_of(
+        damaged_json(GOOD).map(json.dumps),
+        damaged_json(GOOD).map(json.dumps),
+        damaged_bytes(json.dumps(GOOD).encode()).map(lambda data: data.decode(errors="replace")),
+        json_values.map(json.dumps),
+        st.text(max_size=30),
+    ),
+    sync=st.booleans(),
+)
+@example(text=json.dumps({"cluster": {"worker": ["a:1", "b:" + "9" * 5000]}}), sync=False)
+@example(text=json.dumps({"cluster": {"worker": ["a\nb:1", "a\nb:1"]}}), sync=False)
+@example(text=json.dumps({"cluster": ASYNC, "task": {"type": "a\nb"}}), sync=False)
+@example(text=json.dumps({"task": {"type": "a\nb"}}), sync=False)
+@example(text=json.dumps({"cluster": {"worker": {"a": "b" * 5000}}}), sync=False)
+@example(text="[" * 100_000, sync=False)
+def test_any_tf_config_is_a_task_or_refused_in_one_line(text, sync):
+    task, line = value_or_line(lambda: parse_tf_config(text))
+    assert task is None or parse_tf_config(make_tf_config(task)) == task
+    assert len(line) < 1000, "it fits on a screen"
+    found, _ = value_or_line(lambda: find_task(distribution(sync=sync), {"TF_CONFIG": text}))
+    if found is not None:
+        assert found.address in found.addresses().values()
+        bypass_proxy(found, {})
 
 
 def test_a_master_of_tensorflow_1_is_the_chief():

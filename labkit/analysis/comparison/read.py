@@ -16,6 +16,7 @@ from labkit.analysis.comparison.read_runs import NOT_STARTED, RunMetrics, read_r
 from labkit.analysis.show_table import html_table, text_table
 from labkit.config import fields_by_name
 from labkit.errors import InputError
+from labkit.home import expanded
 from labkit.plurals import counted
 
 __all__ = ["Comparison", "ModelMetrics", "Spread", "read_comparison", "spread"]
@@ -201,7 +202,7 @@ def read_comparison(path: str | os.PathLike[str]) -> Comparison:
 
     Raises InputError if there is no comparison.
     """
-    folder = Path(path).expanduser().absolute()
+    folder = expanded(path).absolute()
     request = read_request(folder)
     if request is None:
         raise InputError(f"{folder} holds no comparison; name the --output of labkit compare")

@@ -84,7 +84,7 @@ def plan_comparison(
     """
     configs = _configs(models, seeds, values)
     config = next(iter(configs.values()))
-    named_folder = Path(output).expanduser().absolute() if output else None
+    named_folder = home.expanded(output).absolute() if output else None
     recorded = _recorded(named_folder) if named_folder else None
     if named_folder and recorded:
         config = _as_recorded(config, recorded)

@@ -36,7 +36,7 @@ def prepare_command(run: RunDirectory) -> str:
 
 def _present(folder: Path, dataset: str) -> Manifest | None:
     try:
-        return find_manifest(folder.expanduser(), dataset)
+        return find_manifest(home.expanded(folder), dataset)
     except InputError:
         return None
 

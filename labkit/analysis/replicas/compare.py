@@ -165,7 +165,7 @@ def _with_data_set(config: Config, signals: Sequence[int]) -> tuple[Config, Mani
 def _named_folder(output: str | os.PathLike[str]) -> Path:
     if not home.is_local_path(os.fspath(output)):
         raise InputError(f"--output is {os.fspath(output)!r}; allowed: {home.LOCAL_PATH}")
-    folder = Path(output).expanduser().absolute()
+    folder = home.expanded(output).absolute()
     check_writable(folder, "--output")
     own = re.compile(r"replicas\.\w+|\d+-\w+.*|\..*")  # results and run directories of an earlier call
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

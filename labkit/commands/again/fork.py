@@ -2,10 +2,10 @@
 
 import argparse
 import shlex
-from pathlib import Path
 
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, settings_of, whole_number
+from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 from labkit.run_directory.lineage import read_lineage
@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     given = options.job_dir or parent.path.with_name(f"{parent.name}-fork-{options.at}")
     from labkit.analysis.fork import fork
 
-    made = fork(parent, options.at, changes, Path(given).expanduser().absolute())
+    made = fork(parent, options.at, changes, expanded(given).absolute())
     lineage = read_lineage(made)
     assert lineage is not None
     changed = lineage.describe() or "the same settings"

@@ -9,6 +9,7 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, whole_number
 from labkit.commands.terminal.text_tables import print_table
 from labkit.errors import InputError
+from labkit.home import expanded
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
@@ -56,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.max_steps < 0:
         raise InputError(f"--max-steps is {options.max_steps}; allowed: a whole number from 0")
     run = RunDirectory(find_run(options.run))
-    output = Path(options.output or f"{run.name}-step-{options.step}").expanduser().absolute()
+    output = expanded(options.output or f"{run.name}-step-{options.step}").absolute()
     if output == run.path or run.path in output.parents:
         raise InputError(f"--output {output} is in the run directory, which a replay doesn't change")
     if options.batch_only:

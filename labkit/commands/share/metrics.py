@@ -1,11 +1,11 @@
 """``labkit metrics``: all metrics of a run as CSV or Parquet."""
 
 import argparse
-from pathlib import Path
 
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.errors import InputError
+from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.run_directory.find import find_run
@@ -30,7 +30,7 @@ def declare_metrics(parser: Parser) -> Run:
 def _run(options: argparse.Namespace) -> int:
     """Write the metrics. Raises InputError for a run that isn't there and for an unknown ending."""
     run = RunDirectory(find_run(options.run))
-    output = Path(options.output).expanduser()
+    output = expanded(options.output)
     from labkit.export.metrics import FORMATS, write_metrics
 
     if output.suffix not in FORMATS:

@@ -9,6 +9,7 @@ import labkit
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.errors import InputError, require_extra
+from labkit.home import expanded
 from labkit.run_directory.disk import check_writable
 from labkit.run_directory.find import find_run
 
@@ -37,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     runs = list(dict.fromkeys(find_run(name).absolute() for name in options.runs))
     if len(runs) > MAX_RUNS:
         raise InputError(f"{len(runs)} runs are given; allowed: at most {MAX_RUNS} in a report")
-    output = Path(options.output).expanduser()
+    output = expanded(options.output)
     if output.suffix not in (".html", ".htm"):
         raise InputError(f"--output is {str(output)!r}; allowed: a name that ends with .html")
     if output.is_dir():

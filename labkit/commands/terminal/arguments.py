@@ -75,6 +75,8 @@ class Parser(argparse.ArgumentParser):
                     flag = self.aliases[flag]
                 if flag not in self._option_string_actions:
                     raise self._unknown(given, flag)
+                if value == "--":  # which argparse takes for the end of the flags
+                    raise InputError(f"{given} is '--'; allowed: any other text")
                 argument = flag + equals + value
             spelled.append(argument)
         return spelled

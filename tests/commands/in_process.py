@@ -1,0 +1,37 @@
+"""Commands of labkit, run in the process of a test."""
+
+import contextlib
+import io
+from pathlib import Path
+
+from labkit.commands import main as cli
+
+__all__ = ["ends_well", "tree"]
+
+
+def tree(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return size and time of change of each file below ``folder``."""
+    found = ((path, path.lstat()) for path in folder.rglob("*") if path.is_file())
+    return {path: (status.st_size, status.st_mtime_ns) for path, status in found}
+
+
+def ends_well(*arguments: str) -> int:
+    """Run a command that may end with 0, or with 2 and one line, or with 1 where it found something wrong.
+
+    Returns the exit code.
+    """
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main(arguments)
+        except SystemExit as end:  # of --help
+            code = 0 if end.code is None else end.code
+    err.seek(0)
+    said = err.read()
+    if code == 2:
+        assert said.startswith("labkit: error: ") and len(said.splitlines()) == 1, said
+    else:
+        assert code in (0, 1), (code, said)
+        assert "Traceback" not in said and "labkit: error" not in said, said
+    return code
