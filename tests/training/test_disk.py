@@ -13,7 +13,7 @@ import tensorflow as tf
 from labkit.run_directory import RunDirectory, directory
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.training import loop
+from labkit.training import loop, telemetry
 from tests.properties.harness import assert_bit_equal, checkpoint_values, labkit, losses, metrics
 from tests.tiny import prepare_tiny
 
@@ -72,6 +72,7 @@ def fail_in_status(patch) -> None:
         write(path, text)
 
     refused: list[Path] = []
+    patch.setattr(telemetry, "SECONDS_BETWEEN_STATUSES", 0.0)  # or step 4 may be over before the next one
     write = directory.write_text_atomic
     patch.setattr(directory, "write_text_atomic", refuse)
     patch.setattr(directory, "overwrite", refuse)
