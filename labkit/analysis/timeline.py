@@ -6,9 +6,10 @@ report that was shortest under way to the coordinator.
 """
 
 import gzip
+import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,7 +19,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import StepSpans, read_spans
 
-__all__ = ["Span", "Timeline", "read_timeline", "write_trace"]
+__all__ = ["FORMATS", "KINDS", "Span", "Timeline", "read_timeline", "write_trace"]
 
 KINDS = ("input", "compute", "wait", "exchange", "rest")
 
@@ -83,10 +84,12 @@ def read_timeline(run: RunDirectory, steps: int) -> Timeline:
     chosen = sorted(common)[-steps:]
     kept = {name: [each for each in spans if each.step in chosen] for name, spans in workers.items()}
     kept = {name: spans for name, spans in kept.items() if spans}
-    offsets = _by_reports(kept) if asynchronous else _by_exchanges(kept)
+    offsets = _by_reports(workers) if asynchronous else _by_exchanges(workers)  # of all steps: more exact
+    offsets = {name: offsets[name] for name in kept}
     spans = [span for name in kept for each in kept[name] for span in _spans(name, each, offsets[name])]
     has_exchanges = any(span.kind == "exchange" for span in spans)
-    return Timeline(tuple(spans if asynchronous else _with_waits(spans)), offsets, has_exchanges)
+    with_waits = _with_waits_between if asynchronous else _with_waits_within
+    return Timeline(tuple(with_waits(spans)), offsets, has_exchanges)
 
 
 def _by_exchanges(workers: Mapping[str, Sequence[StepSpans]]) -> dict[str, float]:
@@ -120,7 +123,18 @@ def _spans(worker: str, spans: StepSpans, offset: float) -> list[Span]:
     return found
 
 
-def _with_waits(spans: Sequence[Span]) -> list[Span]:
+def _with_waits_between(spans: Sequence[Span]) -> list[Span]:
+    """Add what an asynchronous worker waits for its next batch."""
+    found: list[Span] = []
+    for span in spans:
+        before = found[-1] if found else None
+        if before and before.worker == span.worker and before.step != span.step and before.end < span.begin:
+            found.append(Span(span.worker, span.step, "wait", before.end, span.begin))
+        found.append(span)
+    return found
+
+
+def _with_waits_within(spans: Sequence[Span]) -> list[Span]:
     """Divide each exchange: until the last worker has begun it, the others wait."""
     last: dict[int, float] = {}
     for span in spans:
@@ -138,44 +152,69 @@ def _with_waits(spans: Sequence[Span]) -> list[Span]:
 
 
 def write_trace(timeline: Timeline, path: Path) -> None:
-    """Write the timeline as Chrome's trace, which Perfetto reads; compressed if ``path`` ends in gz."""
-    text = json.dumps({"traceEvents": _events(timeline), "displayTimeUnit": "ms"})
+    """Write the timeline into a file whose ending, one of ``FORMATS``, says the format."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        if path.suffix == ".gz":
-            with gzip.open(temporary, "wt", encoding="utf-8") as file:
-                file.write(text)
-        else:
-            temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(
+            next(make for end, make in FORMATS.items() if path.name.endswith(end))(timeline)
+        )
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _events(timeline: Timeline) -> list[dict[str, Any]]:
+def _boxes(timeline: Timeline, worker: str) -> list[tuple[str, int, float, float]]:
+    """Return name, step, begin and length of what is drawn for a worker, in seconds from the first begin.
+
+    A step comes before its parts, which lie within it on the same row.
+    """
     origin = min(span.begin for span in timeline.spans)
-    numbers = {name: number for number, name in enumerate(timeline.offsets, start=1)}
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": number, "name": "process_name", "args": {"name": name}}
-        for name, number in numbers.items()
-    ]
-    steps: dict[tuple[str, int], tuple[float, float]] = {}
-    for span in timeline.spans:
-        begin, end = steps.get((span.worker, span.step), (span.begin, span.end))
-        steps[span.worker, span.step] = min(begin, span.begin), max(end, span.end)
+    mine = [span for span in timeline.spans if span.worker == worker]
+    found = []
+    for step, spans in itertools.groupby(mine, key=lambda span: span.step):
+        parts = [(span.kind, step, span.begin - origin, span.end - span.begin) for span in spans]
+        begin, end = parts[0][2], parts[-1][2] + parts[-1][3]
+        found += [(f"step {step}", step, begin, end - begin), *parts]
+    return found
 
-    def event(name: str, worker: str, step: int, begin: float, end: float) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "name": name,
-            "pid": numbers[worker],
-            "tid": 1,
-            "ts": 1e6 * (begin - origin),
-            "dur": 1e6 * (end - begin),
-            "args": {"step": step},
-        }
 
-    # A step comes before its parts, which lie within it on the same row.
-    events += [event(f"step {step}", worker, step, *times) for (worker, step), times in steps.items()]
-    events += [event(each.kind, each.worker, each.step, each.begin, each.end) for each in timeline.spans]
-    return events
+def _json(timeline: Timeline) -> bytes:
+    """Return Chrome's trace format, in microseconds."""
+    events: list[dict[str, Any]] = []
+    for number, worker in enumerate(timeline.offsets, start=1):
+        events.append({"ph": "M", "pid": number, "name": "process_name", "args": {"name": worker}})
+        events += [
+            {"ph": "X", "name": name, "pid": number, "tid": 1, "ts": 1e6 * begin, "dur": 1e6 * length,
+             "args": {"step": step}}
+            for name, step, begin, length in _boxes(timeline, worker)
+        ]  # fmt: skip
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()
+
+
+def _xspace(timeline: Timeline) -> bytes:
+    """Return TensorFlow's trace format (tensorflow/tsl/profiler/protobuf/xplane.proto), in picoseconds."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace(hostnames=["cluster"])
+    for number, worker in enumerate(timeline.offsets, start=1):
+        # TensorBoard shows planes whose names begin like this.
+        plane = space.planes.add(id=number, name=f"/device:CUSTOM:{worker}")
+        line = plane.lines.add(id=1, name="steps")
+        names: dict[str, int] = {}
+        for name, _, begin, length in _boxes(timeline, worker):
+            if name not in names:
+                names[name] = len(names) + 1
+                plane.event_metadata[names[name]].MergeFrom(
+                    xplane_pb2.XEventMetadata(id=names[name], name=name)
+                )
+            line.events.add(
+                metadata_id=names[name], offset_ps=round(1e12 * begin), duration_ps=round(1e12 * length)
+            )
+    return space.SerializeToString()
+
+
+FORMATS: Mapping[str, Callable[[Timeline], bytes]] = {
+    ".json": _json,
+    ".json.gz": lambda timeline: gzip.compress(_json(timeline)),
+    ".xplane.pb": _xspace,
+}

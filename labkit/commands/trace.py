@@ -15,8 +15,6 @@ from labkit.run_directory.worker_metrics import KEPT_STEPS
 
 __all__ = ["declare_trace"]
 
-ENDINGS = (".json", ".json.gz")
-
 
 def declare_trace(parser: Parser) -> Run:
     """Declare the flags of ``labkit trace``."""
@@ -32,22 +30,23 @@ def declare_trace(parser: Parser) -> Run:
         "--output",
         type=local_path,
         metavar="FILE",
-        help="File to write, ending in .json or .json.gz. Default: <run>-trace.json in the current folder.",
+        help="File to write: .json or .json.gz for Perfetto, .xplane.pb for TensorBoard. Default: "
+        "<run>-trace.json in the current folder.",
     )
     return _run
 
 
 def _run(options: argparse.Namespace) -> int:
     """Write the trace. Returns 0. Raises InputError before anything is written."""
-    from labkit.analysis.timeline import KINDS, read_timeline, write_trace
+    from labkit.analysis.timeline import FORMATS, KINDS, read_timeline, write_trace
     from labkit.home import expanded
 
     if not 1 <= options.steps <= KEPT_STEPS:
         raise InputError(f"--steps is {options.steps}; allowed: 1 to {KEPT_STEPS}")
     run = RunDirectory(find_run(options.run))
     output = expanded(options.output or f"{run.name}-trace.json").absolute()
-    if not output.name.endswith(ENDINGS):
-        raise InputError(f"--output is {str(output)!r}; allowed: a file that ends in {' or '.join(ENDINGS)}")
+    if not output.name.endswith(tuple(FORMATS)):
+        raise InputError(f"--output is {str(output)!r}; allowed: a file that ends in {', '.join(FORMATS)}")
     check_writable(output.parent, "--output")
     if os.path.isdir(output):
         raise InputError(f"--output {output} is a folder; name a file")
@@ -71,5 +70,8 @@ def _run(options: argparse.Namespace) -> int:
     )
     if not timeline.has_exchanges:
         print("note: no exchange was measured: with --deterministic TensorFlow refuses to read the clock")
-    print(f"open {output} in https://ui.perfetto.dev, or in Chromium at chrome://tracing")
+    if output.name.endswith(".xplane.pb"):
+        print(f"wrote {output}, for TensorBoard with xprof")
+    else:
+        print(f"open {output} in https://ui.perfetto.dev, or in Chromium at chrome://tracing")
     return 0

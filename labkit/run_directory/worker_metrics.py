@@ -101,7 +101,7 @@ class WorkerMetrics:
         Returns the worker's examples per second if a row was written, else None.
         """
         if spans is not None:
-            self._spans.setdefault(worker, deque(maxlen=KEPT_STEPS)).append(spans)
+            self._add_spans(worker, spans)
         if worker not in self._windows:
             # The first step compiles; counting starts after it.
             self._windows[worker] = _Window()
@@ -158,13 +158,23 @@ class WorkerMetrics:
         self._windows[worker] = _Window()
         return rate
 
+    def _add_spans(self, worker: str, spans: StepSpans) -> None:
+        if worker not in self._spans:
+            self._spans[worker] = deque(maxlen=KEPT_STEPS)
+            # After a restart it makes the same steps again, at other moments.
+            self._spans_path(worker).unlink(missing_ok=True)
+        self._spans[worker].append(spans)
+
     def _write_spans(self, worker: str) -> None:
         if worker in self._spans:
-            path = spans_folder(self._folder) / f"{worker.replace(':', '-')}.json"
+            path = self._spans_path(worker)
             path.parent.mkdir(exist_ok=True)
             write_json_atomic(
                 path, {"worker": worker, "steps": [asdict(each) for each in self._spans[worker]]}
             )
+
+    def _spans_path(self, worker: str) -> Path:
+        return spans_folder(self._folder) / f"{worker.replace(':', '-')}.json"
 
     def finish(self) -> None:
         """Write a row of what was counted so far for each worker."""

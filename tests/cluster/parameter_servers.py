@@ -124,6 +124,7 @@ for placement in ("round_robin", "greedy"):
     for result in results:
         _, report = result.fetch()
         report = StepReport(*report)
+        assert report.started <= report.read < report.computed <= report.updated, report
         assert 0 < report.exchanged < report.seconds, report
         sizes = [weight.value.shape.num_elements() * 4 for weight in model.weights]
         assert report.bytes_sent == sum(sizes), "gradients and batch statistics"

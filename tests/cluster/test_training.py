@@ -1,5 +1,6 @@
 """Real clusters on this machine, each to its end: what they write, listen on, count and call."""
 
+import gzip
 import json
 import math
 import subprocess
@@ -12,11 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit.analysis.timeline import read_timeline
+from labkit.commands import main
 from labkit.config import Config
 from labkit.models.registry import build_model
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from labkit.run_directory.worker_metrics import read_worker_metrics
+from tests.analysis.test_timeline import assert_is_trace
 from tests.listening import listening_addresses
 from tests.properties.harness import SMALL
 
@@ -179,6 +183,22 @@ def test_the_slow_worker_takes_longer(ended):
         steps = sum(row["steps"] for row in rows)
         own[name] = sum(row["own_seconds_per_step"] * row["steps"] for row in rows) / steps
     assert own["worker:1"] > 2 * own["worker:0"], own
+
+
+def test_a_trace_shows_who_waits_for_whom(ended, tmp_path, capsys):
+    output = tmp_path / "trace.json.gz"
+    assert main(["trace", str(ended.run.path), "--steps", "30", "--output", str(output)]) == 0
+    said = capsys.readouterr().out
+    assert "30 steps of 2 workers, 11 to 40" in said and str(output) in said
+    timeline = read_timeline(ended.run, 30)
+    assert_is_trace(json.loads(gzip.decompress(output.read_bytes())), timeline)
+    assert all(abs(offset) < 0.2 for offset in timeline.offsets.values()), "they have one clock"
+    quick, slow = (timeline.seconds(f"worker:{index}") for index in (0, 1))
+    if ended.asynchronous:
+        assert slow["compute"] > 2 * quick["compute"] > 0
+    else:
+        assert quick["wait"] > slow["wait"] and slow["rest"] > quick["rest"]
+    assert min(quick["exchange"], slow["exchange"]) > 0
 
 
 def test_the_lines_of_all_tasks_are_gathered(ended):

@@ -7,7 +7,13 @@ import pytest
 from labkit.run_directory import worker_metrics
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.stragglers import Stragglers, find_stragglers
-from labkit.run_directory.worker_metrics import WorkerMetrics, read_worker_metrics
+from labkit.run_directory.worker_metrics import (
+    KEPT_STEPS,
+    StepSpans,
+    WorkerMetrics,
+    read_spans,
+    read_worker_metrics,
+)
 
 
 def rows_of(folder, results, **common) -> list[dict]:
@@ -100,3 +106,39 @@ def test_about_a_row_a_second_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_metrics, "SECONDS_BETWEEN_ROWS", 0.0)
     rows = rows_of(tmp_path, [{}, {}], waited=0.0, worked=0.1, exchanged=0.0)
     assert [each["steps"] for each in rows] == [1, 1]
+
+
+# ---- the last steps, moment by moment ------------------------------------------------------------------
+
+
+def spans_of(*steps: int, began: float = 100.0) -> list[StepSpans]:
+    return [StepSpans(step, began + step, (("input", began + step + 0.5),)) for step in steps]
+
+
+def write_spans(folder, spans: list[StepSpans]) -> None:
+    metrics = WorkerMetrics(folder, examples_per_step=8, replicas=1)
+    for each in spans:
+        metrics.add("worker:1", each.step, waited=0.0, worked=0.1, exchanged=0.0, spans=each)
+    metrics.close()
+
+
+def test_the_moments_of_the_last_steps_are_kept(tmp_path):
+    spans = spans_of(*range(1, 2 * KEPT_STEPS))
+    write_spans(tmp_path, spans)
+    assert read_spans(tmp_path) == {"worker:1": spans[-KEPT_STEPS:]}
+
+
+def test_steps_that_are_made_again_have_the_moments_of_the_last_time(tmp_path):
+    write_spans(tmp_path, spans_of(1, 2, 3))
+    again = spans_of(2, 3, began=900.0)
+    write_spans(tmp_path, again)
+    assert read_spans(tmp_path) == {"worker:1": again}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"worker": "worker:1", "steps": [{"step": 1}]}', "[" * 9999]
+)
+def test_a_damaged_file_of_moments_counts_as_none(content, tmp_path):
+    write_spans(tmp_path, spans_of(1, 2))
+    (tmp_path / "spans" / "worker-0.json").write_text(content)
+    assert list(read_spans(tmp_path)) == ["worker:1"]
