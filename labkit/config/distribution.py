@@ -99,6 +99,12 @@ class DistributionConfig(FieldOwner):
         identity=False,
         group="cluster",
     )
+    gradient_compression: str = option(
+        "none",
+        "Rounds gradients for the exchange between replicas: bfloat16 sends half the bytes.",
+        choices=("none", "bfloat16"),
+        group="cluster",
+    )
     variable_placement: str = option(
         "round_robin",
         "How variables are spread over parameter servers: in turn, or greedily by bytes.",

@@ -42,6 +42,11 @@ class Config:
                 f"--warmup-steps is {self.optimizer.warmup_steps}; "
                 f"allowed: at most --train-steps, {self.run.train_steps}"
             )
+        if self.distribution.gradient_compression != "none" and self.model.precision == "float64":
+            raise InputError(
+                f"--gradient-compression is {self.distribution.gradient_compression} with --precision "
+                "float64, which is there to show the effect of rounding; leave one of them out"
+            )
 
     def check_replicas(self, num_replicas: int) -> None:
         """Raise InputError if a batch size isn't a multiple of ``num_replicas``."""

@@ -13,6 +13,7 @@ __all__ = [
     "BatchStatistics",
     "ExchangeTimer",
     "all_reduce_bytes",
+    "compressed",
     "moving_averages",
     "sum_over_replicas",
     "time_after",
@@ -23,11 +24,31 @@ __all__ = [
 BatchStatistics = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
 
 
+def compressed(gradients: Sequence[tf.Tensor], compression: str) -> list[tf.Tensor]:
+    """Return the gradients as they are sent: rounded to bfloat16, or as they are with ``none``.
+
+    In replica context. ``sum_over_replicas`` turns the sums back.
+    """
+    return [tf.cast(each, tf.bfloat16) if compression == "bfloat16" else each for each in gradients]
+
+
 def sum_over_replicas(strategy: Any, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
-    """Sum each gradient over the replicas, to where its variable is; in cross-replica context."""
-    return strategy.extended.batch_reduce_to(
-        tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
-    )
+    """Sum each gradient over the replicas, to where its variable is; in cross-replica context.
+
+    The gradients may be ``compressed``; the sums have the dtypes of the variables.
+    """
+    pairs = list(zip(gradients, variables, strict=True))
+    sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+
+    def whole(variable, value):
+        return tf.cast(value, variable.dtype)
+
+    return [
+        value
+        if strategy.experimental_local_results(value)[0].dtype == variable.dtype
+        else strategy.extended.update(variable, whole, args=(value,))
+        for value, variable in zip(sums, variables, strict=True)
+    ]
 
 
 def moving_averages(model: keras.Model, names: Iterable[str]) -> list[tf.Variable]:
@@ -58,7 +79,9 @@ def update_moving_averages(strategy: Any, model: keras.Model, statistics: BatchS
             strategy.extended.update(average, move, args=(mean, decay), group=False)
 
 
-def all_reduce_bytes(model: keras.Model, frozen: Frozen, num_replicas: int) -> float:
+def all_reduce_bytes(
+    model: keras.Model, frozen: Frozen, num_replicas: int, compression: str = "none"
+) -> float:
     """Return the bytes that each process sends, and as many that it receives, in a synchronous step.
 
     A ring of R replicas carries 2 (R - 1) / R times the reduced bytes over each of its links (Patarasuk and
@@ -68,8 +91,9 @@ def all_reduce_bytes(model: keras.Model, frozen: Frozen, num_replicas: int) -> f
     """
     weights = [model.trainable_variables[index].value for index in trained_indices(model, frozen)]
     norms = {layer.name for layer in model.layers if isinstance(layer, BatchNormalization)} - frozen
-    values = [*weights, *moving_averages(model, norms)]
-    reduced = sum(value.shape.num_elements() * value.dtype.size for value in values)
+    gradients = [(weight, tf.bfloat16 if compression == "bfloat16" else weight.dtype) for weight in weights]
+    values = [*gradients, *((average, average.dtype) for average in moving_averages(model, norms))]
+    reduced = sum(value.shape.num_elements() * dtype.size for value, dtype in values)
     return 2 * (num_replicas - 1) / num_replicas * reduced
 
 

@@ -78,6 +78,11 @@ def check_layout(
         reason = "variables on parameter servers"
     elif config.model.sync_batch_norm and num_replicas > 1:
         reason = "batch normalization over several replicas"
+    if config.distribution.gradient_compression != "none" and num_replicas == 1 and not asynchronous:
+        raise InputError(
+            f"--gradient-compression is {config.distribution.gradient_compression}, but there is one "
+            "replica, which exchanges no gradients; leave it out"
+        )
     if config.distribution.xla and reason:
         raise InputError(f"--xla needs one replica per process; here: {reason}; leave --xla out")
 

@@ -283,7 +283,10 @@ class Session:
         """Return the bytes that each worker of a synchronous cluster sends and receives in a step."""
         if self.devices.num_workers == 1:
             return 0.0
-        return all_reduce_bytes(self.model, self.freezing.at(step_index), self.devices.num_replicas)
+        compression = self.config.distribution.gradient_compression
+        return all_reduce_bytes(
+            self.model, self.freezing.at(step_index), self.devices.num_replicas, compression
+        )
 
     @property
     def train_step(self) -> Any:
@@ -450,11 +453,9 @@ def _compiled_step(
 ) -> Callable[..., Any]:
     """Return the compiled ``train_step``, which returns the metrics and when gradients were exchanged.
 
-    An ``inspected`` step returns the tensors of ``StepObserver`` as well, and isn't compiled by XLA.
-
     That is float64 [2], begin and end: zeros for one replica, and NaN for several with ``deterministic``,
     where TensorFlow refuses to read the clock. With parameter servers it is what ``make_asynchronous_step``
-    reports.
+    reports. An ``inspected`` step returns the tensors of ``StepObserver`` as well, and isn't compiled by XLA.
     """
     config, devices = plan.config, plan.devices
     assert devices is not None
@@ -462,6 +463,7 @@ def _compiled_step(
         "global_batch_size": config.data.train_batch_size,
         "loss": LOSSES[config.optimizer.loss],
         "label_smoothing": config.optimizer.label_smoothing,
+        "compression": config.distribution.gradient_compression,
     }
     observer: Unobserved = UNOBSERVED
     if inspected:

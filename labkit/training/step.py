@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from labkit.distributed.exchange import sum_over_replicas, update_moving_averages
+from labkit.distributed.exchange import compressed, sum_over_replicas, update_moving_averages
 from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.slow_worker import SlowWorker
@@ -44,6 +44,7 @@ def make_train_step(
     image_size: int | None = None,
     follow: Callable[[Any, tf.Tensor], None] = lambda strategy, step: None,
     xla: bool = False,
+    compression: str = "none",
     reduce: Callable[..., list[Any]] = sum_over_replicas,
     observer: Unobserved = UNOBSERVED,
 ) -> Callable[..., tf.Tensor]:
@@ -53,7 +54,8 @@ def make_train_step(
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
     Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``follow`` is called after each
-    update (``MovingAverage.update``); ``xla`` compiles the gradients; ``observer`` sees what is computed.
+    update (``MovingAverage.update``); ``xla`` compiles the gradients; gradients are ``compressed`` for the
+    exchange; ``observer`` sees what is computed.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
@@ -81,7 +83,8 @@ def make_train_step(
 
     def replica_step(images, labels, learning_rate, stop, done):
         metrics, gradients, statistics = loss_and_gradients(images, labels, done, start_of(global_batch_size))
-        arguments = (gradients, statistics, observer.activations(), learning_rate, done)
+        sent = compressed(gradients, compression)
+        arguments = (sent, statistics, observer.activations(), learning_rate, done)
         tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 

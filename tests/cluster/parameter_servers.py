@@ -157,6 +157,23 @@ for figure, values_of_layers in ours.by_layer().items():
 for path, counts in ours.weight_counts.items():
     assert counts.sum() == theirs.weight_counts[path].sum() > 0, path
 
+# Gradients in bfloat16 are half the bytes, and change an update by their rounding alone.
+local_model.set_weights(model.get_weights())
+for ours, theirs in zip(local_optimizer.velocities, optimizer.velocities, strict=True):
+    ours.assign(theirs.numpy())
+before = [weight.numpy() for weight in model.trainable_weights]
+make_local_step()(prepare(pixels), labels, *scalars)
+train_step = make_remote_step(model, optimizer, step, compression="bfloat16")
+_, report = coordinator.schedule(train_step, args=(pixels, labels, *scalars)).fetch()
+statistics = sum(weight.value.shape.num_elements() * 4 for weight in model.non_trainable_weights)
+assert StepReport(*report).bytes_sent == read / 2 + statistics, report
+pairs = list(zip(model.trainable_weights, local_model.trainable_weights, before, strict=True))
+updates = [(ours.numpy() - old, theirs.numpy() - old) for ours, theirs, old in pairs]
+for ours, theirs in updates:  # bfloat16 keeps 8 bits; the velocity has some of the update
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2**-8 * np.abs(theirs).max() + 1e-7)
+assert any((np.abs(ours - theirs) > 1e-4 * np.abs(theirs).max()).any() for ours, theirs in updates)
+assert all(weight.dtype == "float32" for weight in model.weights)
+
 # With frozen layers, too, a step is that of one process; nothing of theirs moves.
 frozen = Freezing(model, TransferConfig(freeze="stem,stage1,stage2_*_norm*")).at(0)
 local_model.set_weights(model.get_weights())

@@ -88,6 +88,7 @@ def ended(request, tmp_path_factory, shapes) -> Ended:
     fields = {"callbacks": Path(__file__).with_name("asking.py")}
     if request.param == "in step":
         fields |= {"write_graph": True, "write_images": True}  # what the chief alone does
+        fields |= {"gradient_compression": "bfloat16"}
         return run_cluster(job_dir, "--workers", "2", slow_worker="1:6", **fields)
     fields |= {"variable_placement": "greedy", "max_staleness": 3}
     return run_cluster(job_dir, "--workers", "2", "--ps", "2", slow_worker="1:6", **fields)
@@ -169,11 +170,13 @@ def test_bytes_are_those_of_weights_gradients_and_batches(ended):
         Config.from_flat({"num_layers": 8}).model, num_classes=10, image_shape=(32, 32, 3), seed=0
     )
     weights = 4 * sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    sent = 4 * sum(math.prod(weight.shape) for weight in model.weights)  # with batch statistics
-    received = sent if not ended.asynchronous else weights + 16 * (32 * 32 * 3 + 4)
+    statistics = 4 * sum(math.prod(weight.shape) for weight in model.non_trainable_weights)
+    if ended.asynchronous:
+        sent, received = weights + statistics, weights + 16 * (32 * 32 * 3 + 4)
+    else:  # in bfloat16; of two workers in a ring, each sends 2 (2 - 1) / 2 of what is reduced
+        sent = received = weights / 2 + statistics
     for rows in read_worker_metrics(ended.run.cluster_path).values():
         for row in rows:
-            # Of two workers in a ring, each sends 2 (2 - 1) / 2 of what is reduced.
             assert (row["bytes_sent_per_step"], row["bytes_received_per_step"]) == (sent, received)
 
 
@@ -212,6 +215,7 @@ def test_a_cluster_that_is_done_says_so_at_once(ended):
     options = ["--workers", "2"] if config.distribution.sync else ["--workers", "2", "--ps", "2"]
     placement = {
         "variable_placement": config.distribution.variable_placement,
+        "gradient_compression": config.distribution.gradient_compression,
         "callbacks": config.run.callbacks,
     }
     before = ended.run.metrics_path.read_bytes()

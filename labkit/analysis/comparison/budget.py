@@ -28,6 +28,7 @@ CLUSTER_FIELDS = (
     "job_name",
     "task_index",
     "bind",
+    "gradient_compression",
     "variable_placement",
     "max_staleness",
     "slow_worker",

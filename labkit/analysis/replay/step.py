@@ -185,6 +185,7 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
             "asynchronous workers made this run: the weights and the batch of a step depend on their timing, "
             "so this is the step as one process makes it, not the recorded one"
         )
+        here["gradient_compression"] = "none"
     elif recorded.is_of_cluster:
         notes.append("a cluster made this step; one process makes it again, equal to rounding")
     elif had_gpus and num_gpus_found < wanted:

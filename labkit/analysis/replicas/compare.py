@@ -54,6 +54,7 @@ INSTEAD = {
     "job_name": _LAUNCHER_DECIDES,
     "task_index": _LAUNCHER_DECIDES,
     "bind": _LAUNCHER_DECIDES,
+    "gradient_compression": "not every layout exchanges gradients; leave it out",
     "variable_placement": "no layout has parameter servers; leave it out",
     "max_staleness": "no layout has parameter servers, so no update is stale; leave it out",
     "slow_worker": "not every layout has workers, and a slow one has the same losses; leave it out",

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from labkit.distributed.exchange import (
+    compressed,
     moving_averages,
     sum_over_replicas,
     time_after,
@@ -68,6 +69,7 @@ def make_asynchronous_step(
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
     slow_worker: tuple[int, float] | None = None,
+    compression: str = "none",
     observer: Unobserved = UNOBSERVED,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return ``train_step(images, labels, learning_rate, stop)``, to be compiled and run on one worker.
@@ -76,7 +78,7 @@ def make_asynchronous_step(
     its gradients and batch statistics to the servers that hold the variables. ``images`` are uint8 pixels as
     stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
     ``slow_worker``: the index of a worker that waits after it has computed its gradients, and how many times
-    as long as the computing it takes in all.
+    as long as the computing it takes in all. Gradients are ``compressed`` on their way to the servers.
 
     ``train_step`` returns the metrics of ``training.step.make_train_step``, and float64 [7], the fields of
     ``StepReport``. Then come the tensors of ``observer``; where another worker updates a weight at the same
@@ -128,7 +130,8 @@ def make_asynchronous_step(
         computed_at = time_after(gradients)
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
         updated_at, earlier_updates, bytes_sent = tf.distribute.get_replica_context().merge_call(
-            send_and_update, args=(gradients, statistics, observer.activations(), learning_rate)
+            send_and_update,
+            args=(compressed(gradients, compression), statistics, observer.activations(), learning_rate),
         )
         report = StepReport(
             started=started_at,
