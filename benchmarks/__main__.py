@@ -22,12 +22,19 @@ SCRIPTS = (
     "startup",
     "follow",
     "scaling",
+    "links",
     "accuracy",
     "ablation",
     "transfer",
     "dashboard",
 )
-ONLY_WHEN_NAMED = ("accuracy", "ablation", "transfer", "dashboard")  # take minutes or hours
+ONLY_WHEN_NAMED = (
+    "links",
+    "accuracy",
+    "ablation",
+    "transfer",
+    "dashboard",
+)  # need root, or take minutes or hours
 NEED_TORCH = ("inference",)  # the other scripts that compare with PyTorch can leave it out
 
 

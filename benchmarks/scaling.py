@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,9 +90,20 @@ def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> di
 
 
 def measure_run(arguments: Sequence[str], folder: Path, options: argparse.Namespace) -> Started:
-    """Run a ``labkit`` command that trains in ``folder`` for the requested number of steps, then end it.
+    """Run a ``labkit`` command that trains in ``folder`` for the requested number of steps, then end it."""
+    count = options.warmup_steps + options.steps + 1
+    started, rows = rows_of_run(arguments, folder, lambda rows: len(rows) >= count)
+    speed = images_per_second(rows[options.warmup_steps : count], options.batch_size)
+    return Started(rows[0]["wall_time"] - started, speed)
 
-    Raises RuntimeError with the end of its output if it ends before that or stalls.
+
+def rows_of_run(
+    arguments: Sequence[str], folder: Path, enough: Callable[[list[dict[str, Any]]], bool]
+) -> tuple[float, list[dict[str, Any]]]:
+    """Run a ``labkit`` command that trains in ``folder`` until its rows are ``enough``, then end it.
+
+    Returns the time of the start, in seconds since 1970, and the rows. Raises RuntimeError with the end of
+    its output if it ends before that or stalls.
     """
     run, log = RunDirectory(folder), folder.with_suffix(".log")
     with open(log, "wb") as output:
@@ -104,20 +115,23 @@ def measure_run(arguments: Sequence[str], folder: Path, options: argparse.Namesp
             cwd=ROOT,
         )
     try:
-        rows = _rows_until(run, options.warmup_steps + options.steps + 1, process, log)
+        return started, _rows_until(run, enough, process, log)
     finally:
         _end(process)
-    speed = images_per_second(rows[options.warmup_steps :], options.batch_size)
-    return Started(rows[0]["wall_time"] - started, speed)
 
 
-def _rows_until(run: RunDirectory, count: int, process: subprocess.Popen, log: Path) -> list[dict[str, Any]]:
+def _rows_until(
+    run: RunDirectory,
+    enough: Callable[[list[dict[str, Any]]], bool],
+    process: subprocess.Popen,
+    log: Path,
+) -> list[dict[str, Any]]:
     reader = MetricsReader(run.metrics_path, splits=("train",))
     seen, give_up = 0, time.monotonic() + SECONDS_TO_START
     while True:
         reader.poll()
-        if len(reader.rows) >= count:
-            return reader.rows[:count]
+        if enough(reader.rows):
+            return list(reader.rows)
         if len(reader.rows) > seen:
             seen, give_up = len(reader.rows), time.monotonic() + SECONDS_WITHOUT_A_STEP
         if process.poll() is not None or time.monotonic() > give_up:

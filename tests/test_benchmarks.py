@@ -26,6 +26,7 @@ from benchmarks import (
     inference,
     input_pipeline,
     inspection,
+    links,
     machine_ceiling,
     mixed_pictures,
     prepare_images,
@@ -727,6 +728,36 @@ def test_clusters_are_compared_with_one_process_of_the_same_repeat():
 def test_the_speed_of_a_cluster_counts_all_steps_between_its_rows():
     rows = [{"step": step, "wall_time": time} for step, time in ((5, 10.0), (7, 10.5), (6, 11.0), (9, 12.0))]
     assert scaling.images_per_second(rows, batch_size=64) == 4 * 64 / 2.0
+
+
+def test_the_prediction_of_a_cluster_is_its_step_and_its_bytes(monkeypatch):
+    monkeypatch.setattr(links.os, "cpu_count", lambda: 2)
+
+    def expected(mode: str, workers: int, link: str, sent: float = 1e6, received: float = 1e6) -> float:
+        case = links.Case(mode, workers, link)
+        return links.predicted(case, step=0.1, batch_size=64, sent=sent, received=received, image=3000)
+
+    assert expected("sync", 2, links.UNSHAPED) == pytest.approx(2 * 64 / 0.1)
+    assert expected("sync", 3, links.UNSHAPED) == pytest.approx(3 * 64 / 0.15), "three workers on two cores"
+    assert expected("sync", 2, "10mbit") == pytest.approx(2 * 64 / (0.1 + 0.8))
+    assert expected("async", 1, "100mbit") == pytest.approx(64 / (0.1 + 0.16))
+    # Three asynchronous workers can't have more gradients on the server's link than fit.
+    assert expected("async", 3, "10mbit", received=64 * 3000 + 1e6) == pytest.approx(64 / 0.8)
+
+
+def test_the_table_of_links_has_measured_and_predicted_ratios():
+    alone = links.Measured(links.Case("one process", 1, links.UNSHAPED), (100.0, 90.0, 110.0))
+    slow = links.Measured(links.Case("sync", 2, "10mbit"), (50.0, 49.0, 51.0), sent=1e6, received=1e6)
+    table = links.markdown(links.figures([alone, slow, alone], batch_size=50, image=3000)).splitlines()
+    assert table[0] == "| | link | 2 workers |"
+    assert table[2] == f"| sync | 10mbit | 0.50 ({2 * 0.5 / (0.5 + 0.8):.2f}) |"
+
+
+def test_windows_of_a_cluster_have_equal_numbers_of_steps():
+    times = (0.0, 1.0, 2.0, 4.0, 6.0)
+    rows = [{"step": step, "wall_time": time} for step, time in enumerate(times, start=7)]
+    assert links.speeds_of(rows, images=10, windows=2) == (10.0, 5.0)
+    assert not links.lasts(rows, seconds=0.0, steps=1), "the first are the warm-up"
 
 
 def test_a_run_that_fails_says_why_and_leaves_no_process(tmp_path):
