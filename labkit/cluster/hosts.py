@@ -17,7 +17,7 @@ from types import TracebackType
 
 from labkit.errors import InputError
 
-__all__ = ["MOST_HOSTS", "Hosts", "check_link", "is_host_address"]
+__all__ = ["MOST_HOSTS", "Hosts", "check_link", "is_host_address", "why_no_hosts"]
 
 # RFC 2544 sets 198.18.0.0/15 aside for tests of networks: no site and no provider uses it.
 PREFIX, MOST_HOSTS = "198.18.0.", 250
@@ -44,6 +44,15 @@ def check_link(rate: str | None) -> float | None:
     if not 1e4 <= bits <= 1e11:
         raise InputError(f"--link is {rate!r}; allowed: 10kbit to 100gbit, such as 100mbit")
     return bits
+
+
+def why_no_hosts() -> str | None:
+    """Return why this machine can't make hosts, one line; None if it can."""
+    try:
+        with Hosts(["worker:0"], "1gbit"):
+            return None
+    except InputError as error:
+        return str(error)
 
 
 class Hosts:

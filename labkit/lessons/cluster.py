@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.api.run import Run
+from labkit.cluster.hosts import check_link
 from labkit.plots.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, new_figure, styled
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "bandwidth_figure",
     "every_row",
+    "links_figure",
     "loss_comparison",
     "price_of_a_loss",
     "rates",
+    "seconds_over_links",
     "speed_figure",
     "staleness_figure",
     "stalest_update",
@@ -286,6 +289,41 @@ def bandwidth_figure(models: Mapping[str, tuple[float, float]], bandwidths: Sequ
         axis.minorticks_off()
         axis.grid(axis="y")
         axis.legend(loc="lower right")
+    return figure
+
+
+def seconds_over_links(runs: Mapping[str, Run]) -> dict[str, tuple[float, float]]:
+    """Return for each run the median seconds of a step, and those of its computing and its bytes together.
+
+    Args:
+        runs: synchronous runs, by the rate of their links, such as ``100mbit``.
+    """
+    found = {}
+    for link, run in runs.items():
+        rows = [rows[-1] for rows in worker_rows(run).values()]
+        computing = max(row["own_seconds_per_step"] for row in rows)
+        sending = rows[0]["bytes_sent_per_step"] * 8 / (check_link(link) or float("inf"))
+        found[link] = float(np.median(run.metrics()["seconds_per_step"][2:])), computing + sending
+    return found
+
+
+def links_figure(seconds: Mapping[str, tuple[float, float]]) -> "Figure":
+    """Draw the measured seconds of a step beside the expected ones of ``seconds_over_links``."""
+    with styled():
+        figure = new_figure(
+            6.5, 2.8, f"Milliseconds of a step, measured and expected, over links of {', '.join(seconds)}"
+        )
+        axis, place = figure.subplots(), np.arange(len(seconds))
+        for number, (name, colour) in enumerate(
+            (("measured", TRAIN), ("computing + bytes ÷ rate", VALIDATION))
+        ):
+            values = [1000 * pair[number] for pair in seconds.values()]
+            bars = axis.bar(place + 0.4 * number - 0.2, values, 0.38, color=colour, label=name)
+            axis.bar_label(bars, fmt="%.0f", fontsize=8)
+        axis.set_xticks(place, [_rate(check_link(link) or 0.0) for link in seconds])
+        axis.set(title="The same steps over three links", ylabel="milliseconds a step")
+        axis.margins(y=0.15)
+        axis.legend(loc="upper right")
     return figure
 
 

@@ -42,7 +42,13 @@ LAST_LINES = 3  # of the output, in the message about a training that doesn't be
 
 
 def start(
-    config: Config | None = None, *, workers: int = 1, ps: int = 0, overwrite: bool = False, **flags: Any
+    config: Config | None = None,
+    *,
+    workers: int = 1,
+    ps: int = 0,
+    link: str | None = None,
+    overwrite: bool = False,
+    **flags: Any,
 ) -> "BackgroundTraining":
     """Start a training in other processes and return once it has begun. The notebook goes on meanwhile.
 
@@ -50,6 +56,8 @@ def start(
         config: where to start from; None: labkit's defaults.
         workers: processes that train. Several are synchronous, unless there are parameter servers.
         ps: parameter servers. With one or more, a chief is started, and the training is asynchronous.
+        link: gives each of several processes a host of its own on this machine, with a link of this rate to
+            the others, such as ``100mbit`` (``labkit cluster local --hosts``).
         overwrite: delete the run that is in the directory and start anew.
         **flags: any flag of ``labkit train``, as in ``labkit.train``.
 
@@ -70,17 +78,19 @@ def start(
         name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
     }
     cluster = None if (workers, ps) == (1, 0) else LocalCluster(workers, ps)
-    training = launch((config or Config()).replace(paths), cluster, overwrite=overwrite)
+    training = launch((config or Config()).replace(paths), cluster, link=link, overwrite=overwrite)
     training.wait_until_begun()
     return training
 
 
-def launch(config: Config, cluster: LocalCluster | None, *, overwrite: bool = False) -> "BackgroundTraining":
+def launch(
+    config: Config, cluster: LocalCluster | None, *, link: str | None = None, overwrite: bool = False
+) -> "BackgroundTraining":
     """Check a training and start its processes; see ``start``. Doesn't wait until it has begun.
 
     ``cluster``: the processes to start; None: one that trains alone. A finished run isn't trained again.
     """
-    plan = _plan(config, cluster, overwrite)
+    plan = _plan(config, cluster, link, overwrite)
     assert plan.run is not None
     if plan.found == "finished":
         return BackgroundTraining(plan, cluster, None)
@@ -92,23 +102,40 @@ def launch(config: Config, cluster: LocalCluster | None, *, overwrite: bool = Fa
         )
     words = ["train"]
     if cluster is not None:
-        words = ["cluster", "local", f"--workers={cluster.workers}", f"--ps={cluster.ps}", "--", "train"]
+        hosts = [] if link is None else ["--hosts", f"--link={link}"]
+        words = [
+            "cluster",
+            "local",
+            f"--workers={cluster.workers}",
+            f"--ps={cluster.ps}",
+            *hosts,
+            "--",
+            "train",
+        ]
     # The data set is named, so that nothing is downloaded again.
     values = {name: plan.config.flat()[name] for name in ("dataset", "job_dir", "callbacks")}
     words += [*train_arguments(config.replace(values))[1:], *(["--overwrite"] if overwrite else [])]
     return BackgroundTraining(plan, cluster, [sys.executable, "-m", "labkit", *words])
 
 
-def _plan(config: Config, cluster: LocalCluster | None, overwrite: bool) -> RunPlan:
+def _plan(config: Config, cluster: LocalCluster | None, link: str | None, overwrite: bool) -> RunPlan:
     if not isinstance(overwrite, bool):
         raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
     if cluster is None:
+        if link is not None:
+            raise InputError(f"link is {link!r} for one process, which has no link; leave it out")
         return plan_run(config, overwrite=overwrite, uses_devices=False)
     from labkit.cluster.launch import plan_launch
 
     # ``announce`` is silent because the launcher prints the same lines.
     return plan_launch(
-        config, workers=cluster.workers, ps=cluster.ps, overwrite=overwrite, announce=lambda line: None
+        config,
+        workers=cluster.workers,
+        ps=cluster.ps,
+        hosts=link is not None,
+        link=link,
+        overwrite=overwrite,
+        announce=lambda line: None,
     ).plan
 
 

@@ -96,7 +96,8 @@ def prepare(parameters: Parameters) -> Prepared:
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     devices = None if cluster is None else _devices_of_cluster(config, cluster)
     # A cluster's own options have been checked with its devices.
-    alone = config if cluster is None else config.replace({"max_staleness": None, "slow_worker": None})
+    own = {"max_staleness": None, "slow_worker": None, "gradient_compression": "none"}
+    alone = config if cluster is None else config.replace(own)
     plan = plan_run(
         alone,
         overwrite=parameters.overwrite,
