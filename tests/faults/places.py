@@ -1,11 +1,11 @@
-"""Faults of what hosts have beside the network: a shared folder that stalls, a clock that is wrong."""
+"""Faults of what hosts have beside the network: a shared folder that stalls or fails, a wrong clock."""
 
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["disk_at", "frozen", "other_clock"]
+__all__ = ["disk_at", "frozen", "make_read_only", "mount_again", "other_clock"]
 
 MOST_FROZEN = 60  # seconds after which a frozen folder thaws whatever has become of the test
 
@@ -47,6 +47,20 @@ def frozen(disk: Path) -> Iterator[None]:
         guard.kill()
         guard.wait()
         subprocess.run(thaw, check=True, timeout=60)
+
+
+def make_read_only(disk: Path) -> None:
+    """Let a disk refuse to be written from now on, as its file system does behind an error of the disk."""
+    subprocess.run(["mount", "-o", "remount,abort", disk], check=True, timeout=60)
+
+
+def mount_again(disk: Path) -> None:
+    """Check a disk that nothing uses, and mount it to be written."""
+    subprocess.run(["umount", disk], check=True, timeout=60)
+    image = disk.with_suffix(".img")
+    checked = subprocess.run(["fsck.ext4", "-p", image], timeout=60, check=False)
+    assert checked.returncode in (0, 1), "1: errors were corrected"
+    subprocess.run(["mount", "-o", "loop", image, disk], check=True, timeout=60)
 
 
 def other_clock(folder: Path, hours: int) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.end import IN_STEP, assert_same_run, assert_whole, stepping
 from tests.faults.launched import Cluster, Line, until
 from tests.faults.network import Network
-from tests.faults.places import disk_at, frozen, other_clock
+from tests.faults.places import disk_at, frozen, make_read_only, mount_again, other_clock
 from tests.faults.table import Case
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
@@ -103,6 +103,30 @@ def test_a_shared_folder_that_stalls_holds_the_run_up_and_loses_nothing(
             cluster.destroy()
     what = f"{restarts(cluster)} restarts; it waits for the folder"
     table.append(Case("sync", "all", "shared folder stalled for 15 s", "between steps", what))
+
+
+def test_a_shared_folder_that_becomes_read_only_ends_the_run_and_the_same_command_goes_on(
+    tmp_path, data_dir, table, undisturbed
+):
+    with disk_at(tmp_path / "disk") as disk:
+        failed = Cluster(disk / "run", data_dir=data_dir, **IN_STEP | {"hosts": True})
+        try:
+            stepping(failed)
+            began = time.monotonic()
+            make_read_only(disk)
+            assert failed.end() == 1, failed.text()
+            line = failed.said("Read-only file system", began)
+            assert line and restarts(failed) == 0, failed.text()
+        finally:
+            failed.destroy()
+        mount_again(disk)
+        cluster = Cluster(disk / "run", data_dir=data_dir, **IN_STEP | {"hosts": True})
+        try:
+            whole(cluster, undisturbed)
+        finally:
+            cluster.destroy()
+    what = "the run fails; the same command goes on"
+    table.append(case("all", "shared folder read-only", what, line, began))
 
 
 @pytest.mark.parametrize("hours", [1, -1])
