@@ -11,4 +11,4 @@ __all__ = ["compiled_step"]
 
 def compiled_step(*arguments: Any, **options: Any) -> Any:
     """Return ``make_train_step`` of the same arguments, compiled."""
-    return tf.function(make_train_step(*arguments, **options), reduce_retracing=True)
+    return tf.function(make_train_step(*arguments, **options), reduce_retracing=True, autograph=False)

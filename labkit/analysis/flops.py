@@ -76,7 +76,7 @@ def matrix_product(size: int, precision: str, device: str = "/cpu:0") -> Callabl
             tf.cast(tf.random.stateless_normal([size, size], [number, 0]), dtype) for number in range(2)
         ]
 
-    @tf.function
+    @tf.function(autograph=False)
     def multiply(first, second):
         # Fetching one element is enough to wait for the whole product.
         return tf.linalg.matmul(first, second)[:1, :1]

@@ -34,7 +34,7 @@ class CheckNumerics(Callback):
         assert len({variable.dtype for variable in self._variables}) == 1
 
         # One vector instead of some two hundred values to return and check.
-        @tf.function
+        @tf.function(autograph=False)
         def copied() -> tuple[Any, Any]:
             state = tf.concat([tf.reshape(variable, [-1]) for variable in self._variables], axis=0)
             return state, tf.reduce_all(tf.math.is_finite(state))

@@ -50,6 +50,7 @@ EpochReader = Callable[[tf.Tensor], tf.data.Dataset]
 Fetcher = Callable[[tf.Tensor], Batch]
 
 
+@tf.autograph.experimental.do_not_convert  # also what is mapped: converting takes seconds and changes nothing
 def train_dataset(
     manifest: Manifest,
     *,
@@ -250,6 +251,7 @@ def _parsed(serialized: tf.Tensor, manifest: Manifest) -> Batch:
     return parse_batch(serialized, manifest.image_shape, manifest.target_shape, manifest.image_format)
 
 
+@tf.autograph.experimental.do_not_convert
 def eval_dataset(
     manifest: Manifest,
     split: str,

@@ -134,6 +134,7 @@ def _decoded(image: tf.Tensor | bytes, image_shape: Sequence[int]) -> tf.Tensor:
     return tf.ensure_shape(pixels, image_shape)
 
 
+@tf.autograph.experimental.do_not_convert
 def read_records(
     paths: Sequence[str],
     count: int,

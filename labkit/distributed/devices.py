@@ -210,7 +210,7 @@ def _probe_data_format(data_format: str, device: str, dtype: tf.DType) -> None:
     shape = [2, 8, 8, 4] if layout == "NHWC" else [2, 4, 8, 8]
     window = [1, 2, 2, 1] if layout == "NHWC" else [1, 1, 2, 2]
 
-    @tf.function
+    @tf.function(autograph=False)
     def probe(images, kernel, scale):
         with tf.GradientTape() as tape:
             tape.watch(kernel)

@@ -14,7 +14,7 @@ def gathered(strategy: tf.distribute.Strategy) -> Callable[[Any], tf.Tensor]:
     """Return a function of a value for each replica that concatenates them in order along the first axis."""
 
     # Compiled once: the eager call compiles at each use, and TensorFlow warns of that.
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def gather(values):
         return strategy.gather(values, axis=0)
 

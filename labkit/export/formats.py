@@ -66,7 +66,7 @@ def _write_onnx(model: Any, output: str, path: Path) -> None:
 
     function, signature = _signature(model, output)
     converted, _ = tf2onnx.convert.from_function(
-        tf.function(function, input_signature=signature),
+        tf.function(function, input_signature=signature, autograph=False),
         signature,
         opset=ONNX_OPSET,
         custom_op_handlers={"Erfc": (_erfc, [])},

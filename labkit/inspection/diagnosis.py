@@ -131,7 +131,7 @@ def diagnose(
         image_size: side that the images are resized to, in pixels; None: they aren't.
     """
     one = _Pass(network, per_example, len(images), step_index, image_size)
-    run = tf.function(one, reduce_retracing=True)
+    run = tf.function(one, reduce_retracing=True, autograph=False)
     parts = list(zip(np.split(images, num_slices), np.split(labels, num_slices), strict=True))
     size = len(images) // num_slices
     found = [

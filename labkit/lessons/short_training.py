@@ -25,7 +25,8 @@ def one_device_step(model: keras.Model, optimizer: Optimizer, batch_size: int, *
     """
     strategy, count = tf.distribute.get_strategy(), tf.Variable(0, dtype=tf.int64, trainable=False)
     compiled = tf.function(
-        make_train_step(strategy, model, optimizer, count, global_batch_size=batch_size, **options)
+        make_train_step(strategy, model, optimizer, count, global_batch_size=batch_size, **options),
+        autograph=False,
     )
     return lambda images, labels, learning_rate: compiled(
         tf.convert_to_tensor(images),

@@ -476,13 +476,13 @@ def _compiled_step(
             common["standardize"] = functools.partial(as_input, manifest=plan.manifest, settings=settings)
         common["slow_worker"] = config.distribution.slow
         asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
-        return tf.function(asynchronous, reduce_retracing=True)
+        return tf.function(asynchronous, reduce_retracing=True, autograph=False)
     common["xla"] = config.distribution.xla and not inspected
     if devices.num_replicas == 1 or config.run.deterministic:
         train_step = make_train_step(strategy, model, optimizer, step, **common)
         moments = [0.0, 0.0] if devices.num_replicas == 1 else [math.nan, math.nan]
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(reduce_retracing=True, autograph=False)
         def untimed_step(images, labels, learning_rate, stop):
             metrics = train_step(images, labels, learning_rate, stop)
             return metrics, tf.constant(moments, tf.float64), *observer.tensors
@@ -491,7 +491,7 @@ def _compiled_step(
     timer = ExchangeTimer()
     train_step = make_train_step(strategy, model, optimizer, step, **common, reduce=timer.sum_over_replicas)
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def timed_step(images, labels, learning_rate, stop):
         metrics = train_step(images, labels, learning_rate, stop)
         return metrics, timer.moments, *observer.tensors

@@ -118,7 +118,7 @@ def make_predict_step(
                 lambda shown: model(shown, training=False), images, test_time_augmentation
             )
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def predict_step(images):
         return strategy.run(predict, args=(images,))
 

@@ -257,7 +257,9 @@ class _OtherSteps:
 def _compiled(model: Any) -> Any:
     """Return a function of standardized images [n, height, width, channels], traced once for any n."""
     signature = [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)]
-    return tf.function(lambda pixels: model(pixels, training=False), input_signature=signature)
+    return tf.function(
+        lambda pixels: model(pixels, training=False), input_signature=signature, autograph=False
+    )
 
 
 def _compiled_for_training(model: Any) -> Any:
@@ -269,4 +271,4 @@ def _compiled_for_training(model: Any) -> Any:
         others = [variable.value for variable in model.non_trainable_variables]
         return model.stateless_call(trained, others, pixels, training=True)[0]
 
-    return tf.function(forward, input_signature=signature)
+    return tf.function(forward, input_signature=signature, autograph=False)

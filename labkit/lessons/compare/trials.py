@@ -86,7 +86,9 @@ class Bench:
         self._model = self._network(seed=0)
         self._optimizer = SGD(self._model, config.optimizer)
         self._step = one_device_step(self._model, self._optimizer, config.data.train_batch_size)
-        self._predict = tf.function(lambda images: self._model(images, training=False), reduce_retracing=True)
+        self._predict = tf.function(
+            lambda images: self._model(images, training=False), reduce_retracing=True, autograph=False
+        )
 
     def _network(self, seed: int) -> Any:
         from labkit.models.registry import build_model

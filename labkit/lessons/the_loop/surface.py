@@ -79,7 +79,7 @@ def loss_surface(
     trained = [variable.numpy() for variable in variables]
     across, along = (filter_normalized(trained, seed * 2 + number) for number in (0, 1))
 
-    @tf.function
+    @tf.function(autograph=False)
     def loss_at(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         for variable, start, first, second in zip(variables, trained, across, along, strict=True):
             variable.assign(start + x * first + y * second)

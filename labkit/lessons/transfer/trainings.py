@@ -86,8 +86,8 @@ class Trainer:
         self.test_images, self.test_labels = (a[:TEST_IMAGES] for a in load_split(manifest, "test"))
         self._fresh = functools.cache(self._initial)
         self._compiled = functools.cache(self._train_step)
-        self._logits = tf.function(lambda images: self.model(images, training=False))
-        self._prepared = tf.function(self._prepare)
+        self._logits = tf.function(lambda images: self.model(images, training=False), autograph=False)
+        self._prepared = tf.function(self._prepare, autograph=False)
 
     def frozen(self, last: str) -> Frozen:
         """Return the layers from the images up to the stage ``last``; none for ``nothing``."""
