@@ -146,7 +146,8 @@ def _with_waits_within(spans: Sequence[Span]) -> list[Span]:
             divided.append(span)
             continue
         middle = min(span.end, last[span.step])
-        divided.append(Span(span.worker, span.step, "wait", span.begin, middle))
+        if middle > span.begin:
+            divided.append(Span(span.worker, span.step, "wait", span.begin, middle))
         divided.append(Span(span.worker, span.step, "exchange", middle, span.end))
     return divided
 

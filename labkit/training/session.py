@@ -517,22 +517,25 @@ def training_batches(session: Session, *, start_step: int, stop_step: int) -> It
     data = config.data
     # With parameter servers, the coordinator makes the batches and sends them with the steps.
     distributing = session.evaluation_strategy if devices.asynchronous_workers else session.strategy
-    return iter(
-        distributing.distribute_datasets_from_function(
-            lambda _: train_dataset(
-                manifest,
-                global_batch_size=data.train_batch_size,
-                seed=config.run.seed,
-                start_step=start_step,
-                stop_step=stop_step,
-                distortion=distortion_of(data),
-                network_input=session.network_input,
-                mixup_alpha=data.mixup_alpha,
-                # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
-                standardized=devices.asynchronous_workers == 0 or _sends_standardized(config),
-                input_path=path,
-                share=share,
-                arrays=arrays,
-            )
+
+    def batches(_: Any) -> tf.data.Dataset:
+        dataset = train_dataset(
+            manifest,
+            global_batch_size=data.train_batch_size,
+            seed=config.run.seed,
+            start_step=start_step,
+            stop_step=stop_step,
+            distortion=distortion_of(data),
+            network_input=session.network_input,
+            mixup_alpha=data.mixup_alpha,
+            # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
+            standardized=devices.asynchronous_workers == 0 or _sends_standardized(config),
+            input_path=path,
+            share=share,
+            arrays=arrays,
         )
-    )
+        # Before each step of a data set that may end, TensorFlow asks all workers whether it has: an exchange
+        # more, in which the quick ones wait. All have as many batches, and no more are taken.
+        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+
+    return iter(distributing.distribute_datasets_from_function(batches))

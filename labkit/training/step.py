@@ -54,8 +54,7 @@ def make_train_step(
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
     Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``follow`` is called after each
-    update (``MovingAverage.update``); ``xla`` compiles the gradients; gradients are ``compressed`` for the
-    exchange; ``observer`` sees what is computed.
+    update; ``xla`` compiles gradients, ``compression`` sends them rounded; ``observer`` sees what's computed.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
@@ -63,8 +62,7 @@ def make_train_step(
 
     @tf.function(jit_compile=True, autograph=False) if xla else lambda function: function
     def loss_and_gradients(images, labels, done, first):
-        # The tape then doesn't record operations that depend only on frozen weights.
-        tape = tf.GradientTape(watch_accessed_variables=False)
+        tape = tf.GradientTape(watch_accessed_variables=False)  # so not what only frozen weights decide
         draws = dropout_draws(done, first, global_batch_size)
         with tape, draws, recorded_batch_statistics(frozen_norms(model, frozen)) as recorded:
             tape.watch(weights)
@@ -72,7 +70,7 @@ def make_train_step(
             metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
-            return metrics, tape.gradient(metrics[0], weights), statistics
+            return metrics, compressed(tape.gradient(metrics[0], weights), compression), statistics
 
     def reduce_and_update(strategy, gradients, statistics, activations, learning_rate, done):
         gradients = reduce(strategy, gradients, weights)
@@ -83,8 +81,7 @@ def make_train_step(
 
     def replica_step(images, labels, learning_rate, stop, done):
         metrics, gradients, statistics = loss_and_gradients(images, labels, done, start_of(global_batch_size))
-        sent = compressed(gradients, compression)
-        arguments = (sent, statistics, observer.activations(), learning_rate, done)
+        arguments = (gradients, statistics, observer.activations(), learning_rate, done)
         tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 

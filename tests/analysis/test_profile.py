@@ -227,7 +227,7 @@ def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(mo
 
     def train_step_for(frozen, size, inspected):
         made.append((frozen, size, inspected))
-        return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.constant(0.0))
+        return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.zeros(2))
 
     session = Session(
         **given

@@ -26,7 +26,7 @@ class Result:
     def fetch(self):
         if self.raised:
             raise self.raised
-        return np.array([self.figures, 0.5, 1.0]), np.array([0.1, 0.05, 3.0, 100.0, 200.0])
+        return np.array([self.figures, 0.5, 1.0]), np.array([0.0, 0.02, 0.07, 0.1, 3.0, 100.0, 200.0])
 
 
 @pytest.fixture
