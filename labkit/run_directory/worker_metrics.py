@@ -25,9 +25,9 @@ KEPT_STEPS = 50  # whose moments are kept
 class StepSpans:
     """What a worker did in a step, and when, in seconds of its clock since 1970.
 
-    ``began``: when it asked for the batch. ``ends``: what it did and when that ended, in order: ``input``,
-    ``compute``, ``exchange``, ``rest``. ``seen``: when the coordinator of asynchronous steps heard of it, by
-    its own clock; None where the worker itself writes.
+    ``began``: when the step before had ended. ``ends``: what it did and when that ended, in order: ``input``,
+    ``compute``, ``exchange``, ``rest`` (recording, callbacks, and waiting for others there). ``seen``: when
+    the coordinator of asynchronous steps heard of it, by its own clock; None where the worker itself writes.
     """
 
     step: int

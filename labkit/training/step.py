@@ -148,11 +148,12 @@ class SynchronousEngine:
         self._step, self._stopping, self._name, self._beginning = step, stopping, name, beginning
         self._alone = session.devices.num_workers == 1
         self._all_stop = False
+        self._ended: float | None = None  # the last step, in seconds since 1970
         self._slow_worker = SlowWorker(session.config.distribution.slowness_of(name))
 
     def next_step(self, *, start_more: bool = True) -> StepResult:
         """Run one step. ``start_more`` is ignored: only the asynchronous engine uses it."""
-        began, started = time.time(), time.perf_counter()
+        asked, started = time.time(), time.perf_counter()
         images, labels = next(self._batches)
         waited = time.perf_counter() - started
         learning_rate = self._session.learning_rate_at(self._step)
@@ -174,9 +175,11 @@ class SynchronousEngine:
         observation = self._session.observation(self._step, *observed) if observed else None
         self._step += 1
         seconds = time.perf_counter() - started
-        ends = [("input", began + waited), ("rest", began + seconds)]
+        began, ended = self._ended or asked, asked + seconds
+        ends = [("rest", asked), ("input", asked + waited), ("rest", ended)]
         if exchanged > 0:
-            ends[1:1] = [("compute", exchange_began), ("exchange", exchange_ended)]
+            ends[2:2] = [("compute", exchange_began), ("exchange", exchange_ended)]
+        self._ended = ended
         return StepResult(
             step=self._step,
             metrics=self._session.loss.named(values),
