@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "RunDirectory",
     "RunLock",
     "Status",
+    "flush",
     "list_runs",
     "process_alive",
     "write_json_atomic",
@@ -57,6 +58,15 @@ def write_text_atomic(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8 to ``path``. A reader sees the whole old file or the whole new one."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def flush(path: Path) -> None:
+    """Wait until the disk has what was written to a file or folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def overwrite(path: Path, text: str) -> None:
@@ -231,6 +241,17 @@ class RunDirectory:
         """Create the directory and its folders. What already exists is kept."""
         for folder in (self.path, self.events_path, self.checkpoints_path):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def flush(self) -> None:
+        """Wait until the disk has all that was written, so that a power failure takes nothing of it back.
+
+        The folders in it aren't included; a checkpoint is flushed by itself.
+        """
+        for path in self.path.iterdir():
+            if path.is_file() and not path.name.startswith("."):
+                with suppress(FileNotFoundError, PermissionError):  # removed, or somebody else's
+                    flush(path)
+        flush(self.path)
 
     def read_config(self) -> dict[str, Any]:
         """Return the run's configuration. Raises InputError if it is missing or isn't a JSON object."""

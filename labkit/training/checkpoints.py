@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.run_directory.directory import flush
 
 __all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
 
@@ -99,13 +100,13 @@ class CheckpointStore:
                 checkpoint.write(str(temporary / "variables"))
                 (temporary / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n")
                 for path in temporary.iterdir():
-                    _flush(path)
-                _flush(temporary)
+                    flush(path)
+                flush(temporary)
                 os.rename(temporary, final)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)  # on a full disk, the room is needed
                 raise
-            _flush(self._folder)
+            flush(self._folder)
         self._prune(state.best_step)
 
     def restore(
@@ -181,11 +182,3 @@ class CheckpointStore:
             f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder to use the "
             "one before it"
         )
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

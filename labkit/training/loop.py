@@ -376,6 +376,7 @@ class TrainLoop:
             best_step=self.best_step,
             best_accuracy=self.best_accuracy,
         )
+        self.run.flush()  # a checkpoint without the rows before it would leave a gap
         self.store.save(self.session.checkpoint(), state)
         self.saved_at = time.monotonic()
         self.saved_step = self.step

@@ -151,6 +151,7 @@ def train_session(
             write_json_atomic(run.config_path, config.to_json())
             environment = {**describe_environment(plan), "parameters": session.num_parameters()}
             write_json_atomic(run.environment_path, environment)
+            run.flush()
         if transfer and state is None and writes:
             # Once this checkpoint is saved, the run no longer needs the source of its weights.
             write_json_atomic(run.transfer_path, transfer.to_json())
