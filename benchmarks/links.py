@@ -1,16 +1,17 @@
 """How fast is a cluster by its number of workers and the rate of its links, and was that to be expected?
 
 Each worker of `labkit cluster local --hosts --link RATE` has one thread, 64 images in a step and a link of
-its own. The prediction has two terms: the step of one process with one thread, longer where there are fewer
-cores than workers, and the time of the exchanged bytes on the link.
+its own. The prediction has two terms: the step of as many processes that train beside each other and exchange
+nothing, and the time of the exchanged bytes on the link.
 """
 
 import argparse
 import functools
 import itertools
-import os
+import math
 import statistics
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,21 +29,22 @@ QUESTION = "How fast is a cluster by its workers and links, and what do step tim
 UNSHAPED = "unshaped"
 LINKS = ("10mbit", "100mbit", "1000mbit", UNSHAPED)
 MODES = ("sync", "sync bfloat16", "async")
+SEPARATE = "separate processes"
 WARMUP_STEPS = 6
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cluster: ``mode`` is one of ``MODES``, or ``one process``."""
+    """``workers`` of one of ``MODES``, or as many ``SEPARATE`` processes that know nothing of each other."""
 
     mode: str
     workers: int
-    link: str
+    link: str = UNSHAPED
 
     def command(self, flags: Sequence[str], batch_size: int) -> list[str]:
         """Return the arguments of ``labkit``."""
         train = ["train", "--num-intra-threads", "1", *flags]
-        if self.mode == "one process":
+        if self.mode == SEPARATE:
             return [*train, "--train-batch-size", str(batch_size)]
         cluster = ["cluster", "local", "--workers", str(self.workers), "--hosts"]
         if self.link != UNSHAPED:
@@ -69,25 +71,26 @@ def predicted(case: Case, *, step: float, batch_size: int, sent: float, received
 
     Args:
         case: the cluster.
-        step: seconds that one process with one thread takes for ``batch_size`` images.
+        step: seconds that a process with one thread takes for ``batch_size`` images, beside as many others as
+            there are workers.
         batch_size: images of each worker in a step.
         sent, received: bytes of a worker in a step.
         image: bytes of an image and its label.
     """
     rate = (check_link(None if case.link == UNSHAPED else case.link) or float("inf")) / 8
-    computing = step * max(1.0, case.workers / (os.cpu_count() or 1))
     if case.mode != "async":  # a ring sends and receives at the same time
-        return case.workers * batch_size / (computing + sent / rate)
+        return case.workers * batch_size / (step + sent / rate)
     batch = batch_size * image
-    cycle = computing + (sent + received) / rate
+    cycle = step + (sent + received) / rate
     # The server's link carries the weights and gradients of all workers, the coordinator's the batches.
     most = min(rate / max(sent, received - batch, 1.0), rate / batch)
     return batch_size * min(case.workers / cycle, most)
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    """Return the clusters to measure, between two measurements of one process."""
-    alone = Case("one process", 1, UNSHAPED)
+    """Return the clusters to measure, behind processes without exchange, of which one is measured again."""
+    alone = Case(SEPARATE, 1)
+    separate = [Case(SEPARATE, workers) for workers in options.workers if workers > 1]
     clusters = [
         Case(mode, workers, link)
         for mode in options.modes
@@ -95,30 +98,69 @@ def cases(options: argparse.Namespace) -> list[Case]:
         for workers in options.workers
         if mode == "async" or workers > 1
     ]
-    return [alone, *clusters, alone]
+    return [alone, *separate, *clusters, alone]
 
 
 def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Measured]:
     """Train on each cluster for some seconds."""
     flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
     at = flags.index("--train-batch-size")
-    flags = flags[:at] + flags[at + 2 :]
+    flags = [*flags[:at], *flags[at + 2 :], "--eval-batch-size", str(math.lcm(*options.workers))]
     found: list[Measured] = []
     for number, case in enumerate(cases(options)):
-        job_dir = folder / str(number)
-        images = options.batch_size * (1 if case.mode == "async" else case.workers)
-        enough = functools.partial(lasts, seconds=options.seconds, steps=options.repeats)
-        _, rows = rows_of_run(case.command(flags, options.batch_size), job_dir, enough)
-        speeds = speeds_of(rows[WARMUP_STEPS:], images, options.repeats)
-        found.append(Measured(case, speeds, *bytes_of(RunDirectory(job_dir))))
+        job_dir, command = folder / str(number), case.command(flags, options.batch_size)
+        if case.mode == SEPARATE:
+            rows = rows_of_separate(command, job_dir, case.workers, options)
+            each = [speeds_of(beside, options.batch_size, options.repeats) for beside in rows]
+            found.append(Measured(case, tuple(map(sum, zip(*each, strict=True)))))
+        else:
+            images = options.batch_size * (1 if case.mode == "async" else case.workers)
+            _, timed = rows_of_run(
+                command, job_dir, lambda rows: lasts(rows[WARMUP_STEPS:], options.seconds, options.repeats)
+            )
+            speeds = speeds_of(timed[WARMUP_STEPS:], images, options.repeats)
+            found.append(Measured(case, speeds, *bytes_of(RunDirectory(job_dir))))
         print(f"{case.mode}, {case.workers}, {case.link}: {statistics.median(found[-1].speeds):.0f} images/s",
               flush=True)  # fmt: skip
     return found
 
 
-def lasts(rows: Sequence[dict[str, Any]], *, seconds: float, steps: int) -> bool:
-    """Return whether there are so many steps, and so many seconds of them, behind the warm-up."""
-    timed = [row["wall_time"] for row in rows[WARMUP_STEPS:]]
+def rows_of_separate(
+    command: Sequence[str], folder: Path, count: int, options: argparse.Namespace
+) -> list[list[dict[str, Any]]]:
+    """Train ``count`` times at the same time. Returns the rows of the seconds in which all were warm."""
+    warm: dict[int, list[dict[str, Any]]] = {}
+
+    def common() -> float:
+        """Return when all of them were warm, in seconds since 1970."""
+        return max(min(row["wall_time"] for row in rows) for rows in warm.values())
+
+    def enough(rows: list[dict[str, Any]], index: int) -> bool:
+        warm[index] = rows[WARMUP_STEPS:]
+        if any(run.done() for run in runs):  # all have enough, or one failed
+            return True
+        if len(warm) < count or not all(warm.values()):
+            return False
+        begin = common()
+        return all(
+            lasts([row for row in beside if row["wall_time"] >= begin], options.seconds, options.repeats)
+            for beside in list(warm.values())
+        )
+
+    runs: list[Future[Any]] = []
+    with ThreadPoolExecutor(count) as pool:
+        for index in range(count):
+            job_dir = folder.with_name(f"{folder.name}-{index}")
+            runs.append(pool.submit(rows_of_run, command, job_dir, functools.partial(enough, index=index)))
+    for run in runs:
+        run.result()
+    begin = common()
+    return [[row for row in warm[index] if row["wall_time"] >= begin] for index in range(count)]
+
+
+def lasts(rows: Sequence[dict[str, Any]], seconds: float, steps: int) -> bool:
+    """Return whether there are more than ``steps`` rows, and ``seconds`` between the first and the last."""
+    timed = [row["wall_time"] for row in rows]
     return len(timed) > steps and max(timed) - min(timed) >= seconds
 
 
@@ -140,17 +182,25 @@ def bytes_of(run: RunDirectory) -> tuple[float, float]:
 
 def figures(measured: Sequence[Measured], batch_size: int, image: int) -> list[Figure]:
     """Return speed and ratio to one process of each cluster, and how far the prediction was off."""
-    alone = [each for each in measured if each.case.mode == "one process"]
-    speed = statistics.median(value for each in alone for value in each.speeds)
-    found = [Figure("one process of one thread", "images/s", tuple(v for each in alone for v in each.speeds))]
+    separate: dict[int, list[float]] = {}
     for each in measured:
-        if each.case.mode == "one process":
+        if each.case.mode == SEPARATE:
+            separate.setdefault(each.case.workers, []).extend(each.speeds)
+    alone = statistics.median(separate[1])
+    found = [Figure("one process of one thread", "images/s", tuple(separate[1]))]
+    for count, speeds in separate.items():
+        if count > 1:
+            name = f"{SEPARATE}, {count} workers, {UNSHAPED}"
+            found.append(Figure(f"{name} over one process", "x", tuple(value / alone for value in speeds)))
+    for each in measured:
+        if each.case.mode == SEPARATE:
             continue
         name = f"{each.case.mode}, {each.case.workers} workers, {each.case.link}"
-        found.append(Figure(f"{name} over one process", "x", tuple(value / speed for value in each.speeds)))
-        expected = predicted(each.case, step=batch_size / speed, batch_size=batch_size, sent=each.sent,
+        found.append(Figure(f"{name} over one process", "x", tuple(value / alone for value in each.speeds)))
+        step = batch_size * each.case.workers / statistics.median(separate[each.case.workers])
+        expected = predicted(each.case, step=step, batch_size=batch_size, sent=each.sent,
                              received=each.received, image=image)  # fmt: skip
-        found.append(Figure(f"{name}, predicted", "x", (expected / speed,)))
+        found.append(Figure(f"{name}, predicted", "x", (expected / alone,)))
     return found
 
 
@@ -168,14 +218,17 @@ def markdown(figures: Sequence[Figure]) -> str:
         cells = []
         for count in workers:
             name = f"{mode}, {count}, {link}"
-            known = name in names
-            cells.append(
-                f"{ratios[f'{name} over one process']:.2f} ({ratios[f'{name}, predicted']:.2f})"
-                if known
-                else "–"
-            )
+            cell = f"{ratios[f'{name} over one process']:.2f}" if name in names else "–"
+            expected = ratios.get(f"{name}, predicted")
+            cells.append(cell if expected is None else f"{cell} ({expected:.2f})")
         lines.append(f"| {mode} | {link} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    errors = [
+        abs(ratios[f"{name} over one process"] / ratios[f"{name}, predicted"] - 1)
+        for name in names
+        if f"{name}, predicted" in ratios
+    ]
+    off = f"The prediction is off by {statistics.median(errors):.0%} (median), {max(errors):.0%} at most."
+    return "\n".join([*lines, "", off])
 
 
 def main(arguments: list[str] | None = None) -> None:
