@@ -2,9 +2,10 @@
 
 Full trainings with the recipes of docs/results.md, each with several seeds and on all training images: none
 are held out, because nothing is selected. Measured are the accuracy on all test images with the last weights,
-with and without test-time augmentation, and the seconds of all training steps. Finished runs are reused. A
-plot shows test accuracy against minutes of training, from checkpoints that are evaluated after the training.
-Uses CIFAR-10 if it is available, else `shapes`.
+with and without test-time augmentation, and the seconds of all training steps. Where a recipe has a peer in
+PyTorch (torch_recipes.py), each seed of the one is followed by a seed of the other, on the same images.
+Finished runs are reused. A plot shows test accuracy against minutes of training, from checkpoints that are
+evaluated after the training. Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 import argparse
@@ -18,8 +19,9 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
-from benchmarks.common import archive_of, make_parser, prepared_data
+from benchmarks.common import MISSING_TORCH, archive_of, make_parser, prepared_data, torch_is_installed
 from benchmarks.report import Figure, Goal, Report
+from benchmarks.torch_trainings import TorchTrainings
 from benchmarks.trainings import Trained, evaluate_checkpoints, train_to_end
 from labkit import home
 from labkit.config import Config
@@ -37,7 +39,7 @@ class Recipe:
     """A preset with changed values, and its goals.
 
     ``accuracy`` and ``augmented`` (with test-time augmentation), in per cent, are goals for at most
-    ``minutes`` of training. ``seeds``: the largest number of runs.
+    ``minutes`` of training. ``peer``: a recipe of torch_recipes.py; ``share`` of its minutes is another goal.
     """
 
     preset: str
@@ -45,24 +47,22 @@ class Recipe:
     accuracy: float | None = None
     augmented: float | None = None
     minutes: float | None = None
-    seeds: int = 3
+    peer: str | None = None
+    share: float | None = None
 
 
 RECIPES = {
-    "fast": Recipe("fast", accuracy=90.0, minutes=15.0),
+    "fast": Recipe("fast", peer="airbench94_muon", share=0.8),
     "fast, an hour": Recipe(
         "fast",
         {"width_factor": 1.5, "train_steps": 540, "cutout_size": 8},  # 21.6 epochs of 50,000
-        accuracy=93.0,
-        augmented=94.0,
+        accuracy=92.0,
         minutes=60.0,
-        seeds=1,
     ),
     "resnet20": Recipe(
         "resnet20_one_cycle",
         {"train_steps": 4688},  # 12 epochs of 50,000
-        accuracy=88.0,
-        seeds=1,
+        peer="resnet20",
     ),
 }
 
@@ -77,18 +77,49 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     manifest = all_images(options)
-    found = {name: measure(options, manifest, name) for name in options.recipes}
-    chosen = {"dataset": manifest.dataset, "precision": _precision()}
+    forms: dict[str, str] = {}
+    found: dict[str, list[Trained]] = {}
+    for name in options.recipes:
+        found |= measure(options, manifest, name, forms)
+    chosen = {"dataset": manifest.dataset, "precision": _precision(), "forms_of_peers": forms}
     report = Report("accuracy", QUESTION, vars(options) | chosen)
     report.configuration["curves"] = {name: [run.curve for run in runs] for name, runs in found.items()}
     with_goals = manifest.dataset == "cifar10"
-    rows = [row for name, runs in found.items() for row in figures(name, runs, with_goals=with_goals)]
+    rows = [row for name in options.recipes for row in figures(name, found, with_goals=with_goals)]
     path = report.finish(rows, options.output)
     draw(found, path.with_suffix(".png"))
 
 
-def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> list[Trained]:
-    """Train a recipe once for each seed."""
+def measure(
+    options: argparse.Namespace, manifest: Manifest, name: str, forms: dict[str, str]
+) -> dict[str, list[Trained]]:
+    """Train a recipe, and its peer if it has one, once for each seed; ``forms`` gets the peer's form."""
+    peer = RECIPES[name].peer
+    theirs = None
+    if peer is not None and torch_is_installed():
+        theirs = TorchTrainings(peer, options.runs / "pytorch", manifest, options.steps)
+        forms[peer] = str(theirs.form)
+    elif peer is not None:
+        print(f"without {peer}: {MISSING_TORCH}", flush=True)
+    found: dict[str, list[Trained]] = {name: []}
+    for seed in range(options.repeats):
+        found[name].append(train(options, manifest, name, seed))
+        if theirs is not None:
+            found.setdefault(peer_name(name), []).append(theirs.train(seed))
+        for side, runs in found.items():
+            row = runs[-1].test or {}
+            print(f"{side}, seed {seed}: {row.get('accuracy')}, six views {row.get('tta_accuracy')}, "
+                  f"{runs[-1].seconds / 60:.1f} minutes", flush=True)  # fmt: skip
+    return found
+
+
+def peer_name(name: str) -> str:
+    """Return what the peer of a recipe is called in figures."""
+    return f"{RECIPES[name].peer} in PyTorch"
+
+
+def train(options: argparse.Namespace, manifest: Manifest, name: str, seed: int) -> Trained:
+    """Train a recipe of labkit with a seed."""
     recipe = RECIPES[name]
     location = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "num_gpus": 0}
     values = {**preset_values(recipe.preset), **recipe.changes, **location, "precision": _precision()}
@@ -97,15 +128,10 @@ def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> list[
     values["keep_checkpoints"] = POINTS + 1
     values["checkpoint_every_steps"] = max(1, values["train_steps"] // POINTS)
     values["checkpoint_every_seconds"] = None
-    runs = []
-    for seed in range(min(options.repeats, recipe.seeds)):
-        job_dir = str(options.runs / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}")
-        config = Config.from_flat({**values, "seed": seed, "job_dir": job_dir})
-        train_to_end(config)
-        runs.append(evaluate_checkpoints(config, "test"))
-        row = runs[-1].test or {}
-        print(f"{name}, seed {seed}: {row.get('accuracy')}, {runs[-1].seconds / 60:.1f} minutes", flush=True)
-    return runs
+    job_dir = str(options.runs / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}")
+    config = Config.from_flat({**values, "seed": seed, "job_dir": job_dir})
+    train_to_end(config)
+    return evaluate_checkpoints(config, "test")
 
 
 def all_images(options: argparse.Namespace) -> Manifest:
@@ -120,9 +146,29 @@ def _precision() -> str:
     return "mixed_bfloat16" if bfloat16_instructions() else "float32"
 
 
-def figures(name: str, runs: list[Trained], *, with_goals: bool = True) -> list[Figure]:
-    """Return a recipe's accuracies and minutes for each seed; the goals hold for CIFAR-10."""
-    recipe, rows = RECIPES[name] if with_goals else Recipe(RECIPES[name].preset), []
+def figures(name: str, found: dict[str, list[Trained]], *, with_goals: bool = True) -> list[Figure]:
+    """Return accuracies and minutes of a recipe and its peer; the goals hold for CIFAR-10."""
+    recipe = RECIPES[name] if with_goals else Recipe(RECIPES[name].preset)
+    rows = figures_of(name, found[name], recipe)
+    theirs = found.get(peer_name(name), [])
+    if not theirs:
+        return rows
+    pairs = list(zip(found[name], theirs, strict=True))
+    share = None if recipe.share is None else Goal("at most", recipe.share)
+    minutes = tuple(ours.seconds / their.seconds for ours, their in pairs)
+    rows.append(Figure(f"{name}: minutes over those of {peer_name(name)}", "x", minutes, share))
+    key, words = ("accuracy", "plain") if recipe.share is None else ("tta_accuracy", "with six views")
+    points = tuple(
+        100 * (ours.test[key] - their.test[key]) for ours, their in pairs if ours.test and their.test
+    )
+    goal = None if recipe.share is None else Goal("at least", 0.0)
+    rows.append(Figure(f"{name}: points over {peer_name(name)}, {words}", "points", points, goal))
+    return rows + figures_of(peer_name(name), theirs, Recipe(recipe.preset))
+
+
+def figures_of(name: str, runs: list[Trained], recipe: Recipe) -> list[Figure]:
+    """Return accuracies and minutes for each seed, with the goals of ``recipe``."""
+    rows = []
     for key, words, goal in (
         ("accuracy", "test accuracy", recipe.accuracy),
         ("tta_accuracy", "test accuracy with test-time augmentation", recipe.augmented),

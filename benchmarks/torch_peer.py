@@ -29,9 +29,12 @@ __all__ = [
     "WEIGHT_DECAY",
     "Batches",
     "ResNet",
+    "autocast",
     "fold_norms",
     "make_loss",
     "make_optimizer",
+    "standardizer",
+    "views",
 ]
 
 # As in processes.train_flags; PyTorch adds the weight decay to the gradient.
@@ -111,23 +114,25 @@ def make_loss(model: nn.Module, precision: str) -> Callable[[torch.Tensor, torch
     """Return the mean cross-entropy of (images, labels), with the network in ``precision``."""
 
     def loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with _autocast(precision):
+        with autocast(precision):
             logits = model(images)
         return F.cross_entropy(logits.float(), labels)
 
     return loss
 
 
-def _autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which PyTorch computes in ``precision``."""
     if precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-def views(images: np.ndarray) -> torch.Tensor:
+def views(images: np.ndarray, padding: int = PADDING, mode: str = "constant") -> torch.Tensor:
     """Return every crop of the padded ``images``, uint8 [n, top, left, height, width, channels], uncopied."""
     _, height, width, _ = images.shape
-    padded = F.pad(torch.from_numpy(images), (0, 0, PADDING, PADDING, PADDING, PADDING))
+    widths = ((0, 0), (padding, padding), (padding, padding), (0, 0))
+    padded = torch.from_numpy(np.pad(images, widths, mode))  # PyTorch can't reflect bytes
     return padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
 
 
@@ -138,7 +143,7 @@ class Batches:
         self._views = views(arrays["images"])
         self._labels = torch.from_numpy(arrays["labels"].astype(np.int64))
         self._batch_size = batch_size
-        self._standardize = _standardizer(arrays)
+        self._standardize = standardizer(arrays)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         while True:
@@ -155,7 +160,7 @@ class Batches:
         return self._standardize(images), self._labels[index]
 
 
-def _standardizer(arrays: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def standardizer(arrays: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the conversion of uint8 [b, h, w, channels] to float32 [b, channels, h, w], channels last."""
     std = torch.tensor(arrays["std"], dtype=torch.float32)
     scale, shift = 1 / (255 * std), -torch.tensor(arrays["mean"], dtype=torch.float32) / std
@@ -202,7 +207,7 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
     torch._inductor.config.freezing = options.folded
     run = torch.compile(predict, dynamic=False) if options.form == "compile" else predict
     whole = len(arrays["images"]) // options.batch_size * options.batch_size
-    images = _standardizer(arrays)(torch.from_numpy(arrays["images"][:whole]))
+    images = standardizer(arrays)(torch.from_numpy(arrays["images"][:whole]))
     batches = itertools.cycle(images.split(options.batch_size))
 
     def turn() -> float:

@@ -794,10 +794,52 @@ def test_seconds_of_training_leave_validations_out(tmp_path):
     trained = trainings.read_trained(run)
     assert trained.seconds == 5.0
     assert trained.curve == [(4.0, 0.5), (5.0, 0.7)]
-    plain, augmented, minutes = accuracy.figures("fast, an hour", [trained])
+    plain, augmented, minutes = accuracy.figures("fast, an hour", {"fast, an hour": [trained]})
     assert (plain.repeats, plain.met) == ((60.0,), False)
     assert augmented.repeats == (65.0,)
     assert (minutes.repeats, minutes.met) == ((5 / 60,), True)
+
+
+def test_a_recipe_is_compared_with_its_peer_seed_by_seed():
+    ours = [trainings.Trained({"tta_accuracy": 0.91, "accuracy": 0.9}, 600.0, []) for _ in range(2)]
+    theirs = [
+        trainings.Trained({"tta_accuracy": 0.9, "accuracy": 0.89}, seconds, []) for seconds in (800.0, 1200.0)
+    ]
+    found = {"fast": ours, accuracy.peer_name("fast"): theirs}
+    rows = {row.name: row for row in accuracy.figures("fast", found)}
+    minutes = rows["fast: minutes over those of airbench94_muon in PyTorch"]
+    assert (minutes.repeats, minutes.met) == ((0.75, 0.5), True)
+    points = rows["fast: points over airbench94_muon in PyTorch, with six views"]
+    assert points.repeats == pytest.approx((1.0, 1.0))
+    assert points.met
+    assert rows["airbench94_muon in PyTorch: training"].repeats == pytest.approx((800 / 60, 20.0))
+
+
+@pytest.mark.torch
+def test_a_peer_that_was_warmed_up_trains_as_if_it_had_not_been(tmp_path):
+    import torch
+
+    from benchmarks import torch_recipes
+
+    random = np.random.default_rng(0)
+    arrays = {
+        "images": random.integers(0, 256, (16_000, 32, 32, 3), np.uint8),
+        "labels": random.integers(0, 10, 16_000),
+        "mean": np.full(3, 0.5),
+        "std": np.full(3, 0.25),
+    }
+    options = argparse.Namespace(precision="float32", form="eager")
+    shown = torch.randn(32, 3, 32, 32)
+    losses = []
+    for warm in (False, True):
+        torch.manual_seed(0)
+        training = torch_recipes.airbench94_muon(arrays, options)
+        if warm:
+            torch_recipes.warm_up(training, arrays, images=32)
+        for index in range(2):
+            training.step(shown, torch.arange(32) % 10, index)
+        losses.append(training.model(shown).detach())
+    torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
 
 
 def test_every_variant_of_the_ablation_and_every_recipe_can_be_run():
