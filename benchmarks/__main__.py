@@ -13,8 +13,7 @@ from labkit import home
 SCRIPTS = (
     "train_step",
     "inference",
-    "fast_net",
-    "machine_ceiling",
+    "roofline",
     "input_pipeline",
     "prepare_images",
     "telemetry",

@@ -20,16 +20,15 @@ from benchmarks import (
     accuracy,
     common,
     dashboard_curves,
-    fast_net,
     follow,
     forms,
     inference,
     input_pipeline,
     inspection,
     links,
-    machine_ceiling,
     mixed_pictures,
     prepare_images,
+    roofline,
     scaling,
     startup,
     telemetry,
@@ -38,7 +37,7 @@ from benchmarks import (
     transfer,
 )
 from benchmarks.allocators import ALLOCATORS, environment_with
-from benchmarks.common import ROOT, prepared_data, torch_is_installed
+from benchmarks.common import ROOT, prepared_data
 from benchmarks.forms import Form, take_turns
 from benchmarks.processes import Training, Turns, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report, read_figures
@@ -187,37 +186,9 @@ def test_an_allocator_is_in_force_alone(monkeypatch):
     assert default["OTHER"] == keeping["OTHER"] == "kept"
 
 
-def test_the_fast_net_is_judged_by_the_best_of_each_precision():
-    def turn(step: float, ceiling: float) -> fast_net.Turn:
-        return {"step_gflops": step, "ceiling_gflops": ceiling, "images_per_second": 1.0}
-
-    found = {
-        ("float32", 512, "relu"): [turn(160, 200), turn(60, 100)],
-        ("float32", 1024, "relu"): [turn(90, 100), turn(80, 100)],
-        ("mixed_bfloat16", 512, "relu"): [turn(100, 400), turn(200, 400)],
-    }
-    figures = fast_net.figures(found)
-    judged = {figure.name: (figure.repeats, figure.met) for figure in figures if figure.goal}
-    assert judged == {
-        "training step over matrix product, float32 (batch 1024, relu)": ((0.9, 0.8), True),
-        "training step over matrix product, mixed_bfloat16 (batch 512, relu)": ((0.25, 0.5), False),
-    }
-    assert [bool(figure.goal) for figure in figures[:3]] == [True, True, False]
-
-
-def test_the_ceiling_is_that_of_the_best_library():
-    rates = {
-        ("float32", "NumPy, 8"): [100.0, 90.0, 120.0],
-        ("float32", "TensorFlow, 8"): [110.0, 105.0, 80.0],
-        ("mixed_bfloat16", "TensorFlow, 8"): [300.0, 310.0, 320.0],
-    }
-    figures = machine_ceiling.figures(rates)
-    assert [figure.name for figure in figures[:2]] == [
-        "float32 ceiling (TensorFlow, 8)",
-        "bfloat16 ceiling (TensorFlow, 8)",
-    ]
-    assert figures[0].median == 105.0
-    assert len(figures) == 2 + len(rates)
+def test_the_limit_of_work_is_that_of_its_arithmetic_or_its_bytes():
+    assert roofline.Work(flops=2e9, bytes=1e9).limit(gflops=100.0, gigabytes=10.0) == pytest.approx(0.1)
+    assert roofline.Work(flops=2e9, bytes=1e7).limit(gflops=100.0, gigabytes=10.0) == pytest.approx(0.02)
 
 
 def test_pipelines_are_compared_with_the_better_peer():
@@ -631,41 +602,26 @@ def test_mixed_pictures_become_the_images_that_they_were_made_of(tmp_path, shape
 
 
 @pytest.mark.slow
-def test_the_fast_nets_script_runs_and_writes_its_result(tmp_path, shapes, monkeypatch, capsys):
+def test_the_roofline_counts_the_arithmetic_of_the_step_that_runs(tmp_path, shapes, monkeypatch, capsys):
     monkeypatch.delenv("LABKIT_CIFAR10", raising=False)
-    flags = (
-        "--repeats 2 --steps 1 --precisions float32 --batch-sizes 8 --activations relu --width-factor 0.125"
-    )
-    flags += " --matrix-sizes 64 128 --products 2"
+    small = {"model": "fast", "width_factor": 0.125, "train_batch_size": 8}
+    monkeypatch.setitem(roofline.NETWORKS, "fast", roofline.Network(small, 2, Goal("at least", 75.0)))
+    flags = "--repeats 2 --networks fast --precisions float32"
     folders = ["--output", str(tmp_path), "--data-dir", str(shapes.directory.parent)]
-    fast_net.main([*flags.split(), *folders])
-    figures = read_figures(tmp_path / "fast_net.json")
-    assert [(figure.unit, len(figure.repeats)) for figure in figures] == [
-        ("x", 2),
-        ("GFLOP/s", 2),
-        ("GFLOP/s", 2),
-        ("images/s", 2),
-    ]
-    share, step, ceiling, speed = (figure.repeats for figure in figures)
-    assert share == pytest.approx([a / b for a, b in zip(step, ceiling, strict=True)])
-    flops = json.loads((tmp_path / "fast_net.json").read_text())["configuration"]["flops_per_image"]
-    assert step == pytest.approx([flops * images / 1e9 for images in speed])
+    roofline.main([*flags.split(), *folders])
+    figures = {figure.name: figure for figure in read_figures(tmp_path / "roofline.json")}
+    assert (tmp_path / "roofline.png").stat().st_size > 10_000
+    shares = [figure.median for figure in figures.values() if figure.unit == "%" and figure.goal is None]
+    assert 80 < sum(shares) < 101
     from labkit.analysis.flops import training_flops
     from labkit.config.model import ModelConfig
     from labkit.models.registry import build_model
 
+    place = {"dataset": "shapes", "data_dir": str(shapes.directory.parent), "num_gpus": 0}
+    work = roofline.work_of_step(Config.from_flat({**small, **place}))
     config = ModelConfig(model="fast", width_factor=0.125)
     whole = build_model(config, num_classes=shapes.num_classes, image_shape=shapes.image_shape)
-    assert flops == training_flops(whole)
-
-
-def test_the_ceilings_script_measures_every_library(tmp_path, capsys):
-    flags = "--repeats 2 --sizes 32 --products 1 --precisions float32 mixed_bfloat16"
-    machine_ceiling.main([*flags.split(), "--output", str(tmp_path)])
-    figures = {figure.name: figure for figure in read_figures(tmp_path / "machine_ceiling.json")}
-    assert {"float32, TensorFlow, 32", "float32, NumPy, 32", "bfloat16, TensorFlow, 32"} <= figures.keys()
-    assert ("bfloat16, PyTorch, 32" in figures) == torch_is_installed()
-    assert all(min(figure.repeats) > 0 and len(figure.repeats) == 2 for figure in figures.values())
+    assert sum(each.flops for each in work.values()) == 8 * training_flops(whole)
 
 
 def test_a_script_that_fails_is_told_and_the_others_still_run(monkeypatch, tmp_path, capsys):
