@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import InputError
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 
@@ -225,10 +226,12 @@ def spans_folder(folder: Path) -> Path:
 
 
 def read_spans(folder: Path) -> dict[str, list[StepSpans]]:
-    """Return what each worker did in its last steps, by its name; a damaged file counts as none.
+    """Return what each worker did in its last steps, by its name.
 
     Args:
         folder: ``<run>/cluster``.
+
+    Raises InputError for a damaged file: without a worker, the others would seem to wait for nobody.
     """
     found = {}
     for path in sorted(spans_folder(folder).glob("*.json")):
@@ -236,7 +239,7 @@ def read_spans(folder: Path) -> dict[str, list[StepSpans]]:
             content = json.loads(path.read_bytes())
             found[str(content["worker"])] = [_spans_of(step) for step in content["steps"]]
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
-            continue
+            raise InputError(f"{path} is damaged; remove it to see the other workers") from None
     return found
 
 

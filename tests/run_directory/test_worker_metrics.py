@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from labkit.errors import InputError
 from labkit.run_directory import worker_metrics
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.stragglers import Stragglers, find_stragglers
@@ -138,7 +139,8 @@ def test_steps_that_are_made_again_have_the_moments_of_the_last_time(tmp_path):
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"worker": "worker:1", "steps": [{"step": 1}]}', "[" * 9999]
 )
-def test_a_damaged_file_of_moments_counts_as_none(content, tmp_path):
+def test_a_damaged_file_of_moments_is_named(content, tmp_path):
     write_spans(tmp_path, spans_of(1, 2))
     (tmp_path / "spans" / "worker-0.json").write_text(content)
-    assert list(read_spans(tmp_path)) == ["worker:1"]
+    with pytest.raises(InputError, match="worker-0.json is damaged; remove it"):
+        read_spans(tmp_path)
