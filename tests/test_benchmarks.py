@@ -643,7 +643,10 @@ def test_unknown_benchmarks_are_refused(capsys):
 def test_results_that_are_committed_are_of_this_format():
     for path in sorted((Path(summary.RESULTS)).glob("*.json")):
         assert path.stem in summary.SCRIPTS
-        assert all(len(figure.repeats) >= 5 for figure in read_figures(path) if figure.unit == "x"), path
+        least = 3 if path.stem == "accuracy" else 5  # seeds of whole trainings
+        ratios = [figure for figure in read_figures(path) if figure.unit == "x"]
+        measured = [figure for figure in ratios if not figure.name.endswith(", predicted")]
+        assert all(len(figure.repeats) >= least for figure in measured), path
 
 
 # ---- separate evaluation -------------------------------------------------------------------------------

@@ -202,6 +202,8 @@ class Membership:
         """Return a message if ``error`` comes from a lost task or a broken connection, else None."""
         if isinstance(error, PeerLost | WorkerStuck):
             return str(error)
+        if isinstance(error, InputError) and error.__cause__ is not None:
+            error = error.__cause__  # a checkpoint can't be restored: is it damaged, or is a server lost?
         if not isinstance(error, BROKEN_CONNECTION + BROKEN_STEP) or error is self._own_failure:
             return None
         # The connection breaks immediately; the loss of the task is detected a little later.

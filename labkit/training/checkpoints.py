@@ -129,7 +129,7 @@ class CheckpointStore:
             else:
                 status.assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-            raise self._damaged(step, error) from None
+            raise self._damaged(step, error) from error  # perhaps it is only a server that was lost meanwhile
         return state
 
     def remove_unfinished(self) -> None:

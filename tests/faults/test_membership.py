@@ -1,9 +1,10 @@
 """Which errors a training process takes for the loss of another one, and which for its own failure."""
 
+import json
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost, Peers
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.task import ClusterTask
+from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from tests.faults.launched import LIMIT, until
 
 ADDRESSES = {"worker:0": "127.0.0.1:2222", "worker:1": "127.0.0.1:2223"}
@@ -52,6 +55,34 @@ def test_a_broken_connection_is_a_loss_and_its_reason_is_one_line(run, monkeypat
     monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)
     message = make(run).explain(tf.errors.UnavailableError(None, None, NODE))
     assert message == "the cluster broke: UnavailableError: No such cast."
+
+
+def restore_that_fails(run: RunDirectory, reason: Exception) -> InputError:
+    """Return the error of a checkpoint whose reading ends with ``reason``."""
+
+    class Checkpoint:
+        def read(self, path):
+            raise reason
+
+    store = CheckpointStore(run.checkpoints_path)
+    folder = store.path(4)
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(json.dumps(asdict(CheckpointState(4, 0, "0" * 64, 2))))
+    with pytest.raises(InputError, match="can't be restored") as raised:
+        store.restore(Checkpoint(), 4)  # type: ignore[arg-type]
+    return raised.value
+
+
+def test_a_server_that_is_lost_while_a_checkpoint_is_restored_does_not_make_it_damaged(run, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)
+    reset = tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer")
+    assert "Connection reset" in (make(run).explain(restore_that_fails(run, reset)) or "")
+
+
+def test_a_damaged_checkpoint_is_no_loss(run, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)
+    damaged = tf.errors.DataLossError(None, None, "Checksum does not match")
+    assert make(run).explain(restore_that_fails(run, damaged)) is None
 
 
 def test_another_error_is_none_of_the_cluster(run):
