@@ -12,7 +12,7 @@ import re
 import socket
 import time
 import zlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from labkit.run_directory import process_alive
@@ -42,6 +42,8 @@ class Heartbeat:
     peer that the task watches, the incarnation that is in its session, or "". ``process_space``: where
     ``pid`` is valid; containers may share a host name, but not process ids. ``begun``: the last step whose
     input the task has. ``activity``: what it does while it is not in a step, such as ``saves``, or "".
+    ``dismissed``: for each task that this one took for lost although it sends heartbeats, the incarnation
+    that has to end.
     """
 
     name: str
@@ -58,12 +60,13 @@ class Heartbeat:
     process_space: str = ""
     begun: int = 0
     activity: str = ""
+    dismissed: dict[str, str] = field(default_factory=dict)
 
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "name": str, "address": str, "host": str, "pid": int, "incarnation": str, "counter": int, "phase": str,
     "step": int, "seen": dict, "message": str, "examples_per_second": (int, float, type(None)),
-    "process_space": str, "begun": int, "activity": str,
+    "process_space": str, "begun": int, "activity": str, "dismissed": dict,
 }  # fmt: skip
 
 
@@ -173,7 +176,7 @@ def process_space() -> str:
 def _encode(heartbeat: Heartbeat) -> bytes:
     # The size depends only on what does not change during the life of a task, so that the file keeps its
     # size. JSON needs up to six bytes for a character.
-    room = 1000 + 6 * LONGEST_MESSAGE + sum(len(name) + 24 for name in heartbeat.seen)
+    room = 1000 + 6 * LONGEST_MESSAGE + 2 * sum(len(name) + 24 for name in heartbeat.seen)
     body = json.dumps(asdict(replace(heartbeat, message=heartbeat.message[:LONGEST_MESSAGE])))
     text = f'{{"checksum": {zlib.crc32(body.encode())}, "heartbeat": {body}}}'
     return text.ljust(-(-room // BLOCK) * BLOCK - 1).encode() + b"\n"
@@ -189,4 +192,5 @@ def _decode(data: bytes) -> Heartbeat | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     valid = all(isinstance(getattr(heartbeat, name), kind) for name, kind in KINDS.items())
-    return heartbeat if valid and all(isinstance(word, str) for word in heartbeat.seen.values()) else None
+    words = [*heartbeat.seen.values(), *heartbeat.dismissed.values()]
+    return heartbeat if valid and all(isinstance(word, str) for word in words) else None

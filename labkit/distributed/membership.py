@@ -1,6 +1,7 @@
 """A training process's membership of a cluster: joining, watching the other tasks, leaving."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.distributed.asynchronous import WorkerStuck
+from labkit.distributed.asynchronous import Attempts, WorkerStuck
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.devices import Devices
 from labkit.distributed.gather import everywhere
@@ -27,6 +28,7 @@ __all__ = ["Membership"]
 
 SECONDS_TO_HEAR = 5.0  # after the peer timeout: for the loss to be recorded and read
 SECONDS_TO_CONNECT = 10.0  # to a server on another host
+SECONDS_TO_TRY = 2.0  # the same while the training goes on
 SECONDS_TO_END = 10.0  # longer than the watching thread needs to end the process after a loss
 LOOK_SECONDS = 0.05
 BROKEN_CONNECTION = (
@@ -59,6 +61,7 @@ class Membership:
         self.task, self._config, self._agreement = task, config.distribution, agreement
         self.asynchronous = task.asynchronous_by_default
         self.folder = run.cluster_path
+        self.attempts = Attempts()  # of asynchronous steps
         self._own_failure: BaseException | None = None
         self._is_connected = False
         self._space = process_space()
@@ -247,8 +250,24 @@ class Membership:
         if not self._is_connected:
             return None
         if self.asynchronous:
+            self._dismiss_hung_workers()
             return self._progress.judge(elapsed, own, {}, self.task.addresses("worker", "ps"))
         return self._progress.judge(elapsed, own, peers, peers)
+
+    def _dismiss_hung_workers(self) -> None:
+        """Tell asynchronous workers whose step does not end to end themselves, so that they are replaced.
+
+        Not if it can't be reached: its connection would not break, and its step would go on hanging. Nor if a
+        parameter server can't be reached, for which it may be waiting.
+        """
+        servers = self.task.addresses("ps")
+        for name, seconds in self.attempts.overdue(self._config.progress_timeout_seconds).items():
+            needed = [self.task.addresses()[name], *servers.values()]
+            if any(_cannot_reach(address, SECONDS_TO_TRY) for address in needed):
+                continue
+            text = f"{self._peers.dismiss(name)} has made no progress for {seconds:.0f} s; it is told to end"
+            print(f"labkit: {text}", file=sys.stderr, flush=True)
+            self._progress.move()  # its step goes to another worker, which takes a while
 
     def leave(self) -> None:
         """Leave the cluster; a synchronous worker first waits until all the others are done.
@@ -275,9 +294,9 @@ class Membership:
         )
 
 
-def _cannot_reach(address: str) -> OSError | None:
+def _cannot_reach(address: str, seconds: float = SECONDS_TO_CONNECT) -> OSError | None:
     try:
-        socket.create_connection(split_address(address), SECONDS_TO_CONNECT).close()
+        socket.create_connection(split_address(address), seconds).close()
     except OSError as error:
         return error
     return None

@@ -158,8 +158,8 @@ class Peers:
         """From now on call ``on_loss`` with a message, once and in the thread, when a peer is lost.
 
         A peer is lost if its counter stands still, if its process on this host has ended, if it has lost a
-        peer itself, or if it was restarted. A peer that has left is never lost, so a task may leave only
-        when the session no longer needs it.
+        peer itself, if it was restarted, or if it has dismissed this task. A peer that has left is never
+        lost, so a task may leave only when the session no longer needs it.
 
         Args:
             on_loss: may end the process (``exit_after_loss``).
@@ -204,6 +204,15 @@ class Peers:
             if self._heartbeat.phase != "lost":  # the other tasks must hear of the loss
                 changes = {name: value for name, value in changes.items() if value is not None}
                 self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
+
+    def dismiss(self, name: str) -> str:
+        """Take a peer for lost that sends heartbeats: tell its process to end. Returns its description."""
+        with self._changed:
+            peer = self._peers[name]
+            if peer.heartbeat is not None:
+                dismissed = self._heartbeat.dismissed | {name: peer.heartbeat.incarnation}
+                self._heartbeat = replace(self._heartbeat, dismissed=dismissed)
+        return str(peer)
 
     def leave(self) -> None:
         """Write a last heartbeat with phase ``left`` and end the thread. A second call does nothing."""
@@ -323,6 +332,8 @@ class Peers:
                 continue
             if heartbeat.incarnation != peer.member:
                 return f"{peer} was restarted"
+            if heartbeat.dismissed.get(self._heartbeat.name) == self._heartbeat.incarnation:
+                return f"{peer} took this task for lost: its step did not end"
             if heartbeat.phase == "lost":
                 if heartbeat.message.startswith(f"{self._heartbeat.name} ("):
                     return f"{peer} took this task for lost: {heartbeat.message}"

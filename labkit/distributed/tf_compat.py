@@ -109,13 +109,22 @@ def worker_of(result: Any) -> str:
     return f"{spec.job}:{spec.task}"
 
 
-def hold_attempts(coordinator: Any, attempt: Callable[[], AbstractContextManager[None]]) -> None:
-    """Let a ``ClusterCoordinator`` run every attempt of its scheduled steps within ``attempt()``.
+def hold_attempts(coordinator: Any, attempt: Callable[[str], AbstractContextManager[None]]) -> None:
+    """Let a ``ClusterCoordinator`` run every attempt of its scheduled steps within ``attempt(worker)``.
 
-    The context is entered in the thread that serves the worker, before the step starts on it, and left after
-    the step has ended or failed. A step whose worker is lost is attempted again. TensorFlow takes compiled
-    functions only, which leaves no place for a wait.
+    ``worker`` is the name of the worker that makes the step, such as ``worker:1``. The context is entered in
+    the thread that serves the worker, before the step starts on it, and left after the step has ended and its
+    result is here, or after it has failed. A step whose worker is lost is attempted again. TensorFlow takes
+    compiled functions only, which leaves no place for a wait.
+
+    The coordinator's thread and those of the workers get executors of their own. TensorFlow often waits for
+    everything that a thread's executor has under way. That of all threads releases the tensors on the
+    workers, which does not end while one worker hangs: all others would wait with it.
     """
+    from tensorflow.python.eager import context, executor
+
+    coordinator.labkit_executor = executor.new_executor(enable_async=False)  # lives as long as it is used
+    context.context().executor = coordinator.labkit_executor
     queue = coordinator._cluster.closure_queue
     put = queue.put
 
@@ -123,8 +132,10 @@ def hold_attempts(coordinator: Any, attempt: Callable[[], AbstractContextManager
         execute_on = closure.execute_on
 
         def held(worker: Any) -> None:
-            with attempt():
+            context.context().executor = worker.executor
+            with attempt(f"worker:{worker.worker_index}"):
                 execute_on(worker)
+                closure.maybe_call_with_output_remote_value(lambda result: result.get())
 
         closure.execute_on = held
         put(closure, tag)

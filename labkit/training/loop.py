@@ -160,6 +160,7 @@ class TrainLoop:
                 stopping=self._is_asked_to_stop,
                 stuck=self.membership.silent_workers,
                 patience=2 * self.config.distribution.peer_timeout_seconds,
+                attempts=self.membership.attempts,
                 max_staleness=self.config.distribution.max_staleness,
             )
         return SynchronousEngine(

@@ -212,7 +212,8 @@ every = [each.staleness for name in reports for each in reports[name]]
 # While a step of one worker waits, each of the others' updates in between is counted, once.
 assert max(every) >= 2, every
 assert sum(every) <= 2 * len(every), every
-hold_attempts(coordinator, StalenessLimit(1).attempt)
+limit = StalenessLimit(1)
+hold_attempts(coordinator, lambda worker: limit.attempt())
 held = reports_of(train_step, 30)
 assert max(each.staleness for name in held for each in held[name]) == 1, held
 print("all held", flush=True)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.distributed.asynchronous import AsynchronousEngine
+from labkit.distributed.asynchronous import AsynchronousEngine, Attempts
+from labkit.distributed.asynchronous import engine as engine_module
 from labkit.training.losses import SOFTMAX
 
 LOST = tf.errors.UnavailableError(None, None, "Connection reset by peer")
@@ -45,6 +46,7 @@ def make_engine(monkeypatch):
             "ClusterCoordinator",
             lambda strategy: SimpleNamespace(schedule=schedule),
         )
+        monkeypatch.setattr(engine_module, "hold_attempts", lambda coordinator, attempt: None)
         session = SimpleNamespace(
             strategy=None,
             train_step_at=lambda step_index: None,
@@ -55,7 +57,7 @@ def make_engine(monkeypatch):
         engine = AsynchronousEngine(
             session, iter((n, n) for n in range(100)), step=0,
             triggers=SimpleNamespace(first=lambda step, last: min(last, steps)),
-            stopping=lambda: False, stuck=list, patience=5,
+            stopping=lambda: False, stuck=list, patience=5, attempts=Attempts(),
         )  # fmt: skip
         return engine, scheduled
 

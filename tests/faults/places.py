@@ -1,11 +1,11 @@
-"""Faults of what hosts have beside the network: a shared folder that stalls or fails, a wrong clock."""
+"""Faults beside the network: a shared folder that stalls or fails, a wrong clock, a task that hangs."""
 
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["disk_at", "frozen", "make_read_only", "mount_again", "other_clock"]
+__all__ = ["disk_at", "frozen", "hanging", "make_read_only", "mount_again", "other_clock"]
 
 MOST_FROZEN = 60  # seconds after which a frozen folder thaws whatever has become of the test
 
@@ -16,6 +16,29 @@ if task == {"type": "worker", "index": 1}:
     now = time.time
     time.time = lambda: now() + %d
     print("this task has a clock of its own", file=sys.stderr)
+"""
+
+# Each thread of TensorFlow waits for ever within a signal's handler; Python's threads go on, and with them
+# the heartbeats. The file is removed first, so that the process that replaces this one does not hang.
+HANG = """
+import ctypes, json, os, signal, sys, threading, time
+
+def hang(file):
+    while not os.path.exists(file):
+        time.sleep(0.05)
+    os.unlink(file)
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal(signal.SIGUSR2, ctypes.cast(libc.pause, ctypes.c_void_p))
+    ours = {thread.native_id for thread in threading.enumerate()}
+    threads = {int(name) for name in os.listdir("/proc/self/task")} - ours
+    for thread in threads:
+        libc.tgkill(os.getpid(), thread, signal.SIGUSR2)
+    print(f"{len(threads)} threads hang", file=sys.stderr, flush=True)
+
+task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task")
+if task == {"type": "worker", "index": 1} and sys.orig_argv[1:4] == ["-m", "labkit", "train"]:
+    threading.Thread(target=hang, args=[%r], daemon=True).start()
 """
 
 
@@ -69,3 +92,11 @@ def other_clock(folder: Path, hours: int) -> Path:
     made.mkdir()
     (made / "sitecustomize.py").write_text(OTHER_CLOCK % (3600 * hours))
     return made
+
+
+def hanging(folder: Path) -> tuple[Path, Path]:
+    """Return a folder for PYTHONPATH, and a file: as soon as it is there, worker:1 lives and does nothing."""
+    made, trigger = folder / "hang", folder / "hang-now"
+    made.mkdir()
+    (made / "sitecustomize.py").write_text(HANG % str(trigger))
+    return made, trigger

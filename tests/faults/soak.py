@@ -27,7 +27,7 @@ from tests.app.browser import CHROMIUM, QUIET, dashboard
 from tests.faults.end import IN_STEP, assert_same_run, assert_whole
 from tests.faults.launched import Cluster, until
 from tests.faults.network import HOSTS, Network
-from tests.faults.places import disk_at
+from tests.faults.places import disk_at, hanging
 
 STEPS = 400
 FIELDS = IN_STEP | {
@@ -39,7 +39,7 @@ FIELDS = IN_STEP | {
 LONGEST_RUN = 1800.0  # seconds after which a run counts as hanging
 TASKS = {"sync": ("worker:0", "worker:1"), "async": ("chief:0", "ps:0", "worker:0")}
 FAULTS = (
-    "killed", "killed", "frozen", "link cut", "link deaf", "link slow", "disk full", "stopped",
+    "killed", "killed", "frozen", "hung", "link cut", "link deaf", "link slow", "disk full", "stopped",
     "launcher killed",
 )  # fmt: skip
 # What the launcher ends with after each of these, and the same command goes on. A disk that is full before
@@ -91,6 +91,9 @@ class Soak:
     def __init__(self, folder: Path, disk: Path, report: Report) -> None:
         self.folder, self.disk, self.report = folder, disk, report
         self.chance = random.Random(report.seed)
+        # So that worker:1, whenever the file is there, lives and does nothing.
+        hook, self.hang = hanging(folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(hook), os.getcwd()])
         self.data = prepare("shapes", folder / "data", validation_size=0).manifest.directory.parent
         self.undisturbed = Cluster(folder / "undisturbed", data_dir=self.data, **FIELDS)
         assert self.undisturbed.end() == 0, self.undisturbed.text()
@@ -149,7 +152,11 @@ class Soak:
         host, seconds = who.replace(":", "-"), self.chance.uniform(1.0, 15.0)
         what = self.chance.choice(FAULTS)
         with suppress(subprocess.CalledProcessError, psutil.Error):  # the launcher has ended meanwhile
-            if what in ("killed", "frozen"):
+            if what == "hung":
+                self.hang.touch()
+                time.sleep(1.0)
+                self.hang.unlink(missing_ok=True)  # it was not there to take it away itself
+            elif what in ("killed", "frozen"):
                 self._hurt(cluster, who, what, seconds)
             elif what == "disk full":
                 with filled(self.disk):

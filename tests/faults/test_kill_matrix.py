@@ -17,12 +17,13 @@ from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import make_tf_config
 from tests.faults.end import IN_STEP, STEPS, TRAIN, assert_same_run, assert_whole, stepping
 from tests.faults.launched import LIMIT, Cluster, flags, until, worker_rows
+from tests.faults.places import hanging
 from tests.faults.table import Case
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 core = pytest.mark.faults_core
 
-LONG = 400  # asynchronous steps: some are still to do when a lost worker is there again
+LONG = 600  # asynchronous steps: some are still to do when a lost worker is there again
 VALIDATED = 50  # the step of a validation in the middle
 SECONDS_TO_NOTICE = 30.0
 SECONDS_TO_REAP = 10.0  # processes whose launcher was killed
@@ -105,6 +106,13 @@ def first_step_again(cluster: Cluster, blow: Blow) -> float:
     return rows[0] - blow.wall_time
 
 
+def assert_went_on(cluster: Cluster, since: float, until_time: float) -> None:
+    """Between two wall times steps ended, and not only those that were under way."""
+    times = [row["wall_time"] for row in cluster.metrics().split("train")]
+    late = [at for at in times if since + 1.0 < at < until_time]
+    assert len(late) >= 10, f"training stood still for {until_time - since:.1f} s: {cluster.text()}"
+
+
 # ---- a task is lost ------------------------------------------------------------------------------------
 
 
@@ -169,25 +177,49 @@ def test_asynchronous_all_start_again(launch, table, who, how, when):
 @pytest.mark.parametrize("how", [pytest.param(KILL, marks=core), FREEZE])
 def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table, how):
     # A frozen worker would hold the others back, until its step can't end any more; a killed one must not.
-    limit = {"max_staleness": 2} if how == KILL else {}
-    cluster = launch(ps=1, **TRAIN | {"train_steps": LONG, "checkpoint_every_steps": 100} | limit)
+    steps = LONG if how == KILL else 2 * LONG
+    limit = {"max_staleness": 2, "checkpoint_every_steps": 100} if how == KILL else {}
+    cluster = launch(ps=1, **TRAIN | {"train_steps": steps, "checkpoint_every_steps": steps} | limit)
     blow = strike(cluster, "worker:1", how, stepping)
     assert cluster.end() == 0, cluster.text()
     by, seconds = blow.noticed(cluster, by="cluster")
     assert not cluster.metrics().resume_points, cluster.text()
-    assert_whole(cluster, LONG)
+    assert_whole(cluster, steps)
     staleness = [row["staleness"] for row in cluster.metrics().split("train")]
-    assert max(staleness) <= limit.get("max_staleness", LONG), "held back too late"
+    assert max(staleness) <= limit.get("max_staleness", steps), "held back too late"
     served = cluster.said(r"\[worker:1\] worker:1 serves", blow.time)
     assert served is not None, cluster.text()
     back = blow.wall_time + served.time - blow.time
     again = [row for row in worker_rows(cluster.run, "worker:1") if row["wall_time"] > back]
     assert sum(row["steps"] for row in again) > 0, "the replaced worker took no part"
-    others = [row["wall_time"] for row in worker_rows(cluster.run, "worker:0")]
-    assert any(blow.wall_time < at < back for at in others), "training stood still meanwhile"
+    assert_went_on(cluster, blow.wall_time, blow.wall_time + seconds if how == FREEZE else back)
     what = "the worker is replaced, training continues"
     since = again[0]["wall_time"] - blow.wall_time
     table.append(case("async", "worker:1", how, stepping, what, by, seconds, since))
+
+
+def test_an_asynchronous_worker_that_hangs_alone_is_replaced_while_training_goes_on(
+    tmp_path, launch, monkeypatch, table
+):
+    folder, trigger = hanging(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.getcwd()]))
+    patience = {"progress_timeout_seconds": 5.0, "peer_timeout_seconds": 30.0}
+    cluster = launch(ps=1, **TRAIN | {"train_steps": LONG, "checkpoint_every_steps": LONG} | patience)
+    stepping(cluster)
+    began, wall_time = time.monotonic(), time.time()
+    trigger.touch()
+    assert cluster.end() == 0, cluster.text()
+    assert cluster.said(r"\[worker:1\] \d\d+ threads hang", began), cluster.text()
+    line = cluster.said(r"\[chief:0\].*worker:1 \(.*has made no progress for", began)
+    replaced = cluster.said(r"\[cluster\] worker:1 .*started again while training continues", began)
+    assert line and replaced, cluster.text()
+    assert "; restart " not in cluster.text() and not cluster.metrics().resume_points, cluster.text()
+    assert_went_on(cluster, wall_time, wall_time + line.time - began)
+    assert_whole(cluster, LONG)
+    what = "the worker is replaced, training continues"
+    table.append(
+        Case("async", "worker:1", "hangs alone", WORDS[stepping], what, "chief:0", line.time - began)
+    )
 
 
 # ---- a stop is asked for -------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from labkit.distributed.asynchronous.attempts import Attempts
 from labkit.distributed.asynchronous.staleness import StalenessLimit
 from labkit.distributed.asynchronous.step import StepReport
 from labkit.distributed.step_result import StepResult
@@ -66,6 +68,7 @@ class AsynchronousEngine:
         stopping: returns whether this process was asked to stop.
         stuck: returns the names of workers whose heartbeats have stopped.
         patience: seconds without a completed step before ``stuck`` is called.
+        attempts: is told which worker makes a step, and when it ends.
         max_staleness: how many updates others may make while a step runs; None: any number.
     """
 
@@ -79,12 +82,19 @@ class AsynchronousEngine:
         stopping: Callable[[], bool],
         stuck: Callable[[], list[str]],
         patience: float,
+        attempts: Attempts,
         max_staleness: int | None = None,
     ) -> None:
         self._session, self._batches = session, batches
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(session.strategy)
-        if max_staleness is not None:
-            hold_attempts(self._coordinator, StalenessLimit(max_staleness).attempt)
+        limit = None if max_staleness is None else StalenessLimit(max_staleness)
+
+        @contextmanager
+        def attempt(worker: str) -> Iterator[None]:
+            with limit.attempt() if limit else nullcontext(), attempts.attempt(worker):
+                yield
+
+        hold_attempts(self._coordinator, attempt)
         self._step = self._started_steps = step
         self._triggers = triggers
         self._stopping, self._stuck, self._patience = stopping, stuck, patience
