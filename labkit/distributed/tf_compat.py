@@ -18,9 +18,8 @@ __all__ = [
     "CHECKED_WITH",
     "check_versions",
     "hold_attempts",
+    "is_here",
     "local_cpu_replicas",
-    "remote_step_error",
-    "wait_for_remote_value",
     "without_coordination_service",
     "worker_of",
 ]
@@ -89,18 +88,16 @@ def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-# ---- RemoteValue (tensorflow/python/distribute/coordinator): what a scheduled step returned. Its public
-# methods block, raise the error of the step and of the connection alike, and do not name the worker.
+# ---- RemoteValue (tensorflow/python/distribute/coordinator): what a scheduled step returned.
 
 
-def wait_for_remote_value(result: Any, seconds: float) -> bool:
-    """Wait up to ``seconds`` for a ``RemoteValue``; return whether ``fetch`` would return at once."""
-    return bool(result._status_available_event.wait(seconds))
+def is_here(result: Any) -> bool:
+    """Return whether a ``RemoteValue`` has been copied here, or has failed: ``fetch`` returns at once.
 
-
-def remote_step_error(result: Any) -> BaseException | None:
-    """Return the error that the step of a ``RemoteValue`` raised on its worker; None if it succeeded."""
-    return result._error
+    Its public methods copy it where they are called, and wait for ever if its worker hangs meanwhile.
+    ``hold_attempts`` lets the thread that serves the worker do so.
+    """
+    return result._has_fetched_to_local or result._error is not None
 
 
 def worker_of(result: Any) -> str:

@@ -1,5 +1,6 @@
 """The coordinator of asynchronous training: hands out steps and collects their results."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,12 +13,7 @@ from labkit.distributed.asynchronous.attempts import Attempts
 from labkit.distributed.asynchronous.staleness import StalenessLimit
 from labkit.distributed.asynchronous.step import StepReport
 from labkit.distributed.step_result import StepResult
-from labkit.distributed.tf_compat import (
-    hold_attempts,
-    remote_step_error,
-    wait_for_remote_value,
-    worker_of,
-)
+from labkit.distributed.tf_compat import hold_attempts, is_here, worker_of
 from labkit.plurals import counted
 from labkit.run_directory.worker_metrics import StepSpans
 
@@ -28,13 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["AsynchronousEngine", "WorkerStuck"]
 
 STEPS_UNDER_WAY = 4  # per worker: one running, the next queued, the rest in reserve for slow workers
-WORKER_GONE = (  # errors of copying a tensor from a lost worker, as in cluster_coordinator.py
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.InvalidArgumentError,
-)
-LOOK_SECONDS = 0.005  # polling interval for completed steps; a step takes many times as long
+LOOK_SECONDS = 0.005  # between two looks for failed steps; a step takes many times as long
 
 
 class WorkerStuck(RuntimeError):
@@ -44,7 +34,6 @@ class WorkerStuck(RuntimeError):
 @dataclass
 class _UnderWay:
     step_index: int  # from 0
-    batch: tuple[Any, Any]
     learning_rate: float
     waited: float
     result: Any  # RemoteValue
@@ -54,9 +43,10 @@ class AsynchronousEngine:
     """Schedules steps on whichever worker is free, with a ``ClusterCoordinator``.
 
     The coordinator numbers the steps. Step s always has the same batch and learning rate, and is scheduled
-    again if its worker is lost before it reports. So a lost worker never costs a batch, and whenever no step
-    is under way, all steps so far are complete. A variable on a parameter server counts the updates
-    (atomically, so that none is lost); ``settle`` compares this count with the number of completed steps.
+    again, by TensorFlow, if its worker is lost before its result is here. So a lost worker never costs a
+    batch, and whenever no step is under way, all steps so far are complete. A variable on a parameter server
+    counts the updates (atomically, so that none is lost); ``settle`` compares this count with the number of
+    completed steps.
 
     Args:
         session: model and compiled step, under a ``ParameterServerStrategy``.
@@ -87,14 +77,9 @@ class AsynchronousEngine:
     ) -> None:
         self._session, self._batches = session, batches
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(session.strategy)
-        limit = None if max_staleness is None else StalenessLimit(max_staleness)
-
-        @contextmanager
-        def attempt(worker: str) -> Iterator[None]:
-            with limit.attempt() if limit else nullcontext(), attempts.attempt(worker):
-                yield
-
-        hold_attempts(self._coordinator, attempt)
+        self._attempts, self._attempt_ended = attempts, threading.Event()
+        self._limit = None if max_staleness is None else StalenessLimit(max_staleness)
+        hold_attempts(self._coordinator, self._attempt)
         self._step = self._started_steps = step
         self._triggers = triggers
         self._stopping, self._stuck, self._patience = stopping, stuck, patience
@@ -102,6 +87,12 @@ class AsynchronousEngine:
         self._workers = session.devices.asynchronous_workers
         self._end_times: list[float] = []
         self._go = tf.constant(0.0, tf.float32)
+
+    @contextmanager
+    def _attempt(self, worker: str) -> Iterator[None]:
+        with self._limit.attempt() if self._limit else nullcontext(), self._attempts.attempt(worker):
+            yield
+        self._attempt_ended.set()
 
     @property
     def _window(self) -> int:
@@ -129,42 +120,29 @@ class AsynchronousEngine:
         limit = self._triggers.first(self._step, self._step + self._window) if start_more else 0
         while self._started_steps < limit and len(self._under_way) < self._window:
             self._give_out()
-        while True:
-            item = self._next_ready()
-            try:
-                metrics, report, *observed = item.result.fetch()
-            except WORKER_GONE:
-                if remote_step_error(item.result) is not None:  # the step failed, not the copying
-                    raise
-                # The worker was lost after its report but before its metrics were copied. The coordinator
-                # counts the step as done, so it is scheduled again here; ``settle`` reports the double
-                # update.
-                self._schedule(item.step_index, item.batch, item.learning_rate, item.waited)
-            else:
-                return self._collected(item, metrics, StepReport(*report.tolist()), *observed)
+        item = self._next_ready()
+        metrics, report, *observed = item.result.fetch()
+        return self._collected(item, metrics, StepReport(*report.tolist()), *observed)
 
     def _give_out(self) -> None:
-        started = time.perf_counter()
+        started, step_index = time.perf_counter(), self._started_steps
         batch = next(self._batches)
         waited = time.perf_counter() - started
-        self._schedule(
-            self._started_steps, batch, self._session.learning_rate_at(self._started_steps), waited
-        )
-        self._started_steps += 1
-
-    def _schedule(self, step_index: int, batch: tuple[Any, Any], learning_rate: float, waited: float) -> None:
+        learning_rate = self._session.learning_rate_at(step_index)
         arguments = (*batch, tf.constant(learning_rate, tf.float32), self._go)
         result = self._coordinator.schedule(self._session.train_step_at(step_index), args=arguments)
-        self._under_way.append(_UnderWay(step_index, batch, learning_rate, waited, result))
+        self._under_way.append(_UnderWay(step_index, learning_rate, waited, result))
+        self._started_steps += 1
 
     def _next_ready(self) -> _UnderWay:
         waiting_since = time.monotonic()
         while True:
             for item in self._under_way:
-                if wait_for_remote_value(item.result, 0.0):
+                if is_here(item.result):
                     self._under_way.remove(item)
                     return item
-            wait_for_remote_value(self._under_way[0].result, LOOK_SECONDS)
+            self._attempt_ended.wait(LOOK_SECONDS)
+            self._attempt_ended.clear()
             if time.monotonic() - waiting_since > self._patience:
                 stuck = self._stuck()
                 if stuck:
