@@ -1,0 +1,32 @@
+"""Predictions do not depend on how many images are predicted together."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.config import ModelConfig
+from labkit.models.registry import build_model
+from labkit.training.step import SMALLEST_HALF, make_predict_step
+
+IMAGES = np.random.default_rng(0).normal(size=(2 * SMALLEST_HALF + 1, 32, 32, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("views", ["none", "mirror_and_shift"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_batch_by_halves_has_the_logits_of_small_batches(precision, views):
+    model = build_model(
+        ModelConfig(num_layers=8, precision=precision), num_classes=10, image_shape=(32, 32, 3)
+    )
+    predict = make_predict_step(tf.distribute.get_strategy(), model, views)
+
+    def is_halved(size):
+        graph = predict.get_concrete_function(tf.TensorSpec([size, 32, 32, 3])).graph
+        return "While" in {operation.type for operation in graph.get_operations()}
+
+    assert is_halved(2 * SMALLEST_HALF)
+    assert not is_halved(2 * SMALLEST_HALF + 1) and not is_halved(SMALLEST_HALF)
+    expected = np.concatenate([predict(tf.constant(IMAGES[i : i + 43])) for i in (0, 43, 86)])
+    for size in (2 * SMALLEST_HALF, 2 * SMALLEST_HALF + 1):
+        found = predict(tf.constant(IMAGES[:size])).numpy()
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected[:size], rtol=1e-5, atol=1e-5)
