@@ -12,6 +12,7 @@ from labkit import home
 
 SCRIPTS = (
     "train_step",
+    "levers",
     "inference",
     "roofline",
     "input_pipeline",
@@ -28,6 +29,7 @@ SCRIPTS = (
     "dashboard",
 )
 ONLY_WHEN_NAMED = (
+    "levers",
     "links",
     "accuracy",
     "ablation",

@@ -24,7 +24,8 @@ class Form(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.side} ({', '.join(filter(None, (self.variant, self.allocator)))})"
+        details = ", ".join(filter(None, (self.variant, self.allocator)))
+        return f"{self.side} ({details})" if details else self.side
 
 
 Speeds = Mapping[Form, list[float]]

@@ -538,6 +538,7 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
             "--allocators default",
             marks=pytest.mark.thorough,
         ),
+        ("levers", "--steps 1 --precisions float32 --levers two_replicas_with_shared_statistics"),
         pytest.param(
             "inference",
             "--steps 1 --forms eager --allocators keeping --precisions float32 mixed_bfloat16",
@@ -570,7 +571,7 @@ def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes, m
     figures = read_figures(tmp_path / f"{name}.json")
     assert all(len(figure.repeats) == 2 for figure in figures)
     assert all(0 <= value < float("inf") for figure in figures for value in figure.repeats)
-    assert any(figure.goal for figure in figures)
+    assert name == "levers" or any(figure.goal for figure in figures)
     for unit in ("s", "GB", "images/s", "ms", "x"):
         assert all(min(figure.repeats) > 0 for figure in figures if figure.unit == unit)
     assert figures[0].name.split()[0] in said
