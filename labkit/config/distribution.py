@@ -143,8 +143,9 @@ class DistributionConfig(FieldOwner):
     )
     progress_timeout_seconds: float = option(
         60.0,
-        "Seconds without a finished step after which the tasks start again, if that is over 20 times the "
-        "usual time of a step. What has no usual time, such as a checkpoint, has ten times as long.",
+        "Seconds without a finished step after which the tasks start again (or an asynchronous worker that "
+        "hangs alone), if that is over 20 times the usual time of a step. What has no usual time, such as a "
+        "checkpoint, has ten times as long.",
         minimum=2,
         identity=False,
         group="cluster",

@@ -42,8 +42,7 @@ class Heartbeat:
     peer that the task watches, the incarnation that is in its session, or "". ``process_space``: where
     ``pid`` is valid; containers may share a host name, but not process ids. ``begun``: the last step whose
     input the task has. ``activity``: what it does while it is not in a step, such as ``saves``, or "".
-    ``dismissed``: for each task that this one took for lost although it sends heartbeats, the incarnation
-    that has to end.
+    ``dismissed``: by the names of tasks whose step does not end, the incarnation that must end itself.
     """
 
     name: str

@@ -5,12 +5,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.distributed.asynchronous import Attempts, WorkerStuck
+from labkit.distributed.asynchronous import Attempt, Attempts, WorkerStuck
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.devices import Devices
 from labkit.distributed.gather import everywhere
@@ -61,7 +62,6 @@ class Membership:
         self.task, self._config, self._agreement = task, config.distribution, agreement
         self.asynchronous = task.asynchronous_by_default
         self.folder = run.cluster_path
-        self.attempts = Attempts()  # of asynchronous steps
         self._own_failure: BaseException | None = None
         self._is_connected = False
         self._space = process_space()
@@ -76,6 +76,8 @@ class Membership:
             timeout=self._config.peer_timeout_seconds,
             judge=self._judge,
         )
+        self.attempts = Attempts(self._peers.incarnation_of)  # of asynchronous steps
+        self._dismissing: threading.Thread | None = None
 
     def join(self, devices: Devices, stop: StopRequest) -> tf.distribute.Strategy | None:
         """Wait for all other tasks, start this task's server and return the strategy over all tasks.
@@ -250,24 +252,41 @@ class Membership:
         if not self._is_connected:
             return None
         if self.asynchronous:
-            self._dismiss_hung_workers()
+            self._dismiss_hung_workers(elapsed)
             return self._progress.judge(elapsed, own, {}, self.task.addresses("worker", "ps"))
         return self._progress.judge(elapsed, own, peers, peers)
 
-    def _dismiss_hung_workers(self) -> None:
-        """Tell asynchronous workers whose step does not end to end themselves, so that they are replaced.
+    def _dismiss_hung_workers(self, elapsed: float) -> None:
+        """Tell asynchronous workers whose step does not end to end themselves, so that they are replaced."""
+        overdue = self.attempts.overdue(elapsed, self._config.progress_timeout_seconds)
+        silent = self._peers.silent()  # their launcher replaces them
+        hung = [attempt for attempt in overdue if not attempt.dismissed and attempt.worker not in silent]
+        if hung and not (self._dismissing and self._dismissing.is_alive()):
+            # In a thread of its own: the caller writes the heartbeats, and connecting may take long.
+            self._dismissing = threading.Thread(target=self._dismiss, args=[hung[0]], daemon=True)
+            self._dismissing.start()
 
-        Not if it can't be reached: its connection would not break, and its step would go on hanging. Nor if a
-        parameter server can't be reached, for which it may be waiting.
+    def _dismiss(self, attempt: Attempt) -> None:
+        """Dismiss a worker, unless it or a parameter server can't be reached.
+
+        The connection of a worker that can't be reached would not break, and its step would go on hanging.
+        While a server can't be reached, the worker may be waiting for it.
         """
-        servers = self.task.addresses("ps")
-        for name, seconds in self.attempts.overdue(self._config.progress_timeout_seconds).items():
-            needed = [self.task.addresses()[name], *servers.values()]
-            if any(_cannot_reach(address, SECONDS_TO_TRY) for address in needed):
-                continue
-            text = f"{self._peers.dismiss(name)} has made no progress for {seconds:.0f} s; it is told to end"
-            print(f"labkit: {text}", file=sys.stderr, flush=True)
+        name, addresses = attempt.worker, self.task.addresses()
+        needed = {each: addresses[each] for each in (name, *self.task.addresses("ps"))}
+        with ThreadPoolExecutor(32) as pool:
+            errors = pool.map(lambda address: _cannot_reach(address, SECONDS_TO_TRY), needed.values())
+            pairs = zip(needed, errors, strict=True)
+            cut = [f"{each} can't be reached ({error})" for each, error in pairs if error]
+        text = f"{name} ({addresses[name]}) has made no progress for {attempt.watched:.0f} s"
+        if not cut:
+            attempt.dismissed = True
+            self._peers.dismiss(name, attempt.incarnation)
             self._progress.move()  # its step goes to another worker, which takes a while
+            print(f"labkit: {text}; it is told to end", file=sys.stderr, flush=True)
+        elif not attempt.reported:
+            attempt.reported = True
+            print(f"labkit: {text}, but {'; '.join(cut)}", file=sys.stderr, flush=True)
 
     def leave(self) -> None:
         """Leave the cluster; a synchronous worker first waits until all the others are done.

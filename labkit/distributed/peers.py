@@ -205,14 +205,16 @@ class Peers:
                 changes = {name: value for name, value in changes.items() if value is not None}
                 self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
 
-    def dismiss(self, name: str) -> str:
-        """Take a peer for lost that sends heartbeats: tell its process to end. Returns its description."""
+    def dismiss(self, name: str, incarnation: str) -> None:
+        """Tell a process of a peer, whose step does not end, that it must end itself."""
         with self._changed:
-            peer = self._peers[name]
-            if peer.heartbeat is not None:
-                dismissed = self._heartbeat.dismissed | {name: peer.heartbeat.incarnation}
-                self._heartbeat = replace(self._heartbeat, dismissed=dismissed)
-        return str(peer)
+            dismissed = self._heartbeat.dismissed | {name: incarnation}
+            self._heartbeat = replace(self._heartbeat, dismissed=dismissed)
+
+    def incarnation_of(self, name: str) -> str:
+        """Return the incarnation in the last heartbeat of a peer, or ""."""
+        heartbeat = self._peers[name].heartbeat
+        return heartbeat.incarnation if heartbeat else ""
 
     def leave(self) -> None:
         """Write a last heartbeat with phase ``left`` and end the thread. A second call does nothing."""

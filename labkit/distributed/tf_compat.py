@@ -5,6 +5,7 @@ something else, so a task of a cluster calls ``check_versions`` before it joins.
 uses nothing of this module.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -115,13 +116,21 @@ def hold_attempts(coordinator: Any, attempt: Callable[[str], AbstractContextMana
     compiled functions only, which leaves no place for a wait.
 
     The coordinator's thread and those of the workers get executors of their own. TensorFlow often waits for
-    everything that a thread's executor has under way. That of all threads releases the tensors on the
-    workers, which does not end while one worker hangs: all others would wait with it.
+    everything that a thread's executor has under way. The executor that threads share by default releases
+    the tensors on the workers. While one worker hangs, this does not end, and all other threads would wait.
     """
     from tensorflow.python.eager import context, executor
 
-    coordinator.labkit_executor = executor.new_executor(enable_async=False)  # lives as long as it is used
-    context.context().executor = coordinator.labkit_executor
+    own = threading.local()  # an executor must live as long as its thread uses it
+
+    def own_executor() -> Any:
+        if not hasattr(own, "executor"):
+            own.executor = executor.new_executor(enable_async=False)
+            context.context().executor = own.executor
+        return own.executor
+
+    own_executor()
+    coordinator.labkit_executors = own
     queue = coordinator._cluster.closure_queue
     put = queue.put
 
@@ -129,10 +138,13 @@ def hold_attempts(coordinator: Any, attempt: Callable[[str], AbstractContextMana
         execute_on = closure.execute_on
 
         def held(worker: Any) -> None:
-            context.context().executor = worker.executor
-            with attempt(f"worker:{worker.worker_index}"):
-                execute_on(worker)
-                closure.maybe_call_with_output_remote_value(lambda result: result.get())
+            mine = own_executor()
+            try:
+                with attempt(f"worker:{worker.worker_index}"):
+                    execute_on(worker)
+                    closure.maybe_call_with_output_remote_value(lambda result: result.get())
+            finally:
+                mine.clear_error()  # of a lost worker: TensorFlow would raise it again where it waits
 
         closure.execute_on = held
         put(closure, tag)

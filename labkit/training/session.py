@@ -400,10 +400,10 @@ def make_session(plan: RunPlan, strategy: tf.distribute.Strategy | None = None) 
         step,
         freezing,
         train_step_for,
-        predict_step=make_predict_step(evaluating, evaluated),
+        predict_step=make_predict_step(evaluating, evaluated, has_remote_weights=remote),
         augmented_predict_step=None
         if augmentation == "none"
-        else make_predict_step(evaluating, evaluated, augmentation),
+        else make_predict_step(evaluating, evaluated, augmentation, has_remote_weights=remote),
         average=average,
     )
 

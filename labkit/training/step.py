@@ -103,15 +103,21 @@ def start_of(global_batch_size: int) -> tf.Tensor:
 
 
 def make_predict_step(
-    strategy: tf.distribute.Strategy, model: keras.Model, test_time_augmentation: str = "none"
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    test_time_augmentation: str = "none",
+    *,
+    has_remote_weights: bool = False,
 ) -> Callable[[Any], Any]:
     """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica.
 
     Batch normalization is folded into the convolutions (``models.folding``). ``test_time_augmentation``
     averages the logits over several augmented copies of each image (``models.test_time_augmentation``).
+    With ``has_remote_weights``, weights are read once for each batch.
     """
     on_one_cpu = strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU")
-    network = functools.partial(_by_halves if on_one_cpu else _whole, model)
+    by_halves = on_one_cpu and not has_remote_weights  # which reads weights once for each half
+    network = functools.partial(_by_halves if by_halves else _whole, model)
 
     def predict(images):
         with folded_normalization(model):
@@ -131,7 +137,7 @@ def _whole(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
 def _by_halves(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
     """Return the model's logits, where the size allows computed for two halves of the batch at a time.
 
-    The cores then wait for each other less: ``benchmarks/inference.py`` measures it.
+    While one half waits for the slower core behind a convolution, the other half computes.
     """
     size = images.shape[0]
     if size is None or size % 2 or size < 2 * SMALLEST_HALF:

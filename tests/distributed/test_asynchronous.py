@@ -58,7 +58,7 @@ def make_engine(monkeypatch):
         engine = AsynchronousEngine(
             session, iter((n, n) for n in range(100)), step=0,
             triggers=SimpleNamespace(first=lambda step, last: min(last, steps)),
-            stopping=lambda: False, stuck=list, patience=5, attempts=Attempts(),
+            stopping=lambda: False, stuck=list, patience=5, attempts=Attempts(str),
         )  # fmt: skip
         return engine, scheduled
 

@@ -287,6 +287,18 @@ def test_a_task_taken_for_lost_is_told_so(session):
     assert "worker:1" in losses[0] and "took this task for lost" in losses[0]
 
 
+def test_a_dismissed_process_ends_and_not_the_one_that_replaces_it(session, tmp_path):
+    peers, actor, losses = session
+    actor.say(dismissed={"worker:0": "an earlier one", "worker:2": peers._heartbeat.incarnation})
+    until(looks(peers, tmp_path / "cluster", "worker:0", 5))
+    assert not losses
+    peers.dismiss("worker:1", peers.incarnation_of("worker:1"))
+    until(lambda: read_heartbeats(tmp_path / "cluster")["worker:0"].dismissed == {"worker:1": "first"})
+    actor.say(dismissed={"worker:0": peers._heartbeat.incarnation})
+    until(lambda: losses)
+    assert "worker:1" in losses[0] and losses[0].endswith("took this task for lost: its step did not end")
+
+
 def test_a_pause_of_this_process_is_not_the_loss_of_all_others(session, tmp_path, monkeypatch):
     peers, actor, losses = session
     jump = 0.0

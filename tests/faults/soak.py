@@ -155,7 +155,9 @@ class Soak:
             if what == "hung":
                 self.hang.touch()
                 time.sleep(1.0)
-                self.hang.unlink(missing_ok=True)  # it was not there to take it away itself
+                if self.hang.exists():  # the process that takes it away was not there
+                    self.hang.unlink()
+                    return "nothing"
             elif what in ("killed", "frozen"):
                 self._hurt(cluster, who, what, seconds)
             elif what == "disk full":

@@ -1,6 +1,7 @@
 """Which errors a training process takes for the loss of another one, and which for its own failure."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -87,6 +88,43 @@ def test_a_damaged_checkpoint_is_no_loss(run, monkeypatch):
 
 def test_another_error_is_none_of_the_cluster(run):
     assert make(run).explain(ValueError("no")) is None
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_hung_worker_is_told_to_end_if_it_can_be_reached(run, capfd, reachable):
+    with socket.socket() as server, socket.socket() as worker:
+        for each in (server, worker):
+            each.bind(("127.0.0.1", 0))
+        server.listen()
+        if reachable:
+            worker.listen()
+        at = [f"127.0.0.1:{each.getsockname()[1]}" for each in (server, worker)]
+        jobs = {"chief": ("127.0.0.1:1",), "ps": (at[0],), "worker": (at[1], "127.0.0.1:2")}
+        task = ClusterTask(jobs, "chief", 0)
+        member = Membership(task, Config.from_flat({"progress_timeout_seconds": 2.0}), run, "the same")
+        worker_of = Peers(run.cluster_path, "worker:0", at[1], {"chief:0": "127.0.0.1:1"}, interval=0.1)
+        worker_of.start()
+        member._peers.start()
+        try:
+            until(lambda: member._peers.incarnation_of("worker:0"), lambda: "its heartbeat was not read")
+            with member.attempts.attempt("worker:1"):
+                pass
+            with pytest.raises(OSError), member.attempts.attempt("worker:0"):
+                with member.attempts.attempt("worker:1"):
+                    pass
+                for _ in range(3):
+                    member._dismiss_hung_workers(elapsed=21.0)  # a first step: ten times as long
+                    assert member._dismissing is not None
+                    member._dismissing.join(LIMIT)
+                raise OSError
+            dismissed = member._peers._heartbeat.dismissed
+            assert dismissed == ({"worker:0": worker_of._heartbeat.incarnation} if reachable else {})
+            [line] = [line for line in capfd.readouterr().err.splitlines() if "no progress" in line]
+            said = "it is told to end" if reachable else "but worker:0 can't be reached ("
+            assert f"worker:0 ({at[1]}) has made no progress for 21 s" in line and said in line
+        finally:
+            member._peers.leave()
+            worker_of.leave()
 
 
 def test_a_task_that_ended_before_the_first_step_is_named_at_once(run):
