@@ -54,12 +54,15 @@ def data_set_flags(manifest: Manifest) -> list[str]:
 
 
 def session_on_cpu(options: argparse.Namespace, values: Mapping[str, Any]) -> "Session":
-    """Return labkit's session for the data set and precision in ``options``; ``values``: of the rest."""
+    """Return labkit's session for the data set and precision in ``options``; ``values``: of the rest.
+
+    Without ``num_gpus`` among the values, it trains on one CPU.
+    """
     from labkit.training.plan import plan_run
     from labkit.training.session import make_session
 
     place = {"data_dir": str(options.data_dir), "dataset": options.dataset}
-    config = Config.from_flat({**values, **place, "num_gpus": 0, "precision": options.precision})
+    config = Config.from_flat({"num_gpus": 0, **values, **place, "precision": options.precision})
     return make_session(plan_run(config, has_run=False))
 
 
