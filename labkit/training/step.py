@@ -28,7 +28,7 @@ from labkit.transfer.freezing import Frozen, frozen_norms, trained_indices
 if TYPE_CHECKING:
     from labkit.training.session import Session
 
-SMALLEST_HALF = 64  # images of a batch that is predicted by halves; with fewer, a core is faster on the whole
+SMALLEST_HALF = 64  # images of half a batch that is predicted by halves: parts of 16 and 32 were slower
 
 __all__ = ["SynchronousEngine", "make_predict_step", "make_train_step"]
 
@@ -137,7 +137,7 @@ def _whole(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
 def _by_halves(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
     """Return the model's logits, where the size allows computed for two halves of the batch at a time.
 
-    While one half waits for the slower core behind a convolution, the other half computes.
+    On two cores this is faster (docs/results.md, "Speed"), and the logits are bit-equal.
     """
     size = images.shape[0]
     if size is None or size % 2 or size < 2 * SMALLEST_HALF:
