@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import tensorflow as tf
@@ -17,7 +16,7 @@ from labkit.distributed.devices import Devices
 from labkit.distributed.gather import everywhere
 from labkit.distributed.heartbeat import Heartbeat, process_space, read_heartbeats
 from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
-from labkit.distributed.progress import BETWEEN_STEPS, Progress
+from labkit.distributed.progress import BETWEEN_STEPS, Progress, unreachable
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.strategies import make_multi_worker_strategy, make_parameter_server_strategy
 from labkit.distributed.task import ClusterTask, split_address
@@ -29,7 +28,6 @@ __all__ = ["Membership"]
 
 SECONDS_TO_HEAR = 5.0  # after the peer timeout: for the loss to be recorded and read
 SECONDS_TO_CONNECT = 10.0  # to a server on another host
-SECONDS_TO_TRY = 2.0  # the same while the training goes on
 SECONDS_TO_END = 10.0  # longer than the watching thread needs to end the process after a loss
 LOOK_SECONDS = 0.05
 BROKEN_CONNECTION = (
@@ -273,11 +271,7 @@ class Membership:
         While a server can't be reached, the worker may be waiting for it.
         """
         name, addresses = attempt.worker, self.task.addresses()
-        needed = {each: addresses[each] for each in (name, *self.task.addresses("ps"))}
-        with ThreadPoolExecutor(32) as pool:
-            errors = pool.map(lambda address: _cannot_reach(address, SECONDS_TO_TRY), needed.values())
-            pairs = zip(needed, errors, strict=True)
-            cut = [f"{each} can't be reached ({error})" for each, error in pairs if error]
+        cut = unreachable({each: addresses[each] for each in (name, *self.task.addresses("ps"))})
         text = f"{name} ({addresses[name]}) has made no progress for {attempt.watched:.0f} s"
         if not cut:
             attempt.dismissed = True
@@ -286,7 +280,7 @@ class Membership:
             print(f"labkit: {text}; it is told to end", file=sys.stderr, flush=True)
         elif not attempt.reported:
             attempt.reported = True
-            print(f"labkit: {text}, but {'; '.join(cut)}", file=sys.stderr, flush=True)
+            print(f"labkit: {text}, and {self.task.name} can't reach {cut}", file=sys.stderr, flush=True)
 
     def leave(self) -> None:
         """Leave the cluster; a synchronous worker first waits until all the others are done.
@@ -313,9 +307,9 @@ class Membership:
         )
 
 
-def _cannot_reach(address: str, seconds: float = SECONDS_TO_CONNECT) -> OSError | None:
+def _cannot_reach(address: str) -> OSError | None:
     try:
-        socket.create_connection(split_address(address), seconds).close()
+        socket.create_connection(split_address(address), SECONDS_TO_CONNECT).close()
     except OSError as error:
         return error
     return None

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from labkit.distributed.heartbeat import Heartbeat
 from labkit.distributed.task import split_address
 
-__all__ = ["BETWEEN_STEPS", "Progress"]
+__all__ = ["BETWEEN_STEPS", "Progress", "unreachable"]
 
 USUAL_STEPS = 20  # whose median is the usual time of a step
 TIMES_AS_LONG = 20  # as the usual step
@@ -77,15 +77,19 @@ class Progress:
         if behind:
             words = [self._described(name, task) for name, task in behind.items()]
             return f"step {newest} has begun, but not in {'; '.join(words)}"
-        others = {name: self._addresses[name] for name in needed}
-        with ThreadPoolExecutor(32) as pool:
-            errors = dict(zip(others, pool.map(_connection_error, others.values()), strict=True))
-        cut = [f"{name} ({others[name]}): {error}" for name, error in errors.items() if error]
-        return f"{self._name} can't reach {'; '.join(cut)}" if cut else ""
+        cut = unreachable({name: self._addresses[name] for name in needed})
+        return f"{self._name} can't reach {cut}" if cut else ""
 
     def _described(self, name: str, task: Heartbeat) -> str:
         doing = f", which {task.activity}" if task.activity else ", which waits for its input"
         return f"{name} (pid {task.pid} on {task.host}{doing})"
+
+
+def unreachable(addresses: Mapping[str, str]) -> str:
+    """Return the tasks among ``addresses`` (by name) that no connection can be made to, and why, or ""."""
+    with ThreadPoolExecutor(32) as pool:
+        errors = dict(zip(addresses, pool.map(_connection_error, addresses.values()), strict=True))
+    return "; ".join(f"{name} ({addresses[name]}): {error}" for name, error in errors.items() if error)
 
 
 def _connection_error(address: str) -> str:

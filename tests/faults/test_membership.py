@@ -120,7 +120,7 @@ def test_a_hung_worker_is_told_to_end_if_it_can_be_reached(run, capfd, reachable
             dismissed = member._peers._heartbeat.dismissed
             assert dismissed == ({"worker:0": worker_of._heartbeat.incarnation} if reachable else {})
             [line] = [line for line in capfd.readouterr().err.splitlines() if "no progress" in line]
-            said = "it is told to end" if reachable else "but worker:0 can't be reached ("
+            said = "it is told to end" if reachable else f"chief:0 can't reach worker:0 ({at[1]}): "
             assert f"worker:0 ({at[1]}) has made no progress for 21 s" in line and said in line
         finally:
             member._peers.leave()
