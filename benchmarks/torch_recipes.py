@@ -268,8 +268,10 @@ def warm_up(training: Training, arrays: Any, images: int | None = None) -> None:
         optimizer.state.clear()
 
 
-def accuracies(model: nn.Module, arrays: Any, precision: str) -> tuple[float, float]:
-    """Return the accuracy on the whole images, plain and over six views (arXiv:2404.00498, section 3.5)."""
+def accuracies(
+    model: nn.Module, arrays: Any, precision: str, *, with_views: bool
+) -> tuple[float, float | None]:
+    """Return the accuracy on whole images, plain and over six views (arXiv:2404.00498, section 3.5)."""
     standardize, right, right_by_views = standardizer(arrays), 0, 0
     labels = torch.from_numpy(arrays["labels"].astype(np.int64))
     model.eval()
@@ -283,15 +285,17 @@ def accuracies(model: nn.Module, arrays: Any, precision: str) -> tuple[float, fl
         )
         for images, wanted in pairs:
             shown = standardize(images)
+            plain = model(shown).float()
+            right += int((plain.argmax(1) == wanted).sum())
+            if not with_views:
+                continue
             height, width = shown.shape[2:]
             padded = F.pad(shown, (1, 1, 1, 1), "reflect")
             shifted = [padded[:, :, :height, :width], padded[:, :, 2:, 2:]]
-            plain, whole = model(shown).float(), mirrored(shown)
-            six = (whole + sum(map(mirrored, shifted)) / 2) / 2
-            right += int((plain.argmax(1) == wanted).sum())
+            six = (mirrored(shown) + sum(map(mirrored, shifted)) / 2) / 2
             right_by_views += int((six.argmax(1) == wanted).sum())
     model.train()
-    return right / len(labels), right_by_views / len(labels)
+    return right / len(labels), right_by_views / len(labels) if with_views else None
 
 
 def main() -> None:
@@ -320,11 +324,10 @@ def main() -> None:
         training.step(*next(source), index)
         seconds += time.perf_counter() - started
         if test is not None and ((index + 1) % every == 0 or index + 1 == steps):
-            plain, six = accuracies(training.model, test, options.precision)
+            last = index + 1 == steps
+            plain, six = accuracies(training.model, test, options.precision, with_views=last)
             curve.append([seconds, plain])
-            print(
-                f"step {index + 1} of {steps}, {seconds:.0f} s: {plain:.4f}, six views {six:.4f}", flush=True
-            )
+            print(f"step {index + 1} of {steps}, {seconds:.0f} s: {plain:.4f}, six views {six}", flush=True)
     result = {"seconds": seconds, "images_per_second": steps * training.batch_size / seconds, "curve": curve}
     if test is not None:
         result |= {"accuracy": plain, "tta_accuracy": six}

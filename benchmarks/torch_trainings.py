@@ -19,6 +19,7 @@ from labkit.run_directory import write_json_atomic
 __all__ = ["TorchForm", "TorchTrainings"]
 
 TRIALS = 3  # of each form
+SLOWEST = 0.8  # a form that is slower in its first trial, relative to the fastest, isn't tried again
 TRIAL_STEPS = {"airbench94_muon": 2, "resnet20": 24}
 
 
@@ -72,8 +73,10 @@ class TorchTrainings:
         speeds: dict[TorchForm, list[float]] = {form: [] for form in forms}
         for trial in range(TRIALS):
             for number, form in enumerate(forms):
-                if trial and not speeds[form]:
-                    continue  # it could not be compiled here
+                if trial and not (
+                    speeds[form] and speeds[form][0] > SLOWEST * max(map(max, filter(None, speeds.values())))
+                ):
+                    continue  # it could not be compiled here, or is far behind
                 steps = ["--steps", str(TRIAL_STEPS[self._recipe])]
                 name = f"trial-{self._recipe}-{number}-{trial}"
                 try:

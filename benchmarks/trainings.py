@@ -45,10 +45,12 @@ def train_to_end(config: Config) -> Trained:
 def evaluate_checkpoints(config: Config, split: str) -> Trained:
     """Evaluate those checkpoints of a finished run that have no metrics yet with `labkit evaluate --watch`.
 
+    Each image is seen once, also where the run's own evaluations see several views.
+
     Raises SystemExit if that fails.
     """
     run = _directory(config)
-    _labkit(run, "evaluate", str(run.path), "--watch", "--split", split)
+    _labkit(run, "evaluate", str(run.path), "--watch", "--split", split, "--test-time-augmentation", "none")
     return read_trained(run, split)
 
 

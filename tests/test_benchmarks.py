@@ -435,9 +435,10 @@ def test_the_peers_are_pinned_and_no_dependency_of_labkit():
         assert not any(line.startswith(f"{name}==") for line in locked)
 
 
-def test_the_per_example_peer_yields_distorted_standardised_images_of_the_data_set(shapes):
+def test_the_per_example_peer_yields_distorted_standardised_images_of_the_data_set(shapes, tmp_path):
     size = 4
-    batch, labels = next(iter(input_pipeline.per_example_dataset(shapes, size, size)))
+    path = input_pipeline.write_examples(shapes, tmp_path)
+    batch, labels = next(iter(input_pipeline.per_example_dataset(shapes, path, size, size)))
     _assert_distorted(shapes, batch.numpy(), labels.numpy())
 
 

@@ -93,9 +93,11 @@ def fast() -> Mapping[str, Any]:
     """
     return {
         "model": "fast",
+        "activation": "silu",
+        "freeze": "stem",  # the gradient of its 24 offsets costs a twentieth of the step
         "train_batch_size": 2000,
         "eval_batch_size": 500,
-        "train_steps": 280,  # 12.4 epochs of 45,000 examples
+        "train_steps": 240,  # 10.7 epochs of 45,000 examples
         "optimizer": "muon",
         "learning_rate": 1.66,
         "learning_rate_schedule": "one_cycle",

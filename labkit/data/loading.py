@@ -1,13 +1,12 @@
 """Read a split of a prepared data set, after checking its shards against the manifest."""
 
-import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import tensorflow as tf
 
 from labkit.data.manifest import Manifest
-from labkit.data.records import read_records
-from labkit.data.step_batch.shards import damage_error, find_split, verified_paths
+from labkit.data.step_batch.shards import damage_error, find_split
+from labkit.data.step_batch.whole_shard import read_shard
 
 __all__ = ["load_split"]
 
@@ -23,15 +22,18 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
         InputError: there is no such split, or a shard is missing or damaged, or the JPEG of a record is; the
             message names the shards.
     """
-    count = find_split(manifest, split).count
-    paths = verified_paths(manifest, split)
-    try:
-        images, labels, indices = read_records(
-            paths, count, manifest.image_shape, manifest.target_shape, manifest.image_format
-        )
-    except (tf.errors.OpError, ValueError) as error:
-        files = [os.path.basename(path) for path in paths]
-        raise damage_error(manifest, files, str(error).splitlines()[0]) from None
-    if not np.array_equal(indices, np.arange(count)):
-        raise damage_error(manifest, [os.path.basename(path) for path in paths], "records out of order")
+    found = find_split(manifest, split)
+    images = np.empty((found.count, *manifest.image_shape), np.uint8)
+    labels = np.empty((found.count, *manifest.target_shape), np.int32)
+    ends = np.cumsum([shard.count for shard in found.shards]).tolist()
+
+    def read(number: int) -> None:
+        shard = found.shards[number]
+        rows = slice(ends[number] - shard.count, ends[number])
+        images[rows], labels[rows], indices = read_shard(manifest, shard)
+        if not np.array_equal(indices, np.arange(found.count)[rows]):
+            raise damage_error(manifest, [shard.file], "records out of order")
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(read, range(len(found.shards))))
     return images, labels

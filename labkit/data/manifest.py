@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 IMAGE_FORMATS = ("pixels", "jpeg")
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
 

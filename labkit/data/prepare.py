@@ -1,7 +1,7 @@
 """Turn a source into a prepared data set: write the shards, then the manifest.
 
 The manifest is written last, so an interrupted call leaves none and the next call writes the shards again.
-TensorFlow is imported only when shards have to be written.
+TensorFlow isn't needed.
 """
 
 import os
@@ -44,9 +44,9 @@ from labkit.data.subset import (
     with_classes,
     with_train_examples,
 )
+from labkit.data.tfrecord import write_shard
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.quiet_import import import_tensorflow
 
 __all__ = ["DEFAULT_EXAMPLES_PER_SHARD", "PrepareResult", "prepare"]
 
@@ -240,9 +240,6 @@ def _rebuild(request: Request, known: Manifest | None, messages: list[str]) -> P
 
 
 def _write_split(request: Request, name: str, images: np.ndarray, labels: np.ndarray) -> Split:
-    import_tensorflow()
-    from labkit.data.records import write_shard
-
     starts = range(0, len(images), request.examples_per_shard)
     shards = []
     for number, start in enumerate(starts):
@@ -266,9 +263,6 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
         data = with_classes(data, present.classes)
     splits = _split(data, present.validation_size, present.seed, present.train_examples)
     check_space(request.directory, sum(s.bytes for _, _, s in _shards(present) if s.file in damaged))
-    import_tensorflow()
-    from labkit.data.records import write_shard
-
     for name, first, shard in _shards(present):
         if shard.file not in damaged:
             continue

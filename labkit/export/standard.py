@@ -28,6 +28,7 @@ PROBE_TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 class KerasLayerFactory(LayerFactory):
     """Make layers that plain Keras has, without labkit's initializers."""
 
+    conv_layer = keras.layers.Conv2D
     whitening_layer = keras.layers.Conv2D  # the trained weights include the whitening kernel
 
     def conv(

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from labkit.models.convolution import Conv2D
 from labkit.models.dropout import Dropout
 from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
 from labkit.models.whitening import Whitening
@@ -55,6 +56,7 @@ class LayerFactory:
         dropout_rate: see ``Dropout``; 0 makes no such layers.
     """
 
+    conv_layer: type[keras.layers.Conv2D] = Conv2D
     whitening_layer: type[keras.layers.Conv2D] = Whitening
 
     def __init__(
@@ -142,7 +144,7 @@ class LayerFactory:
         """
         initializer = keras.initializers.HeNormal(self.next_seed())
         x, padding = self._padded(x, kernel_size, stride, padding)
-        layer = keras.layers.Conv2D(
+        layer = self.conv_layer(
             filters,
             kernel_size,
             strides=stride,
@@ -175,7 +177,7 @@ class LayerFactory:
         self, x, filters: int, kernel_size: int, *, stddev: float | None = None, bias: float = 0.0
     ):
         """Convolution with initial bias ``bias``; ``stddev``: as in ``dense``."""
-        layer = keras.layers.Conv2D(
+        layer = self.conv_layer(
             filters,
             kernel_size,
             padding="same",

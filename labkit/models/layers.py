@@ -13,6 +13,7 @@ __all__ = [
     "BatchNormalization",
     "Dirac",
     "LocalResponseNormalization",
+    "is_recorded",
     "recorded_batch_statistics",
     "shifting_only",
 ]
@@ -35,6 +36,11 @@ def recorded_batch_statistics(
         yield _RECORDING.statistics
     finally:
         _RECORDING.statistics, _RECORDING.frozen = outer
+
+
+def is_recorded() -> bool:
+    """Return whether this thread is in a block of ``recorded_batch_statistics``, as a training step is."""
+    return getattr(_RECORDING, "statistics", None) is not None
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def test_data_sets_of_every_kind_are_read_whole(tiny, tmp_path, count, classes, 
         image_shape=(8, 8, 1),
         multi_label=several,
     )
-    read, found = read_shard(made, made.splits["train"].shards[0])
+    read, found, _ = read_shard(made, made.splits["train"].shards[0])
     assert np.array_equal(read, images)
     assert np.array_equal(found, labels)
     scan = scan_data(made)

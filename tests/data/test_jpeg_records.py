@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +12,12 @@ from labkit.data.inputs import InputShare, distortion_of
 from labkit.data.loading import load_split
 from labkit.data.manifest import load_manifest, write_manifest
 from labkit.data.pipeline import eval_dataset, standardize, train_dataset
-from labkit.data.records import read_records, write_derived, write_shard
+from labkit.data.records import parse_batch, write_derived
 from labkit.data.step_batch.batch import batch_of_step
 from labkit.data.step_batch.jpeg import decoded
-from labkit.data.step_batch.shards import masked_checksums, read_labels, read_rows
+from labkit.data.step_batch.shards import read_labels, read_rows
 from labkit.data.step_batch.whole_shard import read_shard
+from labkit.data.tfrecord import payload, write_shard
 from labkit.errors import InputError
 from tests.jpegs import jpeg_of, prepare_jpegs
 
@@ -32,18 +32,18 @@ def jpegs(tmp_path_factory):
 
 @pytest.mark.parametrize("quality", [30, 95, 100])
 @pytest.mark.parametrize("side", [1, 8, 65])
-def test_tensorflow_and_pillow_decode_the_same_pixels(tmp_path, quality, side):
+def test_tensorflow_and_pillow_decode_the_same_pixels(quality, side):
     noise = np.random.default_rng(side).integers(0, 256, (5, side, side, 3), np.uint8)
     smooth = np.linspace(0, 255, noise.size).reshape(noise.shape).astype(np.uint8)
     contents = [jpeg_of(image, quality=quality) for image in (*noise, *smooth)]
-    path = tmp_path / "train-00000-of-00001.tfrecord"
-    write_shard(path, contents, np.arange(10), 0)
     shape = (side, side, 3)
-    images, labels, index = read_records([str(path)], 10, shape, image_format="jpeg")
+    payloads = tf.constant([payload(content, 9 - row, row) for row, content in enumerate(contents)])
+    images, labels, index = parse_batch(payloads, shape, image_format="jpeg")
     np.testing.assert_array_equal(images, [decoded(content, shape) for content in contents])
-    assert labels.tolist() == index.tolist() == list(range(10))
+    assert labels.numpy().tolist() == list(range(9, -1, -1))
+    assert index.numpy().tolist() == list(range(10))
     if quality == 100:
-        assert np.abs(images.astype(int) - np.concatenate([noise, smooth])).max() < 12
+        assert np.abs(images.numpy().astype(int) - np.concatenate([noise, smooth])).max() < 12
 
 
 def test_all_readers_give_the_same_pixels_and_labels(jpegs):
@@ -55,9 +55,10 @@ def test_all_readers_give_the_same_pixels_and_labels(jpegs):
         np.testing.assert_array_equal(some, images[rows])
         np.testing.assert_array_equal(their_labels, labels[rows])
         np.testing.assert_array_equal(read_labels(jpegs, split, rows), labels[rows])
-        whole, all_labels = read_shard(jpegs, jpegs.splits[split].shards[0])
+        whole, all_labels, all_rows = read_shard(jpegs, jpegs.splits[split].shards[0])
         np.testing.assert_array_equal(whole, images)
         np.testing.assert_array_equal(all_labels, labels)
+        np.testing.assert_array_equal(all_rows, np.arange(len(labels)))
 
 
 @pytest.mark.parametrize("path", ["memory", "streaming"])
@@ -179,18 +180,3 @@ def test_a_derived_data_set_keeps_the_pixels_bit_by_bit(jpegs, tmp_path):
     made = write_derived(jpegs, tmp_path, {"train": (images[:9], labels[:9])})
     assert made.image_format == "pixels"
     np.testing.assert_array_equal(load_split(made, "train")[0], images[:9])
-
-
-def test_checksums_of_records_of_any_length_are_those_that_tensorflow_writes(tmp_path):
-    generator = np.random.default_rng(0)
-    records = [generator.bytes(length) for length in (0, 1, 2, 3, 4, 5, 31, 32, 1000, 7, 1000)]
-    path = str(tmp_path / "records")
-    with tf.io.TFRecordWriter(path) as writer:
-        for record in records:
-            writer.write(record)
-    content, position = Path(path).read_bytes(), 0
-    for record, checksum in zip(records, masked_checksums(records), strict=True):
-        end = position + 12 + len(record)
-        assert int.from_bytes(content[end : end + 4], "little") == checksum
-        position = end + 4
-    assert masked_checksums([]) == []

@@ -104,7 +104,7 @@ def scan_data(manifest: Manifest, progress: Progress = _silent) -> DataScan:
         whole = _scanned(manifest, none, np.zeros((0, *manifest.target_shape), np.int32))
         labels, digests = [whole.labels], [whole.digests]
         for shard in split.shards:
-            part = _scanned(manifest, *read_shard(manifest, shard))
+            part = _scanned(manifest, *read_shard(manifest, shard)[:2])
             labels.append(part.labels)
             digests.append(part.digests)
             whole.add_sums(part)

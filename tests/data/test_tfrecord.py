@@ -1,0 +1,118 @@
+"""TFRecord shards contain exactly what was written, and get their final name only when complete."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from labkit.data.loading import load_split
+from labkit.data.manifest import file_sha256
+from labkit.data.records import parse_batch, write_derived
+from labkit.data.tfrecord import masked_checksums, write_shard
+from labkit.errors import InputError
+from tests.tiny import prepare_tiny
+
+NAME = "train-00000-of-00001.tfrecord"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    hnp.arrays(np.uint8, st.tuples(st.integers(0, 5), st.just(2), st.just(3), st.just(3))),
+    st.data(),
+    st.sampled_from([(), (4,)]),
+)
+def test_tensorflow_reads_what_was_written(tmp_path_factory, images, data, target_shape):
+    values = st.integers(0, 1) if target_shape else st.integers(0, 2**31 - 1)
+    labels = data.draw(hnp.arrays(np.int32, (len(images), *target_shape), elements=values))
+    first = data.draw(st.integers(0, 2**40))
+    path = tmp_path_factory.mktemp("records") / NAME
+    shard = write_shard(path, images, labels, first)
+    records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())  # which checks the checksums
+    if len(images):
+        found = parse_batch(tf.constant(records), images.shape[1:], target_shape)
+        np.testing.assert_array_equal(found[0], images)
+        np.testing.assert_array_equal(found[1], labels)
+        np.testing.assert_array_equal(found[2], first + np.arange(len(images)))
+    assert shard.count == len(images) == len(records)
+    assert (shard.bytes, shard.sha256) == (path.stat().st_size, file_sha256(path))
+
+
+def _example(count=600):
+    generator = np.random.default_rng(3)
+    return generator.integers(0, 256, (count, 5, 7, 3), np.uint8), generator.integers(0, 10, count)
+
+
+def test_the_bytes_depend_only_on_the_content(tmp_path):
+    images, labels = _example()
+    (tmp_path / "a").mkdir()
+    ours = write_shard(tmp_path / NAME, images, labels, 5)
+    assert ours == write_shard(tmp_path / "a" / NAME, iter(images), labels, 5)
+
+
+def test_an_unfinished_shard_does_not_have_its_final_name(tmp_path, monkeypatch):
+    images, labels = _example()
+    monkeypatch.setattr("os.replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_shard(tmp_path / NAME, images, labels, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_source_leaves_no_file(tmp_path):
+    def images():
+        yield b"image"
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_shard(tmp_path / NAME, images(), np.arange(2), 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_of_another_size_is_refused(tmp_path):
+    images, labels = _example(8)
+    write_shard(tmp_path / NAME, images, labels, 0)
+    records = list(tf.data.TFRecordDataset(str(tmp_path / NAME)).as_numpy_iterator())
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        parse_batch(tf.constant(records), (5, 8, 3))
+
+
+@pytest.mark.parametrize("change", [lambda data: data[::-1], lambda data: data[:-7], lambda data: b""])
+def test_a_changed_shard_is_not_loaded(tmp_path, change):
+    manifest = prepare_tiny(tmp_path)
+    assert len(load_split(manifest, "train")[0]) == manifest.count("train")
+    path = manifest.shard_path(manifest.splits["train"].shards[0])
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InputError, match=f"damaged or missing in .*{path.name}"):
+        load_split(manifest, "train")
+
+
+def test_rows_in_another_order_are_not_loaded(tmp_path):
+    """As after a shard of another data set with its checksum was written into the manifest."""
+    manifest = prepare_tiny(tmp_path / "a")
+    images, labels = load_split(manifest, "train")
+    made = write_derived(manifest, tmp_path / "b", {"train": (images, labels)})
+    shard = made.splits["train"].shards[0]
+    moved = write_shard(made.shard_path(shard), images, labels, 1)
+    object.__setattr__(made.splits["train"], "shards", (moved,))
+    with pytest.raises(InputError, match="records out of order"):
+        load_split(made, "train")
+    shutil.rmtree(tmp_path / "b")
+
+
+def test_checksums_of_records_of_any_length_are_those_that_tensorflow_writes(tmp_path):
+    generator = np.random.default_rng(0)
+    records = [generator.bytes(length) for length in (0, 1, 2, 3, 4, 5, 31, 32, 1000, 7, 1000)]
+    path = str(tmp_path / "records")
+    with tf.io.TFRecordWriter(path) as writer:
+        for record in records:
+            writer.write(record)
+    content, position = Path(path).read_bytes(), 0
+    for record, checksum in zip(records, masked_checksums(records), strict=True):
+        end = position + 12 + len(record)
+        assert int.from_bytes(content[end : end + 4], "little") == checksum
+        position = end + 4
+    assert masked_checksums([]) == []

@@ -1,0 +1,66 @@
+"""The gradient of filters by matrix products is that of TensorFlow."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit.models import convolution
+from labkit.models.convolution import Conv2D, filter_gradient
+from labkit.models.layers import recorded_batch_statistics
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (3, 5), (2, 2), (1, 1), (1, 4)])
+@pytest.mark.parametrize("size", [(3, 3), (1, 1), (5, 3)])
+def test_the_gradient_is_that_of_tensorflow(shape, size):
+    generator = np.random.default_rng(0)
+    images = tf.constant(generator.normal(size=(6, *shape, 4)))
+    upstream = tf.constant(generator.normal(size=(6, *shape, 5)))
+    expected = tf.raw_ops.Conv2DBackpropFilter(
+        input=images,
+        filter_sizes=[*size, 4, 5],
+        out_backprop=upstream,
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+    )
+    np.testing.assert_allclose(filter_gradient(images, upstream, size), expected, rtol=1e-12, atol=1e-12)
+
+
+def _gradients(layer, images, recorded):
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        if recorded:
+            with recorded_batch_statistics():
+                outputs = layer(images)
+        else:
+            outputs = layer(images)
+        loss = tf.reduce_sum(tf.cast(outputs, tf.float32) ** 2)
+    return [loss, *tape.gradient(loss, [images, layer.kernel.value])]
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_training_step_uses_it_for_many_channels_on_few_pixels(policy, monkeypatch):
+    used = []
+
+    def spied(*arguments):
+        used.append(arguments)
+        return filter_gradient(*arguments)
+
+    monkeypatch.setattr(convolution, "filter_gradient", spied)
+    generator = np.random.default_rng(0)
+    for side, channels, strides, expected in (
+        (3, 256, 1, True),
+        (3, 256, 2, False),
+        (3, 64, 1, False),
+        (9, 256, 1, False),
+    ):
+        used.clear()
+        layer = Conv2D(256, 3, strides=strides, padding="same", use_bias=False, dtype=policy)
+        images = tf.constant(generator.normal(size=(4, side, side, channels)), dtype=layer.compute_dtype)
+        plain = _gradients(layer, images, recorded=False)
+        assert not used
+        ours = _gradients(layer, images, recorded=True)
+        assert bool(used) == expected
+        for found, wanted in zip(ours, plain, strict=True):
+            found, wanted = (tf.cast(values, tf.float64).numpy() for values in (found, wanted))
+            tolerance = 1e-5 if policy == "float32" else 2e-2
+            np.testing.assert_allclose(found, wanted, atol=tolerance * np.abs(wanted).max())
