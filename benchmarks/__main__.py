@@ -13,6 +13,7 @@ from labkit import home
 SCRIPTS = (
     "train_step",
     "levers",
+    "filters",
     "inference",
     "roofline",
     "input_pipeline",
@@ -30,6 +31,7 @@ SCRIPTS = (
 )
 ONLY_WHEN_NAMED = (
     "levers",
+    "filters",
     "links",
     "accuracy",
     "ablation",

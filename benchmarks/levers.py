@@ -1,7 +1,8 @@
 """Which settings of TensorFlow, oneDNN and the allocator change the speed of a training step?
 
-A ResNet-20 step on a batch that stays in memory, once as labkit makes it and once with each lever. All sides
-run in processes of their own, which exist at the same time and take turns of some steps.
+A step on a batch that stays in memory, once as labkit makes it and once with each lever: of ResNet-20, or
+with `--network fast` of the fast net, whose activations are 16 times as large. All sides run in processes of
+their own, which exist at the same time and take turns of some steps.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from benchmarks.forms import Form, take_turns
 from benchmarks.processes import Turns
 from benchmarks.report import Figure, Report
 from benchmarks.turns import data_set_flags, turns_flags
+from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
 
 QUESTION = "Which settings change the speed of a training step?"
@@ -31,6 +33,12 @@ class Lever:
     values: dict[str, Any] = field(default_factory=dict)
 
 
+# Values of the configuration, beside those of the flags.
+NETWORKS: dict[str, dict[str, Any]] = {
+    "ResNet-20": {},
+    # Whole images, as at the end of a training.
+    "fast": preset_values("fast") | {"progressive_resizing": None, "num_layers": None},
+}
 TWO_REPLICAS = {"num_gpus": 2, "simulate_missing_gpus": True, "num_intra_threads": 1}
 LEVERS = {
     # oneDNN's primitive for the gradient of the filters is made anew at each call by default.
@@ -49,6 +57,7 @@ LEVERS = {
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--steps", type=at_least(1), default=8, help="steps of a turn")
+    parser.add_argument("--network", choices=NETWORKS, default="ResNet-20")
     parser.add_argument("--levers", nargs="+", choices=LEVERS, default=list(LEVERS))
     add_precisions_flag(parser, help="precisions of the step")
     options = parser.parse_args(arguments)
@@ -69,7 +78,7 @@ def measure(
     with ExitStack() as stack:
         turns = {}
         for name, lever in {AS_IT_IS: Lever(), **{name: LEVERS[name] for name in options.levers}}.items():
-            values = ["--values", json.dumps(lever.values)]
+            values = ["--values", json.dumps(NETWORKS[options.network] | lever.values)]
             environment = environment_with("default") | lever.environment
             side = stack.enter_context(Turns("step_turns", folder / name, [*flags, *values], environment))
             side.turn()  # traces and compiles

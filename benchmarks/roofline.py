@@ -41,6 +41,7 @@ from labkit.training.session import make_session
 
 QUESTION = "Where does the time of a training step go, and what is the machine's limit for it?"
 CONVOLUTIONS = (FORWARD, INPUT_GRADIENT, FILTER_GRADIENT)
+ARITHMETIC = (*CONVOLUTIONS, MATRIX)  # products compute some filters' gradients (labkit.models.convolution)
 FAST_GOAL = Goal("at least", 75.0)
 SMALL = 0.01  # of a step; what is shorter is drawn as one bar
 VECTOR_MEGABYTES = (2, 8, 64)  # from a small activation of the network to more than the caches hold
@@ -87,7 +88,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Network:
-    """What to train: ``values`` of the configuration; ``steps`` of a repeat; ``goal`` of the convolutions."""
+    """What to train: ``values`` of the configuration; ``steps`` of a repeat; ``goal`` of its arithmetic."""
 
     values: dict[str, Any]
     steps: int
@@ -97,7 +98,7 @@ class Network:
 NETWORKS = {
     "ResNet-20": Network({"num_layers": 20, "train_batch_size": 128}, 10),
     # Whole images, as at the end of a training.
-    "fast": Network(preset_values("fast") | {"progressive_resizing": None}, 2, FAST_GOAL),
+    "fast": Network(preset_values("fast") | {"progressive_resizing": None}, 1, FAST_GOAL),
 }
 
 
@@ -234,16 +235,16 @@ def figures_of(name: str, precision: str, measured: Measured) -> list[Figure]:
     """Return each kind's share of a step, and how far from its limit it is."""
     words = f"{name}, {precision}"
     steps = measured.steps
-    physical = [sum(limits) for limits in zip(*map(measured.limits, CONVOLUTIONS), strict=True)]
+    physical = [sum(limits) for limits in zip(*map(measured.limits, ARITHMETIC), strict=True)]
     found = [
         Figure(f"{words}: a traced step", "ms", tuple(1e3 * step for step in steps)),
         Figure(
-            f"{words}: convolutions at the speed of a matrix product over the step",
+            f"{words}: its arithmetic at the speed of a large matrix product over the step",
             "%",
             tuple(100 * limit / step for limit, step in zip(physical, steps, strict=True)),
             NETWORKS[name].goal,
         ),
-        Figure(f"{words}: matrix product", "GFLOP/s", tuple(each.gflops for each in measured.machine)),
+        Figure(f"{words}: large matrix product", "GFLOP/s", tuple(each.gflops for each in measured.machine)),
         Figure(f"{words}: sum of vectors", "GB/s", tuple(each.gigabytes for each in measured.machine)),
     ]
     for kind, values in sorted(measured.seconds.items(), key=lambda item: -statistics.median(item[1])):

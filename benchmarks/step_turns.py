@@ -29,7 +29,9 @@ def main() -> None:
         started = time.perf_counter()
         for _ in range(options.steps):
             session.train_step(*batch, *scalars)[0].numpy()
-        return {"images_per_second": options.steps * options.batch_size / (time.perf_counter() - started)}
+        return {
+            "images_per_second": options.steps * values["train_batch_size"] / (time.perf_counter() - started)
+        }
 
     serve_turns(turn)
 

@@ -20,6 +20,7 @@ from benchmarks import (
     accuracy,
     common,
     dashboard_curves,
+    filters,
     follow,
     forms,
     inference,
@@ -577,6 +578,16 @@ def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes, m
         assert all(min(figure.repeats) > 0 for figure in figures if figure.unit == unit)
     assert figures[0].name.split()[0] in said
     assert json.loads((tmp_path / f"{name}.json").read_text())["configuration"]["dataset"] == "shapes"
+
+
+def test_both_gradients_of_filters_are_measured(tmp_path, capsys):
+    filters.main(
+        ["--repeats", "2", "--batch-size", "2", "--precisions", "float32", "--output", str(tmp_path)]
+    )
+    figures = read_figures(tmp_path / "filters.json")
+    assert len(figures) == len(filters.SHAPES)
+    assert all(len(figure.repeats) == 2 and min(figure.repeats) > 0 for figure in figures)
+    assert "float32: 3 x 3 pixels, 256 channels" in capsys.readouterr().out
 
 
 @pytest.mark.slow

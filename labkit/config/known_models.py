@@ -66,7 +66,7 @@ KNOWN_MODELS = (
     KnownModel("vgg19", 20_035_018, 398_136_320, 268, 0.9391, _CIFAR_MODELS),
     KnownModel("tutorial_cnn", 1_756_426, 32_778_112, 19, 0.86, "the tutorial, on crops of 24x24 pixels"),
     KnownModel(
-        "fast", 1_971_352, 118_147_360, 51, 0.9401, "Jordan 2024, airbench94_muon.py, six views of each image"
+        "fast", 1_971_328, 118_147_360, 51, 0.9401, "Jordan 2024, airbench94_muon.py, six views of each image"
     ),
     KnownModel("mobilenetv2", 2_236_682, 6_124_928, 491),
     KnownModel("imagenet_resnet18", 11_689_512, 1_814_073_344, 435, 0.6976, _TORCHVISION),

@@ -211,10 +211,11 @@ class LayerFactory:
         return self._apply(layer, x)
 
     def whitening(self, x):
-        """Convolution with a trained bias and a frozen 2x2 kernel that whitens patches of the images."""
+        """Convolution with a frozen 2x2 kernel that whitens patches of the images."""
         layer = self.whitening_layer(
             2 * 2 * 2 * self.channels(x),
             2,
+            use_bias=False,
             data_format=self.data_format,
             kernel_initializer=keras.initializers.HeNormal(self.next_seed()),
             dtype=self.dtype,

@@ -38,7 +38,10 @@ def whitening_kernel(images: np.ndarray, patch_size: int, epsilon: float) -> np.
 
 @keras.saving.register_keras_serializable(package="labkit")
 class Whitening(keras.layers.Conv2D):
-    """Convolution without padding, with a frozen kernel computed by :meth:`adapt` and a trained bias.
+    """Convolution without padding or bias, with a frozen kernel computed by :meth:`adapt`.
+
+    airbench trains a bias for three of its eight epochs. Without it, a training step needs no gradient of the
+    largest activations and of the next convolution's inputs, which saves a twentieth of its time.
 
     Args:
         filters: twice the number of values in a patch.
@@ -50,7 +53,7 @@ class Whitening(keras.layers.Conv2D):
     def __init__(self, filters: int, patch_size: int = 2, epsilon: float = 5e-4, **kwargs) -> None:
         for fixed in ("kernel_size", "padding", "strides", "dilation_rate", "groups", "use_bias"):
             kwargs.pop(fixed, None)  # the configuration of a saved layer contains them
-        super().__init__(filters, patch_size, padding="valid", use_bias=True, **kwargs)
+        super().__init__(filters, patch_size, padding="valid", use_bias=False, **kwargs)
         self.patch_size, self.epsilon = patch_size, epsilon
 
     def build(self, input_shape) -> None:

@@ -190,7 +190,7 @@ def concrete_step(model, config, **options):
     "fields",
     [
         {"num_layers": 8},
-        {"model": "fast", "width_factor": 0.25},  # a frozen first convolution, with a trained bias
+        {"model": "fast", "width_factor": 0.25},  # the first convolution is not trained
         {"model": "fast", "width_factor": 0.25, "whitening": False},
         {"model": "se_resnet", "num_layers": 8},  # dense layers beside the convolutions
     ],

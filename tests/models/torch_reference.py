@@ -180,7 +180,7 @@ class FastNet(nn.Module):
     ) -> None:
         super().__init__()
         self.activate = activate
-        self.whitening = nn.Conv2d(3, 24, 2)
+        self.whitening = nn.Conv2d(3, 24, 2, bias=False)
         self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
         before = 24
         for width in widths:
