@@ -36,6 +36,7 @@ from labkit.data.manifest import (
     write_manifest,
 )
 from labkit.data.request import PrepareResult, Request, check_request, check_whole, name_of
+from labkit.data.step_batch.tfrecord import write_shard
 from labkit.data.subset import (
     channel_statistics,
     class_names,
@@ -44,7 +45,6 @@ from labkit.data.subset import (
     with_classes,
     with_train_examples,
 )
-from labkit.data.tfrecord import write_shard
 from labkit.errors import InputError
 from labkit.plurals import counted
 

@@ -1,4 +1,4 @@
-"""TensorFlow's side of records (``labkit.data.tfrecord``): parse a batch of them, and derive a data set."""
+"""TensorFlow's side of records (``step_batch.tfrecord``): parse a batch of them, and derive a data set."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.data.manifest import Manifest, Split, write_manifest
+from labkit.data.step_batch.tfrecord import image_start, write_shard
 from labkit.data.subset import channel_statistics
-from labkit.data.tfrecord import image_start, write_shard
 
 __all__ = ["parse_batch", "write_derived"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from labkit.models.convolution import Conv2D
 from labkit.models.layers import BatchNormalization, shifting_only
 
 __all__ = ["foldable", "folded_normalization"]
@@ -32,7 +33,7 @@ def foldable(model: keras.Model) -> list[tuple[keras.layers.Conv2D, BatchNormali
             continue
         convolution = layers.get(sources[name][0])
         # Only this class: subclasses have kernels of other shapes, or compute them in the call.
-        if convolution is None or type(convolution) is not keras.layers.Conv2D:
+        if convolution is None or type(convolution) not in (keras.layers.Conv2D, Conv2D):
             continue
         plain = not convolution.use_bias and convolution.activation is keras.activations.linear
         if plain and used[convolution.name] == 1:

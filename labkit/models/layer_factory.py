@@ -9,10 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.models.convolution import Conv2D
+from labkit.models.convolution import Conv2D, Whitening
 from labkit.models.dropout import Dropout
 from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
-from labkit.models.whitening import Whitening
 
 __all__ = ["LayerFactory", "placed"]
 

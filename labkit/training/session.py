@@ -29,10 +29,10 @@ from labkit.errors import InputError
 from labkit.inspection.network import state_variables
 from labkit.inspection.observation import Observation, read_observation
 from labkit.inspection.observer import UNOBSERVED, StepObserver, Unobserved, local_values
+from labkit.models.convolution import Whitening
 from labkit.models.registry import build_model
 from labkit.models.resizing import check_image_sizes
 from labkit.models.stages import HEAD
-from labkit.models.whitening import Whitening
 from labkit.optim.moving_average import MovingAverage
 from labkit.optim.muon import check_muon
 from labkit.optim.optimizer import Optimizer, check_weight_decay

@@ -16,8 +16,8 @@ from labkit.data.records import parse_batch, write_derived
 from labkit.data.step_batch.batch import batch_of_step
 from labkit.data.step_batch.jpeg import decoded
 from labkit.data.step_batch.shards import read_labels, read_rows
+from labkit.data.step_batch.tfrecord import payload, write_shard
 from labkit.data.step_batch.whole_shard import read_shard
-from labkit.data.tfrecord import payload, write_shard
 from labkit.errors import InputError
 from tests.jpegs import jpeg_of, prepare_jpegs
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from labkit.data.loading import load_split
 from labkit.data.manifest import file_sha256
 from labkit.data.records import parse_batch, write_derived
-from labkit.data.tfrecord import masked_checksums, write_shard
+from labkit.data.step_batch.tfrecord import masked_checksums, write_shard
 from labkit.errors import InputError
 from tests.tiny import prepare_tiny
 

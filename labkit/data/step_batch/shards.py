@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labkit.data.manifest import Manifest, Shard, Split, has_size, verify_shards
 from labkit.data.step_batch.jpeg import decoded
-from labkit.data.tfrecord import FOOTER, fields, image_start, masked_checksums, spans
+from labkit.data.step_batch.tfrecord import FOOTER, fields, image_start, masked_checksums, spans
 from labkit.errors import InputError
 
 __all__ = [

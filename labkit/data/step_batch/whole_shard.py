@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from labkit.data.manifest import Manifest, Shard
 from labkit.data.step_batch.jpeg import decoded
 from labkit.data.step_batch.shards import damage_error
-from labkit.data.tfrecord import FOOTER, HEADER, fields, image_start, spans
+from labkit.data.step_batch.tfrecord import FOOTER, HEADER, fields, image_start, spans
 
 __all__ = ["read_shard"]
 

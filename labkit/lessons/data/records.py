@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labkit.data.tfrecord import masked_checksums
+from labkit.data.step_batch.tfrecord import masked_checksums
 from labkit.plots.style import GREY, TRAIN, VALIDATION, new_figure, styled
 
 if TYPE_CHECKING:

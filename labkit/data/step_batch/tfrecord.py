@@ -146,6 +146,8 @@ def spans(content: bytes | mmap.mmap, count: int) -> tuple[NDArray[np.int64], ND
     position, length_at = 0, struct.Struct("<Q").unpack_from
     for row in range(count):  # only the length of a record says where the next one begins
         length = length_at(content, position)[0]
+        if length > len(content):
+            raise struct.error(f"a record of {length} bytes in a file of {len(content)}")
         begins[row], lengths[row] = position + HEADER, length
         position += HEADER + length + FOOTER
     return begins, lengths
