@@ -72,11 +72,10 @@ class TorchTrainings:
         forms = [TorchForm(*each) for each in itertools.product(precisions, ("eager", "compile"), ALLOCATORS)]
         speeds: dict[TorchForm, list[float]] = {form: [] for form in forms}
         for trial in range(TRIALS):
+            fastest = max((max(values) for values in speeds.values() if values), default=0.0)
             for number, form in enumerate(forms):
-                if trial and not (
-                    speeds[form] and speeds[form][0] > SLOWEST * max(map(max, filter(None, speeds.values())))
-                ):
-                    continue  # it could not be compiled here, or is far behind
+                if trial and max(speeds[form], default=0.0) < SLOWEST * fastest:
+                    continue  # it is far behind, or could not be compiled here
                 steps = ["--steps", str(TRIAL_STEPS[self._recipe])]
                 name = f"trial-{self._recipe}-{number}-{trial}"
                 try:

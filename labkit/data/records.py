@@ -9,13 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.data.manifest import Manifest, Split, write_manifest
-from labkit.data.step_batch.tfrecord import image_start, write_shard
+from labkit.data.step_batch.tfrecord import INDEX_BYTES, image_start, write_shard
 from labkit.data.subset import channel_statistics
 
 __all__ = ["parse_batch", "write_derived"]
 
 Images = np.ndarray | Sequence[bytes]
-_INDEX_BYTES = 8
 _REST = 2**31 - 1  # more bytes than a record has
 
 
@@ -45,9 +44,9 @@ def parse_batch(
         rows = tf.ensure_shape(rows, [None, start + int(np.prod(image_shape))])
         heads, images = rows[:, :start], tf.reshape(rows[:, start:], [-1, *image_shape])
     heads = tf.ensure_shape(heads, [None, start])
-    label = heads[:, _INDEX_BYTES:]
+    label = heads[:, INDEX_BYTES:]
     label = tf.cast(label, tf.int32) if len(target_shape) else tf.bitcast(label, tf.int32)
-    return images, label, tf.bitcast(heads[:, :_INDEX_BYTES], tf.int64)
+    return images, label, tf.bitcast(heads[:, :INDEX_BYTES], tf.int64)
 
 
 def _decoded(image: tf.Tensor | bytes, image_shape: Sequence[int]) -> tf.Tensor:

@@ -175,6 +175,13 @@ def test_a_broken_jpeg_is_reported_like_a_damaged_shard(jpegs, tmp_path, content
         list(eval_dataset(manifest, "test", global_batch_size=8))
 
 
+@pytest.mark.parametrize("count", [39, 41])
+def test_another_number_of_records_than_in_the_manifest_is_refused(jpegs, count):
+    shard = dataclasses.replace(jpegs.splits["test"].shards[0], count=count)
+    with pytest.raises(InputError, match=f"damaged or missing in .*{shard.file}"):
+        read_shard(jpegs, shard)
+
+
 def test_a_derived_data_set_keeps_the_pixels_bit_by_bit(jpegs, tmp_path):
     images, labels = load_split(jpegs, "train")
     made = write_derived(jpegs, tmp_path, {"train": (images[:9], labels[:9])})

@@ -27,6 +27,7 @@ from labkit.data.manifest import Shard
 __all__ = [
     "FOOTER",
     "HEADER",
+    "INDEX_BYTES",
     "fields",
     "image_start",
     "masked_checksums",
@@ -37,7 +38,8 @@ __all__ = [
 ]
 
 HEADER, FOOTER = 12, 4  # bytes of a frame: length with checksum, and the checksum of the payload
-_INDEX_BYTES, _LABEL_BYTES = 8, 4
+INDEX_BYTES = 8
+_LABEL_BYTES = 4
 
 _SEGMENT = 64  # bytes whose checksums are computed side by side
 _BATCH_RECORDS, _BATCH_BYTES = 256, 2**22
@@ -108,7 +110,7 @@ def _frames(records: Sequence[bytes]) -> bytes:
 
 def image_start(target_shape: Sequence[int]) -> int:
     """Return where the image begins in a payload; ``target_shape`` is () or (classes,)."""
-    return _INDEX_BYTES + (int(np.prod(target_shape)) if len(target_shape) else _LABEL_BYTES)
+    return INDEX_BYTES + (int(np.prod(target_shape)) if len(target_shape) else _LABEL_BYTES)
 
 
 def payload(image: bytes, label: np.ndarray | int, index: int) -> bytes:
@@ -132,8 +134,8 @@ def fields(
         heads: uint8 [n, image_start(target_shape)], the payloads as far as the image.
         target_shape: () or (classes,).
     """
-    indices = np.ascontiguousarray(heads[:, :_INDEX_BYTES]).view("<i8")[:, 0]
-    labels = np.ascontiguousarray(heads[:, _INDEX_BYTES:])
+    indices = np.ascontiguousarray(heads[:, :INDEX_BYTES]).view("<i8")[:, 0]
+    labels = np.ascontiguousarray(heads[:, INDEX_BYTES:])
     return (labels if len(target_shape) else labels.view("<i4")[:, 0]).astype(np.int32), indices
 
 

@@ -57,6 +57,8 @@ def _jpegs(manifest: Manifest, content: bytes, count: int) -> Examples:
     images = np.empty((count, *manifest.image_shape), np.uint8)
     heads = np.empty((count, start), np.uint8)
     begins, lengths = spans(content, count)
+    if count and begins[-1] + lengths[-1] + FOOTER != len(content):
+        raise ValueError(f"it does not hold {count} records")
     for row, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
         heads[row] = np.frombuffer(content, np.uint8, start, begin)
         images[row] = decoded(content[begin + start : begin + length], manifest.image_shape)
