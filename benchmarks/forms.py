@@ -90,22 +90,23 @@ def best_of(speeds: Speeds, side: str) -> Form | None:
     return max(forms, key=lambda form: statistics.median(speeds[form]), default=None)
 
 
-def figures(found: Mapping[str, Speeds], ours: str, goals: Mapping[str, Goal | None]) -> list[Figure]:
+def figures(found: Mapping[str, Speeds], ours: str, goals: Mapping[str, Mapping[str, Goal]]) -> list[Figure]:
     """Return for each repeat our best form over the best form of each side, then every form's speed.
 
     Args:
         found: speeds by precision.
         ours: labkit's side.
-        goals: by side; a side that was not measured gets no ratio.
+        goals: by side and precision; a side that was not measured gets no ratio.
     """
     ratios, rates = [], []
     for precision, speeds in found.items():
         mine = best_of(speeds, ours)
-        for side, goal in goals.items():
+        for side, by_precision in goals.items():
             peer = best_of(speeds, side)
             if mine is not None and peer is not None:
                 values = tuple(a / b for a, b in zip(speeds[mine], speeds[peer], strict=True))
-                ratios.append(Figure(f"{precision}: {mine.name} over {peer.name}", "x", values, goal))
+                name = f"{precision}: {mine.name} over {peer.name}"
+                ratios.append(Figure(name, "x", values, by_precision.get(precision)))
         rates += [
             Figure(f"{precision}: {form.name}", "images/s", tuple(values)) for form, values in speeds.items()
         ]

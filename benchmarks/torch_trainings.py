@@ -19,7 +19,7 @@ from labkit.run_directory import write_json_atomic
 __all__ = ["TorchForm", "TorchTrainings"]
 
 TRIALS = 3  # of each form
-SLOWEST = 0.8  # a form that is slower in its first trial, relative to the fastest, isn't tried again
+SLOWEST = 0.8  # a form that is slower in each trial, relative to the fastest so far, isn't tried again
 TRIAL_STEPS = {"airbench94_muon": 2, "resnet20": 24}
 
 
@@ -91,7 +91,8 @@ class TorchTrainings:
                 f"{self._recipe} in PyTorch, {form}: {[round(value) for value in values]} images/s",
                 flush=True,
             )
-        best = max(forms, key=lambda form: statistics.median(speeds[form]) if speeds[form] else 0.0)
+        tried = [form for form in forms if len(speeds[form]) == TRIALS]
+        best = max(tried, key=lambda form: statistics.median(speeds[form]))
         write_json_atomic(known, vars(best))
         return best
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labkit import home
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import Manifest, check_same_data, load_manifest
 from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -38,11 +38,7 @@ def data_set_of(run: RunDirectory) -> Manifest:
     manifest = load_manifest(folder, config.data.dataset)
     data = run.read_environment().get("data")
     recorded = data.get("checksum") if isinstance(data, dict) else None
-    if recorded not in (None, manifest.checksum):
-        raise InputError(
-            f"{run.path} was trained on other data than {manifest.directory} holds now "
-            f"(checksum {str(recorded)[:12]} there, {manifest.checksum[:12]} here)"
-        )
+    check_same_data(manifest, recorded, run.path)
     return manifest
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import Manifest, check_same_data, load_manifest
 from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner, network_input_of
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
@@ -103,12 +103,11 @@ def load_network(run: HasPath, checkpoint: str = "best") -> Network:
     manifest = load_manifest(data_directory(config), config.data.dataset)
     import_tensorflow()
     from labkit.export.trained import trained_model
-    from labkit.training.checkpoint_evaluator import check_same_data
     from labkit.training.checkpoints import CheckpointStore
     from labkit.training.losses import LOSSES
 
     store = CheckpointStore(directory.checkpoints_path)
     step = store.step_of(checkpoint)
-    check_same_data(directory, store.state(step), manifest)
+    check_same_data(manifest, store.state(step).data_checksum, directory.path)
     model = trained_model(config, manifest, store, step)
     return Network(model, manifest, LOSSES[config.optimizer.loss], step, network_input_of(config.data))

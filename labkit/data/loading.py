@@ -1,5 +1,6 @@
 """Read a split of a prepared data set, after checking its shards against the manifest."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,7 +21,7 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
 
     Raises:
         InputError: there is no such split, or a shard is missing or damaged, or the JPEG of a record is; the
-            message names the shards.
+            message names the first of them.
     """
     found = find_split(manifest, split)
     images = np.empty((found.count, *manifest.image_shape), np.uint8)
@@ -30,10 +31,10 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     def read(number: int) -> None:
         shard = found.shards[number]
         rows = slice(ends[number] - shard.count, ends[number])
-        images[rows], labels[rows], indices = read_shard(manifest, shard)
+        _, labels[rows], indices = read_shard(manifest, shard, images[rows])
         if not np.array_equal(indices, np.arange(found.count)[rows]):
             raise damage_error(manifest, [shard.file], "records out of order")
 
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=max(4, os.cpu_count() or 1)) as pool:
         list(pool.map(read, range(len(found.shards))))
     return images, labels

@@ -30,6 +30,7 @@ __all__ = [
     "Manifest",
     "Shard",
     "Split",
+    "check_same_data",
     "file_sha256",
     "find_manifest",
     "has_size",
@@ -43,6 +44,10 @@ IMAGE_FORMATS = ("pixels", "jpeg")
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
+
+
+class _OtherVersion(ValueError):
+    """A manifest is whole, but of another format."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,10 @@ class Manifest:
     def _from_content(cls, content: dict[str, Any], directory: Path) -> "Manifest":
         recorded = content.pop("checksum")
         if content["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"format version {content['format_version']} instead of {FORMAT_VERSION}")
+            raise _OtherVersion(
+                f"was written by another version of labkit (format {content['format_version']}, "
+                f"here {FORMAT_VERSION})"
+            )
         splits = {
             name: Split(split["name"], split["count"], tuple(Shard(**shard) for shard in split["shards"]))
             for name, split in content.pop("splits").items()
@@ -256,6 +264,8 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
         raise InputError(f"{path} cannot be read: {error}; {_way_out(data_dir, dataset)}") from None
     try:
         manifest = Manifest.from_json(text, path.parent)
+    except _OtherVersion as error:
+        raise InputError(f"{path} {printable(str(error))}; {_way_out(data_dir, dataset)}") from None
     except ValueError as error:
         raise InputError(
             f"{path} is damaged ({printable(str(error))}); {_way_out(data_dir, dataset)}"
@@ -306,6 +316,16 @@ def write_manifest(manifest: Manifest) -> Path:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     return path
+
+
+def check_same_data(manifest: Manifest, recorded: str | None, run: Path) -> None:
+    """Raise InputError if ``recorded``, the checksum of a run's data, isn't that of ``manifest``."""
+    if recorded not in (None, manifest.checksum):
+        raise InputError(
+            f"{run} was trained on other data than {manifest.directory} holds now, or another version of "
+            f"labkit prepared it (checksum {str(recorded)[:12]} there, {manifest.checksum[:12]} here); "
+            "prepare the same data again with that version, name its folder with --data-dir, or train anew"
+        )
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:

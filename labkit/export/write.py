@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from labkit import __version__
 from labkit.config.architectures import model_name
-from labkit.data.manifest import Manifest
+from labkit.data.manifest import Manifest, check_same_data
 from labkit.data.network_input.settings import network_input_of
 from labkit.export.check import compare
 from labkit.export.output import folder_beside, publish
@@ -17,7 +17,6 @@ from labkit.export.standard import standard_model
 from labkit.export.trained import trained_model
 from labkit.plurals import counted
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
-from labkit.training.checkpoint_evaluator import check_same_data
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.losses import LOSSES
 
@@ -33,7 +32,7 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
     store = CheckpointStore(request.run.checkpoints_path)
     step = store.step_of(request.checkpoint)
     state = store.state(step)
-    check_same_data(request.run, state, request.manifest)
+    check_same_data(request.manifest, state.data_checksum, request.run.path)
     options = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}
     taken = network_input_of(request.config.data)
     loss = LOSSES[request.config.optimizer.loss]

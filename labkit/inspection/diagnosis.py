@@ -20,7 +20,7 @@ from labkit.transfer.freezing import frozen_norms, trained_indices
 __all__ = ["Diagnosis", "NonFinite", "diagnose", "diagnose_step"]
 
 LossPerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-_PASSING_ON = ("Identity", "Cast", "Reshape")  # operations that only hand on what another one made
+_PASSING_ON = ("Identity", "Cast", "Reshape", "Pack")  # operations that only hand on what others made
 
 
 @dataclass(frozen=True)

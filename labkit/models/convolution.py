@@ -10,8 +10,8 @@ from labkit.models.layers import is_recorded
 
 __all__ = ["Conv2D", "Whitening", "filter_gradient", "whitening_kernel"]
 
-# Where oneDNN's gradient is slower than matrix products (``python -m benchmarks filters``): from so many
-# channels on both sides, and up to so many pixels.
+# Where oneDNN's gradient is slower than matrix products (``python -m benchmarks filters``): with 3x3 filters,
+# from so many channels on both sides, and up to so many pixels.
 CHANNELS = 256
 PIXELS = {"bfloat16": 8 * 8, "float32": 4 * 4}
 
@@ -33,7 +33,7 @@ class Conv2D(keras.layers.Conv2D):
         return (
             (self.data_format, self.padding, self.groups) == ("channels_last", "same", 1)
             and {*self.strides, *self.dilation_rate} == {1}
-            and all(size % 2 for size in self.kernel_size)
+            and self.kernel_size == (3, 3)
             and min(channels, self.filters) >= CHANNELS
             and None not in (height, width)
             and height * width <= PIXELS.get(self.compute_dtype, 0)

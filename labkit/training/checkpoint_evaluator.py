@@ -5,17 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest
+from labkit.data.manifest import check_same_data
 from labkit.errors import InputError
-from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, append_evaluation
 from labkit.tensorboard.events import EventWriter
-from labkit.training.checkpoints import CheckpointState, CheckpointStore
+from labkit.training.checkpoints import CheckpointStore
 from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions
 from labkit.training.plan import RunPlan
 from labkit.training.session import make_session
 
-__all__ = ["CheckpointEvaluator", "check_same_data", "evaluate_checkpoint"]
+__all__ = ["CheckpointEvaluator", "evaluate_checkpoint"]
 
 
 class CheckpointEvaluator:
@@ -62,7 +61,7 @@ class CheckpointEvaluator:
         Raises InputError if the checkpoint was trained on other data, or if the run has since been started
         over with another configuration.
         """
-        check_same_data(self._run, self._state, self._manifest)
+        check_same_data(self._manifest, self._state.data_checksum, self._run.path)
         differences = recorded_config(self._run).differences(self._config)
         if differences:
             raise InputError(
@@ -109,7 +108,7 @@ def evaluate_checkpoint(plan: RunPlan, split: str, checkpoint: str) -> dict[str,
     assert run is not None
     store = CheckpointStore(run.checkpoints_path)
     step = store.step_of(checkpoint)
-    check_same_data(run, store.state(step), manifest)
+    check_same_data(manifest, store.state(step).data_checksum, run.path)
     evaluator = CheckpointEvaluator(plan, split, num_gpus=1)
     evaluator.load(step)
     evaluation = evaluator.evaluate()
@@ -119,13 +118,3 @@ def evaluate_checkpoint(plan: RunPlan, split: str, checkpoint: str) -> dict[str,
     if split == "train" or (split, step) not in {(row.get("split"), row.get("step")) for row in reader}:
         append_evaluation(run.metrics_path, evaluator.row(evaluation), reader.resume_points)
     return metrics
-
-
-def check_same_data(run: RunDirectory, state: CheckpointState, manifest: Manifest) -> None:
-    """Raise InputError if the checkpoint was trained on other data than ``manifest`` describes."""
-    if state.data_checksum != manifest.checksum:
-        raise InputError(
-            f"{run.path} was trained on other data than {manifest.directory} holds now "
-            f"(checksum {state.data_checksum[:12]} there, {manifest.checksum[:12]} here); "
-            "give the directory of its data set with --data-dir"
-        )

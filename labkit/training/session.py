@@ -15,7 +15,7 @@ import tensorflow as tf
 from labkit.config import Config
 from labkit.data.inputs import InputShare, choose_input_path, distortion_of
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest
+from labkit.data.manifest import Manifest, check_same_data
 from labkit.data.network_input.settings import NetworkInput, input_shape, network_input_of
 from labkit.data.network_input.tensors import as_input
 from labkit.data.pipeline import eval_dataset, train_dataset
@@ -173,12 +173,8 @@ def _newest_state(plan: RunPlan) -> CheckpointState | None:
     """Return the newest checkpoint's state, or None. Raises InputError if it was trained on other data."""
     assert plan.run is not None
     state = CheckpointStore(plan.run.checkpoints_path).latest_state()
-    if state is not None and state.data_checksum != plan.manifest.checksum:
-        raise InputError(
-            f"{plan.run.path} was trained on other data than {plan.manifest.directory} holds now "
-            f"(checksum {state.data_checksum[:12]} there, {plan.manifest.checksum[:12]} here); "
-            "prepare the same split again, or start anew with --overwrite"
-        )
+    if state is not None:
+        check_same_data(plan.manifest, state.data_checksum, plan.run.path)
     return state
 
 

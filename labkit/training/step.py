@@ -137,7 +137,7 @@ def _whole(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
 def _by_halves(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
     """Return the model's logits, where the size allows computed for two halves of the batch at a time.
 
-    On two cores this is faster (docs/results.md, "Speed"); the logits of ResNet-20 were bit-equal.
+    On two cores this is faster (docs/speed.md, "Inference"); the logits of ResNet-20 were bit-equal.
     """
     size = images.shape[0]
     if size is None or size % 2 or size < 2 * SMALLEST_HALF:

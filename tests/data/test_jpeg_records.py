@@ -182,6 +182,12 @@ def test_another_number_of_records_than_in_the_manifest_is_refused(jpegs, count)
         read_shard(jpegs, shard)
 
 
+def test_an_empty_shard_has_no_bytes(jpegs):
+    shard = dataclasses.replace(jpegs.splits["test"].shards[0], count=0)
+    with pytest.raises(InputError, match="it does not hold 0 records"):
+        read_shard(jpegs, shard)
+
+
 def test_a_derived_data_set_keeps_the_pixels_bit_by_bit(jpegs, tmp_path):
     images, labels = load_split(jpegs, "train")
     made = write_derived(jpegs, tmp_path, {"train": (images[:9], labels[:9])})

@@ -70,7 +70,6 @@ def _edited(text, **changes):
         lambda text: text[: len(text) // 2],
         lambda text: "[]",
         lambda text: "{}",
-        lambda text: _edited(text, format_version=1),
         lambda text: "[" * 100_000,
         lambda text: _edited(text, channel_mean=[0.5, 0.5]),
         lambda text: _edited(text, channel_mean=[0.5, 0.5, None]),
@@ -89,6 +88,14 @@ def test_a_damaged_manifest_is_an_input_error(copy, damage):
     path = copy.directory / MANIFEST_NAME
     path.write_text(damage(path.read_text()))
     with pytest.raises(InputError, match="is damaged.*labkit data prepare"):
+        find_manifest(copy.directory.parent, "cifar10")
+
+
+def test_a_manifest_of_another_version_is_not_called_damaged(copy):
+    path = copy.directory / MANIFEST_NAME
+    path.write_text(_edited(path.read_text(), format_version=2))
+    words = r"was written by another version of labkit \(format 2, here 3\); .*labkit data prepare"
+    with pytest.raises(InputError, match=words):
         find_manifest(copy.directory.parent, "cifar10")
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from labkit.data.loading import load_split
-from labkit.data.manifest import file_sha256
+from labkit.data.manifest import FORMAT_VERSION, file_sha256
 from labkit.data.records import parse_batch, write_derived
-from labkit.data.step_batch.tfrecord import masked_checksums, write_shard
+from labkit.data.step_batch.tfrecord import masked_checksums, payload, write_shard
+from labkit.data.step_batch.whole_shard import read_shard
 from labkit.errors import InputError
 from tests.tiny import prepare_tiny
 
@@ -54,6 +55,13 @@ def test_the_bytes_depend_only_on_the_content(tmp_path):
     assert ours == write_shard(tmp_path / "a" / NAME, iter(images), labels, 5)
 
 
+def test_the_bytes_of_a_record_stay_the_same():
+    """Whoever changes them has to change manifest.FORMAT_VERSION as well."""
+    assert payload(b"x", 5, 258) == bytes.fromhex("02010000000000000500000078")
+    assert payload(b"x", np.array([0, 1, 1]), 1) == bytes.fromhex("010000000000000000010178")
+    assert FORMAT_VERSION == 3
+
+
 def test_an_unfinished_shard_does_not_have_its_final_name(tmp_path, monkeypatch):
     images, labels = _example()
     monkeypatch.setattr("os.replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -88,6 +96,16 @@ def test_a_changed_shard_is_not_loaded(tmp_path, change):
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(InputError, match=f"damaged or missing in .*{path.name}"):
         load_split(manifest, "train")
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_another_number_of_records_than_in_the_manifest_is_refused(tmp_path, difference):
+    manifest = prepare_tiny(tmp_path)
+    shard = manifest.splits["train"].shards[0]
+    other = dataclasses.replace(shard, count=shard.count + difference)
+    words = f"{shard.file} .it does not hold {other.count} records of this size"
+    with pytest.raises(InputError, match=words):
+        read_shard(manifest, other)
 
 
 def test_rows_in_another_order_are_not_loaded(tmp_path):

@@ -37,8 +37,9 @@ def _gradients(layer, images, recorded):
     return [loss, *tape.gradient(loss, [images, layer.kernel.value])]
 
 
+@pytest.mark.parametrize("compute", [_gradients, tf.function(_gradients, autograph=False)])
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_a_training_step_uses_it_for_many_channels_on_few_pixels(policy, monkeypatch):
+def test_a_training_step_uses_it_for_many_channels_on_few_pixels(policy, compute, monkeypatch):
     used = []
 
     def spied(*arguments):
@@ -47,18 +48,24 @@ def test_a_training_step_uses_it_for_many_channels_on_few_pixels(policy, monkeyp
 
     monkeypatch.setattr(convolution, "filter_gradient", spied)
     generator = np.random.default_rng(0)
-    for side, channels, strides, expected in (
-        (3, 256, 1, True),
-        (3, 256, 2, False),
-        (3, 64, 1, False),
-        (9, 256, 1, False),
+    largest = {"float32": 4, "mixed_bfloat16": 8}[policy]
+    for side, channels, changed, expected in (
+        (3, 256, {}, True),
+        (largest, 256, {}, True),
+        (largest + 1, 256, {}, False),
+        (3, 256, {"strides": 2}, False),
+        (3, 255, {}, False),
+        (3, 256, {"padding": "valid"}, False),
+        (3, 256, {"kernel_size": 1}, False),
+        (3, 256, {"dilation_rate": 2}, False),
     ):
         used.clear()
-        layer = Conv2D(256, 3, strides=strides, padding="same", use_bias=False, dtype=policy)
+        settings = {"kernel_size": 3, "padding": "same", "use_bias": False, "dtype": policy} | changed
+        layer = Conv2D(256, **settings)
         images = tf.constant(generator.normal(size=(4, side, side, channels)), dtype=layer.compute_dtype)
         plain = _gradients(layer, images, recorded=False)
         assert not used
-        ours = _gradients(layer, images, recorded=True)
+        ours = compute(layer, images, recorded=True)
         assert bool(used) == expected
         for found, wanted in zip(ours, plain, strict=True):
             found, wanted = (tf.cast(values, tf.float64).numpy() for values in (found, wanted))

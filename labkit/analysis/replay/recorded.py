@@ -8,7 +8,7 @@ from typing import Any
 from labkit.analysis.replay.batch import is_asynchronous
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import Manifest, check_same_data, load_manifest
 from labkit.data.step_batch.batch import StepBatch, batch_of_step
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -136,12 +136,7 @@ def with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[
     manifest = load_manifest(data_directory(config), config.data.dataset)
     recorded = run.read_environment().get("data", {})
     checksum = recorded.get("checksum") if isinstance(recorded, dict) else None
-    if checksum is not None and checksum != manifest.checksum:
-        raise InputError(
-            f"{run.path} was trained on other data than {manifest.directory} holds now (checksum "
-            f"{str(checksum)[:12]} there, {manifest.checksum[:12]} here); prepare the same data again, or "
-            "name its folder with --data-dir"
-        )
+    check_same_data(manifest, checksum, run.path)
     return config.replace({"job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}), manifest
 
 

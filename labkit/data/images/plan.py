@@ -17,6 +17,7 @@ from labkit.data.images.names import shown
 from labkit.data.images.remarks import class_counts
 from labkit.data.images.splits import LARGEST_DEFAULT, Parts, choose_size, choose_splits
 from labkit.data.images.write import ShardTask, shard_tasks
+from labkit.data.manifest import FORMAT_VERSION
 from labkit.data.request import Request
 from labkit.plurals import counted
 
@@ -60,7 +61,7 @@ class Plan:
             [task.path.name, task.paths, task.sha256, task.labels.tolist(), task.first_index]
             for task in self.tasks
         ]
-        settings = [PIL.__version__, self.size, self.source["resize"]]
+        settings = [FORMAT_VERSION, PIL.__version__, self.size, self.source["resize"]]
         return hashlib.sha256(json.dumps([settings, content]).encode()).hexdigest()
 
 

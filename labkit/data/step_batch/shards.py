@@ -140,8 +140,10 @@ def _checked_records(
     heads = np.zeros((len(records), start), np.uint8)
     checksums = masked_checksums([record.data for record in records])
     for head, record, checksum in zip(heads, records, checksums, strict=True):
-        if checksum != record.checksum or len(record.data) < start:
+        if checksum != record.checksum:
             raise damage_error(manifest, [record.file], "the checksum of a record is wrong")
+        if len(record.data) < start:
+            raise damage_error(manifest, [record.file], f"a record of {len(record.data)} bytes")
         head[:] = np.frombuffer(record.data, np.uint8, start)
     labels, indices = fields(heads, manifest.target_shape)
     misplaced = np.flatnonzero(indices != rows)
