@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks.common import MISSING_TORCH, RESULTS, ROOT, at_least, torch_is_installed
-from benchmarks.report import print_table, read_date, read_figures
+from benchmarks.report import print_table, read_date, read_figures, read_machine
 from labkit import home
 
 SCRIPTS = (
@@ -89,20 +89,22 @@ def _run(name: str, options: argparse.Namespace) -> bool:
 
 
 def summarize(names: Sequence[str], output: Path, earlier: Collection[str]) -> None:
-    """Print the figures with a goal from the results in ``output``.
+    """Print the figures with a goal from the results in ``output``, and the machines that measured them.
 
     Rows of scripts in ``earlier``, which were not measured just now, show the date of their measurement.
     """
     rows = []
+    machines = set()
     for name in names:
         path = output / f"{name}.json"
         if not path.exists():
             print(f"{name}: no result in {output}")
             continue
         label = f"{name} ({read_date(path):%Y-%m-%d})" if name in earlier else name
+        machines.add(read_machine(path))
         rows += [(label, figure) for figure in read_figures(path) if figure.goal is not None]
     if rows:
-        print_table("Goals", rows)
+        print_table(f"Goals, measured on: {'; '.join(sorted(machines))}", rows)
 
 
 if __name__ == "__main__":

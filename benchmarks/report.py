@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.machine import describe_machine, load_average
 from labkit.run_directory import write_json_atomic
 
-__all__ = ["Figure", "Goal", "Report", "print_table", "read_date", "read_figures"]
+__all__ = ["Figure", "Goal", "Report", "print_table", "read_date", "read_figures", "read_machine"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,17 @@ def read_figures(path: Path) -> list[Figure]:
 def read_date(path: Path) -> datetime.datetime:
     """Return the date of a file written by ``Report.finish``."""
     return datetime.datetime.fromisoformat(json.loads(path.read_text())["date"])
+
+
+def read_machine(path: Path) -> str:
+    """Return the machine of a file written by ``Report.finish``, in words."""
+    content = json.loads(path.read_text())
+    hardware, versions = content["hardware"], content["versions"]
+    memory = hardware["memory_bytes"] / 2**30
+    return (
+        f"{hardware['cpu']}, {hardware['cores_allowed']} cores, {memory:.0f} GiB, "
+        f"Python {versions['python']}, TensorFlow {versions['tensorflow']}"
+    )
 
 
 def print_table(title: str, rows: Iterable[tuple[str, Figure]]) -> None:

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,7 @@ def test_the_summary_shows_goals_of_what_was_measured(tmp_path, capsys):
     assert "missed" in shown
     assert "told only" not in shown
     assert "startup: no result" in shown
+    assert f"Python {platform.python_version()}" in shown
 
 
 def test_every_script_is_run_by_the_summary():
