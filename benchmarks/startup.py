@@ -27,6 +27,7 @@ QUESTION = "Do commands begin at once, and does a ResNet-20 run stay under 1.5 G
 HELP_GOAL = Goal("below", 0.4)
 PREPARE_GOAL = Goal("below", 1.0)
 FIRST_STEP_GOAL = Goal("below", 4.0)
+NEXT_START_GOAL = Goal("below", 2.0)
 MEMORY_GOAL = Goal("below", 1.5)
 LABKIT = Path(sys.executable).parent / "labkit"
 SETTLED_AFTER_STEP = 10  # the step is compiled and the buffers are full
@@ -143,13 +144,18 @@ def watch_run(arguments: Sequence[str], folder: Path) -> Watched:
 def figures(
     helped: list[float], prepared: list[float], imported: list[float], runs: list[Watched]
 ) -> list[Figure]:
-    """Return the figures; all but the import of TensorFlow have goals."""
+    """Return the figures; all but the import of TensorFlow have goals.
+
+    The second run is a second start of the same configuration, and so are all later ones.
+    """
     more = tuple(run.first_step - seconds for run, seconds in zip(runs, imported, strict=True))
+    again = [Figure("the same, started again", "s", more[1:], NEXT_START_GOAL)] if len(more) > 1 else []
     return [
         Figure("labkit --help", "s", tuple(helped), HELP_GOAL),
         Figure("second labkit data prepare", "s", tuple(prepared), PREPARE_GOAL),
         Figure("import tensorflow", "s", tuple(imported)),
         Figure("first step of ResNet-20, behind that import", "s", more, FIRST_STEP_GOAL),
+        *again,
         Figure("resident memory of a run, peak", "GB", tuple(run.peak for run in runs), MEMORY_GOAL),
         Figure("resident memory of a run, median", "GB", tuple(run.steady for run in runs), MEMORY_GOAL),
     ]
