@@ -81,7 +81,7 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
 
 
 def fast() -> Mapping[str, Any]:
-    """The fast network for about eleven epochs: 89.3 % in 11 minutes on two cores, bfloat16, one seed.
+    """The fast network for about eleven epochs: 89.3 % in 11 minutes on two cores, bfloat16.
 
     Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision mixed_bfloat16`` where
     ``labkit doctor`` says that the CPU computes in bfloat16. The recipe is based on airbench94_muon (Jordan,
