@@ -28,6 +28,7 @@ __all__ = [
     "MANIFEST_NAME",
     "MULTI_LABEL",
     "Manifest",
+    "OtherVersion",
     "Shard",
     "Split",
     "check_same_data",
@@ -46,7 +47,11 @@ MANIFEST_NAME = "manifest.json"
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
 
 
-class _OtherVersion(ValueError):
+class OtherVersion(InputError):
+    """A data set was prepared by another version of labkit."""
+
+
+class _OtherFormat(ValueError):
     """A manifest is whole, but of another format."""
 
 
@@ -192,7 +197,7 @@ class Manifest:
     def _from_content(cls, content: dict[str, Any], directory: Path) -> "Manifest":
         recorded = content.pop("checksum")
         if content["format_version"] != FORMAT_VERSION:
-            raise _OtherVersion(
+            raise _OtherFormat(
                 f"was written by another version of labkit (format {content['format_version']}, "
                 f"here {FORMAT_VERSION})"
             )
@@ -254,6 +259,7 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
 
     Raises:
         InputError: the manifest exists but cannot be read or is damaged.
+        OtherVersion: another version of labkit wrote it.
     """
     path = Path(data_dir) / dataset / MANIFEST_NAME
     try:
@@ -264,8 +270,8 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
         raise InputError(f"{path} cannot be read: {error}; {_way_out(data_dir, dataset)}") from None
     try:
         manifest = Manifest.from_json(text, path.parent)
-    except _OtherVersion as error:
-        raise InputError(f"{path} {printable(str(error))}; {_way_out(data_dir, dataset)}") from None
+    except _OtherFormat as error:
+        raise OtherVersion(f"{path} {printable(str(error))}; {_way_out(data_dir, dataset)}") from None
     except ValueError as error:
         raise InputError(
             f"{path} is damaged ({printable(str(error))}); {_way_out(data_dir, dataset)}"

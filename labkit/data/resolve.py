@@ -7,7 +7,7 @@ from pathlib import Path
 from labkit.config.data_sets import AUTO, GENERATED, checked_choice
 from labkit.data import sources
 from labkit.data.folder import path_errors
-from labkit.data.manifest import Manifest, find_manifest, load_manifest
+from labkit.data.manifest import Manifest, OtherVersion, find_manifest, load_manifest
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
 from labkit.home import expanded
@@ -31,7 +31,7 @@ def find_data_set(dataset: str, data_dir: Path, *, may_prepare: bool) -> tuple[M
     Raises:
         InputError: the manifest of the prepared data set cannot be read.
     """
-    manifest = find_manifest(data_dir, "cifar10" if dataset == AUTO else dataset)
+    manifest = _usable(data_dir, "cifar10" if dataset == AUTO else dataset, may_prepare=may_prepare)
     if manifest is not None:
         return manifest, _choice(manifest)
     shapes = find_manifest(data_dir, "shapes") if dataset == AUTO and not may_prepare else None
@@ -93,10 +93,20 @@ def _make_cifar10_or_shapes(
         return prepared.manifest, _choice(prepared.manifest)
     except InputError as error:
         reason = f"cifar10 is not available: {error}"
-    shapes = find_manifest(data_dir, "shapes")
+    shapes = _usable(data_dir, "shapes", may_prepare=True)
     if shapes is None:
         shapes = prepare("shapes", data_dir, progress=announce).manifest
     return shapes, _choice(shapes, reason)
+
+
+def _usable(data_dir: Path, dataset: str, *, may_prepare: bool) -> Manifest | None:
+    """Return the manifest, or None if it is missing or may be generated again for this version."""
+    try:
+        return find_manifest(data_dir, dataset)
+    except OtherVersion:
+        if dataset in GENERATED and may_prepare:
+            return None
+        raise
 
 
 def _choice(manifest: Manifest, why: str = "") -> str:

@@ -100,6 +100,16 @@ def test_shapes_are_generated_only_where_that_is_allowed(tmp_path):
     assert _resolve("shapes", tmp_path / "data", may_prepare=False)[0] == manifest
 
 
+def test_shapes_of_another_version_are_generated_again_in_labkits_own_folder(tmp_path, offline):
+    path = prepare("shapes", tmp_path).manifest.directory / "manifest.json"
+    old = path.read_text().replace('"format_version": 3', '"format_version": 2')
+    for dataset in ("shapes", "auto"):
+        path.write_text(old)
+        with pytest.raises(InputError, match="written by another version of labkit"):
+            resolve(dataset, tmp_path, may_prepare=False)
+        assert resolve(dataset, tmp_path)[0] == find_manifest(tmp_path, "shapes")
+
+
 def test_an_unknown_name_is_answered_with_what_is_there_and_what_to_do(tmp_path):
     write_own(tmp_path, "flowers")
     with pytest.raises(InputError) as caught:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest, find_manifest, verify_shards
+from labkit.data.manifest import Manifest, OtherVersion, find_manifest, verify_shards
 from labkit.data.records import write_derived
 from labkit.errors import InputError
 
@@ -27,7 +27,10 @@ def part_of(manifest: Manifest, data_dir: Path, classes: Sequence[str]) -> Manif
         raise InputError(
             f"the images of {manifest.dataset} have several labels; give dataset = 'shapes' or 'cifar10'"
         )
-    present = find_manifest(data_dir, manifest.dataset)
+    try:
+        present = find_manifest(data_dir, manifest.dataset)
+    except OtherVersion:
+        present = None  # which is written anew
     wanted = present and present.classes == tuple(classes) and present.source == manifest.source
     if present and wanted and not verify_shards(present):
         return present
