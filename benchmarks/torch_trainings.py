@@ -75,7 +75,7 @@ class TorchTrainings:
             fastest = max((max(values) for values in speeds.values() if values), default=0.0)
             for number, form in enumerate(forms):
                 if trial and max(speeds[form], default=0.0) < SLOWEST * fastest:
-                    continue  # it is far behind, or could not be compiled here
+                    continue  # it was far behind each time, or could not be compiled here
                 steps = ["--steps", str(TRIAL_STEPS[self._recipe])]
                 name = f"trial-{self._recipe}-{number}-{trial}"
                 try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.allocators import environment_with
 from benchmarks.common import (
     MISSING_TORCH,
+    PRECISIONS,
     at_least,
     make_parser,
     prepared_data,
@@ -32,7 +33,7 @@ QUESTION = "How much faster is labkit's training step than Keras 3's model.fit a
 LABKIT, KERAS, EAGER, COMPILED = "labkit train", "model.fit", "PyTorch eager", "torch.compile"
 GOALS: dict[str, dict[str, Goal]] = {
     KERAS: {"float32": Goal("at least", 1.5), "mixed_bfloat16": Goal("at least", 1.75)},
-    EAGER: dict.fromkeys(("float32", "mixed_bfloat16"), Goal("at least", 1.1)),
+    EAGER: dict.fromkeys(PRECISIONS, Goal("at least", 1.1)),
     COMPILED: {},
 }
 KERAS_PEERS = ("plain", "steps_per_execution", "xla")

@@ -142,8 +142,7 @@ def fields(
 def spans(content: bytes | mmap.mmap, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where the payloads of a file's first ``count`` records begin, and their lengths, int64 [count].
 
-    Raises struct.error if the file ends before the last one's length. Callers check its
-    payload.
+    Raises struct.error if the file ends before the length of the last one. Its payload is not checked.
     """
     begins, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
     position, length_at = 0, struct.Struct("<Q").unpack_from

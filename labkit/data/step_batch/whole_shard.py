@@ -37,8 +37,8 @@ def read_shard(manifest: Manifest, shard: Shard, into: NDArray[np.uint8] | None 
         raise damage_error(manifest, [shard.file], os.strerror(error.errno or 0)) from None
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise damage_error(manifest, [shard.file], "its checksum is wrong")
-    images = np.empty((shard.count, *manifest.image_shape), np.uint8) if into is None else into
     try:
+        images = np.empty((shard.count, *manifest.image_shape), np.uint8) if into is None else into
         heads = (_pixels if manifest.image_format == "pixels" else _jpegs)(manifest, content, images)
     except (ValueError, struct.error) as error:
         raise damage_error(manifest, [shard.file], str(error)) from None
