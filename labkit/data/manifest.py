@@ -330,8 +330,8 @@ def check_same_data(manifest: Manifest, recorded: str | None, run: Path) -> None
         raise InputError(
             f"{run} was trained on other data than {manifest.directory} holds now, or another version of "
             f"labkit prepared it (checksum {str(recorded)[:12]} there, {manifest.checksum[:12]} here); "
-            "prepare the same data again with that version, name its folder with --data-dir, or train anew with "
-            "--overwrite"
+            "prepare the same data again with that version, name its folder with --data-dir, or train anew "
+            "with --overwrite"
         )
 
 
