@@ -1,4 +1,4 @@
-"""Import TensorFlow without the messages that it prints at every start.
+"""Import TensorFlow without the messages that it prints at every start, and without what labkit doesn't use.
 
 The messages come from C++ code that runs before TensorFlow reads its log level, so no environment variable
 silences them, and a one-line error of labkit is easy to miss among them. Only the messages listed in
@@ -8,8 +8,13 @@ silences them, and a one-line error of labkit is easy to miss among them. Only t
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["import_tensorflow"]
+__all__ = ["import_tensorflow", "leave_out_extras"]
+
+# Keras imports these where they are installed: for its galleries, data frames, and wrappers for scikit-learn.
+EXTRAS = ("matplotlib", "pandas", "sklearn")
 
 ROUTINE_MESSAGES = (
     "All log messages before absl::InitializeLog() is called are written to STDERR",
@@ -17,6 +22,30 @@ ROUTINE_MESSAGES = (
     "Could not find cuda drivers on your machine, GPU will not be used",
     "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",  # on a machine without a GPU
 )
+
+
+_left_out: tuple[str, ...] = ()
+
+
+def leave_out_extras() -> None:
+    """Let ``import_tensorflow`` import Keras without ``EXTRAS``, which take a third of its time.
+
+    Only for processes that labkit starts itself: in a notebook, all of Keras has to work.
+    """
+    global _left_out
+    _left_out = EXTRAS
+
+
+@contextmanager
+def _without(packages: tuple[str, ...]) -> Iterator[None]:
+    """Let imports of ``packages`` fail for a while, as if they weren't installed."""
+    names = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]  # None refuses an import
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 def import_tensorflow() -> None:
@@ -28,7 +57,7 @@ def import_tensorflow() -> None:
         return
     sys.stderr.flush()
     real = os.dup(2)
-    with tempfile.TemporaryFile() as held:
+    with tempfile.TemporaryFile() as held, _without(_left_out):
         os.dup2(held.fileno(), 2)
         try:
             import tensorflow as tf

