@@ -14,7 +14,7 @@ import io
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--batches", type=at_least(1), default=400, help="batches of a turn")
     parser.add_argument(
-        "--warmup-batches", type=at_least(1), default=400, help="batches before the first turn"
+        "--warmup-batches", type=at_least(1), default=400, help="batches before those of a turn"
     )
     parser.add_argument("--steps", type=at_least(1), default=24, help="training steps of a turn")
     parser.add_argument("--warmup-steps", type=at_least(1), default=10, help="steps before the first turn")
@@ -97,17 +97,15 @@ def measure_jpeg_speeds(manifest: Manifest, options: argparse.Namespace) -> dict
     arrays = load_split(manifest, "train")
     pipelines = {
         f"JPEGs, {path}, batch {size}": (
-            iter(
-                train_dataset(
-                    manifest,
-                    global_batch_size=size,
-                    seed=0,
-                    start_step=0,
-                    stop_step=ENDLESS,
-                    distortion=Distortion(random_resized_crop=SMALLEST_SHARE),
-                    input_path=path,
-                    arrays=arrays if path == "memory" else None,
-                )
+            train_dataset(
+                manifest,
+                global_batch_size=size,
+                seed=0,
+                start_step=0,
+                stop_step=ENDLESS,
+                distortion=Distortion(random_resized_crop=SMALLEST_SHARE),
+                input_path=path,
+                arrays=arrays if path == "memory" else None,
             ),
             size,
         )
@@ -117,10 +115,9 @@ def measure_jpeg_speeds(manifest: Manifest, options: argparse.Namespace) -> dict
     speeds: dict[str, list[float]] = {name: [] for name in pipelines}
     count = options.batches * 8  # images of a turn: they have 16 times the pixels
     for _ in range(options.repeats):
-        for name, (batches, size) in pipelines.items():
-            batch_count = -(-count // size)
-            _images_per_second(batches, batch_count, size)  # what others' turns left in its buffers
-            speeds[name].append(_images_per_second(batches, batch_count, size))
+        for name, (dataset, size) in pipelines.items():
+            batches = -(-count // size)
+            speeds[name].append(_images_per_second(dataset, batches, batches, size))
     return speeds
 
 
@@ -185,23 +182,29 @@ def measure_speeds(manifest: Manifest, options: argparse.Namespace, folder: Path
         )
 
     pipelines = {
-        "memory": iter(ours("memory")),
-        "streaming": iter(ours("streaming")),
-        "per example, autotuned": iter(per_example_dataset(manifest, path, size, tf.data.AUTOTUNE)),
-        "per example, a call for each example": iter(per_example_dataset(manifest, path, size, size)),
+        "memory": ours("memory"),
+        "streaming": ours("streaming"),
+        "per example, autotuned": per_example_dataset(manifest, path, size, tf.data.AUTOTUNE),
+        "per example, a call for each example": per_example_dataset(manifest, path, size, size),
     }
-    for batches in pipelines.values():
-        _images_per_second(batches, options.warmup_batches, size)
     speeds: dict[str, list[float]] = {name: [] for name in pipelines}
     for repeat in range(options.repeats):
         for name in list(pipelines) if repeat % 2 == 0 else list(pipelines)[::-1]:
-            speeds[name].append(_images_per_second(pipelines[name], options.batches, size))
+            counts = options.warmup_batches, options.batches
+            speeds[name].append(_images_per_second(pipelines[name], *counts, size))
         line = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
         print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
     return speeds
 
 
-def _images_per_second(batches: Iterator[Any], count: int, batch_size: int) -> float:
+def _images_per_second(dataset: tf.data.Dataset, warmup: int, count: int, batch_size: int) -> float:
+    """Return the speed of ``count`` batches behind ``warmup`` others.
+
+    The pipeline begins anew: one that waits would fill its buffers while others are measured.
+    """
+    batches = iter(dataset)
+    for _ in range(warmup):
+        next(batches)
     started = time.perf_counter()
     for _ in range(count):
         next(batches)
