@@ -190,17 +190,17 @@ def measure_speeds(manifest: Manifest, options: argparse.Namespace, folder: Path
     speeds: dict[str, list[float]] = {name: [] for name in pipelines}
     for repeat in range(options.repeats):
         for name in list(pipelines) if repeat % 2 == 0 else list(pipelines)[::-1]:
-            counts = options.warmup_batches, options.batches
-            speeds[name].append(_images_per_second(pipelines[name], *counts, size))
+            dataset, warmup = pipelines[name], options.warmup_batches
+            speeds[name].append(_images_per_second(dataset, warmup, options.batches, size))
         line = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
         print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
     return speeds
 
 
 def _images_per_second(dataset: tf.data.Dataset, warmup: int, count: int, batch_size: int) -> float:
-    """Return the speed of ``count`` batches behind ``warmup`` others.
+    """Return the speed over ``count`` batches, after ``warmup`` batches.
 
-    The pipeline begins anew: one that waits would fill its buffers while others are measured.
+    The pipeline is started for each call: one that waits would fill its buffers while another is measured.
     """
     batches = iter(dataset)
     for _ in range(warmup):

@@ -23,12 +23,11 @@ ROUTINE_MESSAGES = (
     "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",  # on a machine without a GPU
 )
 
-
 _left_out: tuple[str, ...] = ()
 
 
 def leave_out_extras() -> None:
-    """Let ``import_tensorflow`` import Keras without ``EXTRAS``, which take a third of its time.
+    """Make ``import_tensorflow`` leave out ``EXTRAS``: with all of them installed, a third of its time.
 
     Only for processes that labkit starts itself: in a notebook, all of Keras has to work.
     """
