@@ -5,10 +5,13 @@ are held out, because nothing is selected. Measured are the accuracy on all test
 with and without test-time augmentation, and the seconds of all training steps. Where a recipe has a peer in
 PyTorch (torch_recipes.py), each seed of the one is followed by a seed of the other, on the same images.
 Finished runs are reused. A plot shows test accuracy against minutes of training, from checkpoints that are
-evaluated after the training. Uses CIFAR-10 if it is available, else `shapes`.
+evaluated after the training. Recipes that are not named keep their figures and curves from the result that is
+already in the output folder, if it was measured under the same conditions: the hours may be spread over days.
+Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 import argparse
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from benchmarks.common import MISSING_TORCH, archive_of, make_parser, prepared_data, torch_is_installed
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.machine import describe_machine
+from benchmarks.report import Figure, Goal, Report, read_figures
 from benchmarks.torch_trainings import TorchTrainings
 from benchmarks.trainings import Trained, evaluate_checkpoints, train_to_end
 from labkit import home
@@ -32,6 +36,12 @@ from labkit.distributed.cpu import bfloat16_instructions
 
 QUESTION = "How accurate is a network after how much training?"
 POINTS = 12  # checkpoints of a curve
+# What has to be equal for earlier results to be kept.
+CONDITIONS = {
+    "configuration": ("dataset", "precision", "steps"),
+    "hardware": ("cpu", "cpu_family_model_stepping", "instruction_sets", "cores_allowed"),
+    "versions": ("python", "tensorflow", "keras", "torch"),
+}
 
 
 @dataclass(frozen=True)
@@ -87,28 +97,58 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     manifest = all_images(options)
-    forms: dict[str, str] = {}
+    chosen = {"dataset": manifest.dataset, "precision": _precision()}
+    report = Report("accuracy", QUESTION, vars(options) | chosen)
+    path = options.output / "accuracy.json"
+    rows, details = earlier(path, report.configuration)  # before the hours
     found: dict[str, list[Trained]] = {}
     for name in options.recipes:
-        found |= measure(options, manifest, name, forms)
-    chosen = {"dataset": manifest.dataset, "precision": _precision(), "forms_of_peers": forms}
-    report = Report("accuracy", QUESTION, vars(options) | chosen)
-    report.configuration["curves"] = {name: [run.curve for run in runs] for name, runs in found.items()}
+        found |= measure(options, manifest, name)
     with_goals = manifest.dataset == "cifar10"
-    rows = [row for name in options.recipes for row in figures(name, found, with_goals=with_goals)]
-    path = report.finish(rows, options.output)
-    draw(found, path.with_suffix(".png"))
+    rows = [row for row in rows if side_of(row) not in found]
+    rows += [row for name in options.recipes for row in figures(name, found, with_goals=with_goals)]
+    details |= {side: details_of(runs) for side, runs in found.items()}
+    order = [side for name in RECIPES for side in (name, peer_name(name)) if side in details]
+    report.configuration["details"] = {side: details[side] for side in order}
+    report.finish([row for side in order for row in rows if side_of(row) == side], options.output)
+    draw({side: details[side]["curves"] for side in order}, path.with_suffix(".png"))
 
 
-def measure(
-    options: argparse.Namespace, manifest: Manifest, name: str, forms: dict[str, str]
-) -> dict[str, list[Trained]]:
-    """Train a recipe, and its peer if it has one, once for each seed; ``forms`` gets the peer's form."""
+def side_of(row: Figure) -> str:
+    """Return the recipe or peer that a figure is about."""
+    return row.name.partition(": ")[0]
+
+
+def details_of(runs: list[Trained]) -> dict[str, Any]:
+    """Return the day of the last training, the form of a peer, and the curve of each seed."""
+    form = {} if runs[0].form is None else {"form": runs[0].form}
+    return {"date": str(max(run.date for run in runs)), **form, "curves": [run.curve for run in runs]}
+
+
+def earlier(path: Path, conditions: dict[str, Any]) -> tuple[list[Figure], dict[str, dict[str, Any]]]:
+    """Return figures and details in a result that was measured under the same conditions.
+
+    If it is of another data set, precision, number of steps, CPU or version of a package, nothing is returned
+    and a line says so.
+    """
+    if not path.exists():
+        return [], {}
+    before, now = json.loads(path.read_text()), {**describe_machine(), "configuration": conditions}
+    for part, names in CONDITIONS.items():
+        for name in names:
+            if before[part].get(name) != now[part].get(name):
+                said = f"{name} was {before[part].get(name)} and is {now[part].get(name)}"
+                print(f"{path} will be replaced: {said}", flush=True)
+                return [], {}
+    return read_figures(path), before["configuration"]["details"]
+
+
+def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> dict[str, list[Trained]]:
+    """Train a recipe, and its peer if it has one, once for each seed."""
     peer = RECIPES[name].peer
     theirs = None
     if peer is not None and torch_is_installed():
-        theirs = TorchTrainings(peer, options.runs / "pytorch", manifest, options.steps)
-        forms[peer] = str(theirs.form)
+        theirs = TorchTrainings(peer, options.runs, manifest, options.steps)
     elif peer is not None:
         print(f"without {peer}: {MISSING_TORCH}", flush=True)
     found: dict[str, list[Trained]] = {name: []}
@@ -191,14 +231,14 @@ def figures_of(name: str, runs: list[Trained], recipe: Recipe) -> list[Figure]:
     return [*rows, Figure(f"{name}: training", "min", tuple(run.seconds / 60 for run in runs), limit)]
 
 
-def draw(found: dict[str, list[Trained]], path: Path) -> None:
+def draw(found: dict[str, list[list[tuple[float, float]]]], path: Path) -> None:
     """Plot test accuracy against minutes of training: one line per seed, one color per recipe."""
     figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-    for number, (name, runs) in enumerate(found.items()):
-        for run in runs:
-            minutes = [seconds / 60 for seconds, _ in run.curve]
-            values = [100 * accuracy for _, accuracy in run.curve]
-            label = name if run is runs[0] else None
+    for number, (name, curves) in enumerate(found.items()):
+        for curve in curves:
+            minutes = [seconds / 60 for seconds, _ in curve]
+            values = [100 * accuracy for _, accuracy in curve]
+            label = name if curve is curves[0] else None
             axis.plot(minutes, values, "o-", markersize=3, color=f"C{number}", label=label)
     axis.set(xlabel="minutes of training", ylabel="test accuracy (%)", title=QUESTION)
     axis.grid(alpha=0.3)

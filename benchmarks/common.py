@@ -115,7 +115,9 @@ def write_arrays(manifest: Manifest, split: str, path: Path) -> None:
     from labkit.data.loading import load_split
 
     images, labels = load_split(manifest, split)
-    np.savez(path, images=images, labels=labels, mean=manifest.channel_mean, std=manifest.channel_std)
+    whole = path.with_name(f"unfinished-{path.name}")  # an interrupted call leaves no half file of this name
+    np.savez(whole, images=images, labels=labels, mean=manifest.channel_mean, std=manifest.channel_std)
+    os.replace(whole, path)
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """Which share of a run does it cost to look inside its steps?
 
-One process makes the steps of all sides in turn: a plain step, then one of each variant, each with a network
-of its own, the same batch, and the callbacks that belong to it. Every step of a variant does what in a run
-only every so many do. The first step of each side, which compiles, is reported by itself.
+One process makes the steps of all sides in rounds: a plain step and one of each variant, in random order,
+each with a network of its own, the same batch, and the callbacks that belong to it. Every step of a variant
+does what in a run only every so many do. The first step of each side, which compiles, is reported by itself.
 """
 
 import argparse
 import itertools
 import os
+import random
 import statistics
 import time
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ VARIANTS = {
     "--inspect-every-steps 50": Variant(
         {"inspect_every_steps": 1}, every=50, goal=Goal("at most", 3.0), changes_step=True
     ),
-    "--check-numerics": Variant({"check_numerics": True}),
+    "--check-numerics": Variant({"check_numerics": True}, changes_step=True),
     "--write-graph": Variant({"write_graph": True}),
     "three callbacks that do nothing": Variant(
         callbacks=(Nothing(), Nothing(), Nothing()), goal=Goal("at most", 0.2)
@@ -148,8 +149,12 @@ def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> Me
     start = {name: side.seconds_at_start for name, side in sides.items()}
     steps: dict[str, list[list[float]]] = {name: [] for name in sides}
     calls: dict[str, list[list[float]]] = {name: [] for name in sides}
+    order, shuffled = list(sides), random.Random(0)
     for _ in range(options.repeats):
-        rounds = [{name: side.seconds() for name, side in sides.items()} for _ in range(options.steps)]
+        rounds = []
+        for _ in range(options.steps):
+            shuffled.shuffle(order)  # a step may be slower behind one that has used more memory
+            rounds.append({name: sides[name].seconds() for name in order})
         for name, found in steps.items():
             found.append([seconds[name] for seconds in rounds])
             calls[name].append(sides[name].calls[-options.steps :])

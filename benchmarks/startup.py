@@ -30,6 +30,8 @@ FIRST_STEP_GOAL = Goal("below", 4.0)
 NEXT_START_GOAL = Goal("below", 2.0)
 MEMORY_GOAL = Goal("below", 1.5)
 LABKIT = Path(sys.executable).parent / "labkit"
+PLAIN_IMPORT = "import tensorflow"
+LIGHT_IMPORT = "from labkit.quiet_import import *; leave_out_extras(); import_tensorflow()"  # a command's
 SETTLED_AFTER_STEP = 10  # the step is compiled and the buffers are full
 
 
@@ -44,11 +46,12 @@ def main(arguments: list[str] | None = None) -> None:
     with work_folder() as folder:
         helped = [seconds_of(["--help"], folder) for _ in range(options.repeats)]
         prepared = seconds_of_second_prepare(options.repeats, folder)
-        imported, runs = [], []
+        imported, lighter, runs = [], [], []
         for index in range(options.repeats):  # in turn, because the machine's speed drifts
-            imported.append(seconds_of_import(folder))
+            imported.append(seconds_of_import(PLAIN_IMPORT, folder))
+            lighter.append(seconds_of_import(LIGHT_IMPORT, folder))
             runs.append(watch_run(run_flags(manifest, options), folder / f"run{index}"))
-    report.finish(figures(helped, prepared, imported, runs), options.output)
+    report.finish(figures(helped, prepared, imported, lighter, runs), options.output)
 
 
 def seconds_of(arguments: Sequence[str], folder: Path) -> float:
@@ -56,9 +59,9 @@ def seconds_of(arguments: Sequence[str], folder: Path) -> float:
     return _seconds([str(LABKIT), *arguments], folder)
 
 
-def seconds_of_import(folder: Path) -> float:
-    """Return the wall time of a process that imports TensorFlow and ends."""
-    return _seconds([sys.executable, "-c", "import os, tensorflow; os._exit(0)"], folder)
+def seconds_of_import(code: str, folder: Path) -> float:
+    """Return the wall time of a process that imports TensorFlow by ``code`` and ends."""
+    return _seconds([sys.executable, "-c", f"{code}; import os; os._exit(0)"], folder)
 
 
 def _seconds(command: Sequence[str], folder: Path) -> float:
@@ -142,13 +145,20 @@ def watch_run(arguments: Sequence[str], folder: Path) -> Watched:
 
 
 def figures(
-    helped: list[float], prepared: list[float], imported: list[float], runs: list[Watched]
+    helped: list[float],
+    prepared: list[float],
+    imported: list[float],
+    lighter: list[float],
+    runs: list[Watched],
 ) -> list[Figure]:
-    """Return the figures; all but the import of TensorFlow have goals.
+    """Return the figures; those of the imports have no goals.
 
     The second run is a second start of the same configuration, and so are all later ones.
     """
-    more = tuple(run.first_step - seconds for run, seconds in zip(runs, imported, strict=True))
+    more, more_than_lighter = (
+        tuple(run.first_step - seconds for run, seconds in zip(runs, imports, strict=True))
+        for imports in (imported, lighter)
+    )
     again = [Figure("the same, started again", "s", more[1:], NEXT_START_GOAL)] if len(more) > 1 else []
     return [
         Figure("labkit --help", "s", tuple(helped), HELP_GOAL),
@@ -156,6 +166,8 @@ def figures(
         Figure("import tensorflow", "s", tuple(imported)),
         Figure("first step of ResNet-20, behind that import", "s", more, FIRST_STEP_GOAL),
         *again,
+        Figure("import of TensorFlow by a command of labkit", "s", tuple(lighter)),
+        Figure("first step of ResNet-20, behind that import by labkit", "s", more_than_lighter),
         Figure("resident memory of a run, peak", "GB", tuple(run.peak for run in runs), MEMORY_GOAL),
         Figure("resident memory of a run, median", "GB", tuple(run.steady for run in runs), MEMORY_GOAL),
     ]

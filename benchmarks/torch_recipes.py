@@ -9,7 +9,7 @@ training, whose results are dropped.
 
 import argparse
 import copy
-import json
+import datetime
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from benchmarks.torch_peer import ResNet, autocast, standardizer, views
 from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.optim.schedules import learning_rate_at
+from labkit.run_directory import write_json_atomic
 
 __all__ = ["RECIPES"]
 
@@ -328,10 +329,15 @@ def main() -> None:
             plain, six = accuracies(training.model, test, options.precision, with_views=last)
             curve.append([seconds, plain])
             print(f"step {index + 1} of {steps}, {seconds:.0f} s: {plain:.4f}, six views {six}", flush=True)
-    result = {"seconds": seconds, "images_per_second": steps * training.batch_size / seconds, "curve": curve}
+    result = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "seconds": seconds,
+        "images_per_second": steps * training.batch_size / seconds,
+        "curve": curve,
+    }
     if test is not None:
         result |= {"accuracy": plain, "tta_accuracy": six}
-    options.output.write_text(json.dumps(result) + "\n")
+    write_json_atomic(options.output, result)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Full trainings in PyTorch with the recipes of torch_recipes.py, in their fastest form on this machine."""
 
+import datetime
 import itertools
 import json
 import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +42,16 @@ class TorchTrainings:
 
     Args:
         recipe: its name in torch_recipes.py.
-        folder: of the results, which are kept.
+        runs: the results are kept in a folder of this one, by data set and version of PyTorch.
         manifest: whose training images are used, all of them.
         steps: of each training; None: the recipe's.
     """
 
-    def __init__(self, recipe: str, folder: Path, manifest: Manifest, steps: int | None = None) -> None:
-        self._recipe, self._folder, self._steps = recipe, folder, steps
-        folder.mkdir(parents=True, exist_ok=True)
-        self._arrays = {split: folder / f"{split}.npz" for split in ("train", "test")}
+    def __init__(self, recipe: str, runs: Path, manifest: Manifest, steps: int | None = None) -> None:
+        kept = f"{manifest.dataset}-{manifest.checksum[:8]}-{metadata.version('torch')}"
+        self._recipe, self._folder, self._steps = recipe, runs / "pytorch" / kept, steps
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._arrays = {split: self._folder / f"{split}.npz" for split in ("train", "test")}
         for split, path in self._arrays.items():
             if not path.exists():
                 write_arrays(manifest, split, path)
@@ -61,7 +64,9 @@ class TorchTrainings:
         test = ["--test-arrays", str(self._arrays["test"])]
         result = self._run(self.form, name, ["--seed", str(seed), *test, *steps])
         curve = [tuple(point) for point in result["curve"]]
-        return Trained({key: result[key] for key in ("accuracy", "tta_accuracy")}, result["seconds"], curve)
+        tested = {key: result[key] for key in ("accuracy", "tta_accuracy")}
+        date = datetime.date.fromisoformat(result["date"])
+        return Trained(tested, result["seconds"], curve, date, str(self.form))
 
     def _fastest(self) -> TorchForm:
         """Return the form with the best median speed over some steps, each in a new process, in turn."""

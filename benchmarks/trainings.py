@@ -1,5 +1,6 @@
 """Full trainings with `labkit train`, and their results."""
 
+import datetime
 import itertools
 import subprocess
 import sys
@@ -22,13 +23,16 @@ class Trained:
     """The result of a finished run.
 
     ``test``: the row of the test with its last weights; None without a test. ``seconds``: of all training
-    steps, including compilation but not validation. ``curve``: seconds of training and accuracy for each
-    step that was evaluated on the requested split.
+    steps, including compilation but not validation or what is done between steps. ``curve``: seconds of
+    training and accuracy for each step that was evaluated on the requested split. ``date``: of the last step.
+    ``form``: how a peer computed.
     """
 
     test: dict[str, Any] | None
     seconds: float
     curve: list[tuple[float, float]]
+    date: datetime.date
+    form: str | None = None
 
 
 def train_to_end(config: Config) -> Trained:
@@ -85,4 +89,5 @@ def read_trained(run: RunDirectory, split: str = "validation") -> Trained:
     evaluated = {row["step"]: row["accuracy"] for row in with_evaluations(reader) if row["split"] == split}
     curve = [(spent[step], accuracy) for step, accuracy in sorted(evaluated.items()) if step in spent]
     tests = reader.split("test")
-    return Trained(tests[-1] if tests else None, max(spent.values(), default=0.0), curve)
+    date = datetime.datetime.fromtimestamp(rows[-1]["wall_time"], datetime.UTC).date()
+    return Trained(tests[-1] if tests else None, max(spent.values(), default=0.0), curve, date)

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 __all__ = ["import_tensorflow", "leave_out_extras"]
 
@@ -52,16 +52,24 @@ def import_tensorflow() -> None:
 
     With ``TF_CPP_MIN_LOG_LEVEL=0`` in the environment, every message is printed.
     """
-    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
+    if "tensorflow" in sys.modules:
         return
+    print_all = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0"
+    with _without(_left_out), nullcontext() if print_all else _without_routine_messages():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+
+
+@contextmanager
+def _without_routine_messages() -> Iterator[None]:
+    """Hold back what is written to stderr, and print all but ``ROUTINE_MESSAGES`` in the end."""
     sys.stderr.flush()
     real = os.dup(2)
-    with tempfile.TemporaryFile() as held, _without(_left_out):
+    with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
+            yield
         finally:
             os.dup2(real, 2)
             os.close(real)

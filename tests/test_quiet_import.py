@@ -15,8 +15,19 @@ for name in EXTRAS:
     importlib.import_module(name)  # whoever needs one later can still import it
 print(json.dumps(before))
 """
-COMMAND = "from labkit.commands.main import main; assert main(['doctor']) == 0"
-NOTEBOOK = "from labkit.quiet_import import import_tensorflow; import_tensorflow(); import keras.wrappers"
+ARGUMENTS = ["models", "vgg11", "--json"]  # a network that has to be built
+COMMAND = f"""
+import sys
+from labkit.commands.main import main
+sys.argv[1:] = {ARGUMENTS}
+assert main() == 0
+assert "keras" in sys.modules
+"""
+NOTEBOOK = f"""
+from labkit.commands.main import main
+assert main({ARGUMENTS}) == 0
+import keras.wrappers
+"""
 
 
 @pytest.mark.parametrize(("code", "imported"), [(COMMAND, []), (NOTEBOOK, list(EXTRAS))])

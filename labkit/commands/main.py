@@ -23,7 +23,12 @@ __all__ = ["main", "parse"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit code: 0 done, 1 a run failed, 2 bad input, 128 + signal."""
+    """Run the command line. Returns the exit code: 0 done, 1 a run failed, 2 bad input, 128 + signal.
+
+    ``arguments``: those of the process by default. A notebook that gives others keeps all of Keras.
+    """
+    if arguments is None:
+        leave_out_extras()
     try:
         code = _main(sys.argv[1:] if arguments is None else list(arguments))
     except SystemExit as end:
@@ -51,7 +56,6 @@ def _main(arguments: list[str]) -> int:
             print(_overview(members))
             return 0
         _, options, run = parse(arguments)
-        leave_out_extras()
         return run(options)
     except InputError as error:
         print(f"labkit: error: {printable(str(error))}", file=sys.stderr)

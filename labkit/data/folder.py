@@ -114,11 +114,16 @@ def retire_manifest(directory: Path) -> None:
 
 
 def recall_manifest(directory: Path) -> Manifest | None:
-    """Return the manifest that an interrupted call renamed, or None."""
-    try:
-        return Manifest.from_json((directory / _PREVIOUS_NAME).read_text("utf-8"), directory)
-    except (OSError, ValueError):
-        return None
+    """Return the manifest that another version of labkit wrote or an interrupted call renamed, or None.
+
+    It says how the data set was prepared; its shards may be gone, or of another format.
+    """
+    for name in (MANIFEST_NAME, _PREVIOUS_NAME):
+        with suppress(OSError, ValueError):
+            found = Manifest.from_json((directory / name).read_text("utf-8"), directory, any_format=True)
+            if found.dataset == directory.name:
+                return found
+    return None
 
 
 def clean(directory: Path, manifest: Manifest) -> None:

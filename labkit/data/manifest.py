@@ -183,10 +183,13 @@ class Manifest:
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, directory: Path) -> "Manifest":
-        """Return the manifest that :meth:`to_json` wrote; raise ValueError for any other text."""
+    def from_json(cls, text: str, directory: Path, *, any_format: bool = False) -> "Manifest":
+        """Return the manifest that :meth:`to_json` wrote; raise ValueError for any other text.
+
+        ``any_format``: also return that of a data set whose records another version of labkit wrote.
+        """
         try:
-            return cls._from_content(json.loads(text), directory)
+            return cls._from_content(json.loads(text), directory, any_format)
         except KeyError as error:
             raise ValueError(f"it has no {error}") from None
         # For example JSON nested too deeply, a number too large for a float, or a list instead of a dict.
@@ -194,9 +197,9 @@ class Manifest:
             raise ValueError(str(error)) from None
 
     @classmethod
-    def _from_content(cls, content: dict[str, Any], directory: Path) -> "Manifest":
+    def _from_content(cls, content: dict[str, Any], directory: Path, any_format: bool) -> "Manifest":
         recorded = content.pop("checksum")
-        if content["format_version"] != FORMAT_VERSION:
+        if content["format_version"] != FORMAT_VERSION and not any_format:
             raise _OtherFormat(
                 f"was written by another version of labkit (format {content['format_version']}, "
                 f"here {FORMAT_VERSION})"

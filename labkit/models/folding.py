@@ -32,7 +32,7 @@ def foldable(model: keras.Model) -> list[tuple[keras.layers.Conv2D, BatchNormali
         if not isinstance(layer, BatchNormalization) or len(sources[name]) != 1:
             continue
         convolution = layers.get(sources[name][0])
-        # Only this class: subclasses have kernels of other shapes, or compute them in the call.
+        # Only these classes: subclasses have kernels of other shapes, or compute them in the call.
         if convolution is None or type(convolution) not in (keras.layers.Conv2D, Conv2D):
             continue
         plain = not convolution.use_bias and convolution.activation is keras.activations.linear

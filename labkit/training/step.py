@@ -28,9 +28,9 @@ from labkit.transfer.freezing import Frozen, frozen_norms, trained_indices
 if TYPE_CHECKING:
     from labkit.training.session import Session
 
-SMALLEST_HALF = 64  # images of half a batch that is predicted by halves: parts of 16 and 32 were slower
-
 __all__ = ["SynchronousEngine", "make_predict_step", "make_train_step"]
+
+SMALLEST_HALF = 64  # images of half a batch that is predicted by halves: parts of 16 and 32 were slower
 
 
 def make_train_step(
@@ -116,7 +116,9 @@ def make_predict_step(
     With ``has_remote_weights``, weights are read once for each batch.
     """
     on_one_cpu = strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU")
-    by_halves = on_one_cpu and not has_remote_weights  # which reads weights once for each half
+    one_at_a_time = tf.config.threading.get_inter_op_parallelism_threads() == 1
+    # Remote weights would be read once for each half.
+    by_halves = on_one_cpu and not one_at_a_time and not has_remote_weights
     network = functools.partial(_by_halves if by_halves else _whole, model)
 
     def predict(images):

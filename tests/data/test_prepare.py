@@ -1,5 +1,6 @@
 """Preparing is atomic, does no work twice, and repairs only damaged shards."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from labkit.data import shapes, sources
 from labkit.data.archives import source_sha256
 from labkit.data.loading import load_split
-from labkit.data.manifest import find_manifest, load_manifest, verify_shards
+from labkit.data.manifest import MANIFEST_NAME, find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
 
@@ -165,6 +166,16 @@ def test_after_an_interrupted_split_the_next_call_knows_the_source(tmp_path, arc
         manifest = prepare("cifar10", data_dir, validation_size=20, examples_per_shard=17).manifest
         assert manifest.checksum == load_manifest(tmp_path / "all", "cifar10").checksum
         _assert_only_the_data_set(data_dir)
+
+
+def test_data_of_another_version_are_prepared_again_as_they_were(tmp_path, archive):
+    first = prepare("cifar10", tmp_path, archive=archive, validation_size=4, classes=["cat", "dog"]).manifest
+    path = first.directory / MANIFEST_NAME
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    said = []
+    assert prepare("cifar10", tmp_path, progress=said.append).manifest == first
+    assert "written by another version of labkit" in said[0]
+    _assert_only_the_data_set(tmp_path)
 
 
 _KILLED_AFTER = """

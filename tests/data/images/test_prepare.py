@@ -333,6 +333,16 @@ def test_damaged_files_are_left_out_if_asked(pets, tmp_path):
         prepare(None, tmp_path / "data", images=pets)
 
 
+def test_pictures_prepared_by_another_version_are_prepared_again_as_they_were(pets, tmp_path):
+    (pets / "cat" / "broken.png").write_text("no picture")
+    options = {"image_size": 8, "resize": "letterbox", "skip_damaged": True}
+    first = prepare(None, tmp_path / "data", images=pets, **options).manifest
+    path = first.directory / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    result = prepare("pets", tmp_path / "data")  # knows the folder, the size and the damaged file
+    assert result.did_work and result.manifest == first
+
+
 # ---- interruptions -------------------------------------------------------------------------------------
 
 
