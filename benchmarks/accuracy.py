@@ -81,6 +81,9 @@ RECIPES = {
             "optimizer": "muon",
             "muon_learning_rate": 0.06,
             "one_cycle_peak": 0.0,  # falls linearly to zero from the first step on
+            "flip": "alternating",
+            "crop_padding": 2,
+            "crop_padding_mode": "reflect",
         },
         accuracy=86.5,
     ),
