@@ -29,7 +29,8 @@ SAMPLE_BYTES = (2048, TAIL_BYTES)  # read at one place for one row; more only wh
 _OTHER_LINE = re.compile(rb'\n(?!\{"split": "train"|\Z)')
 # Step and loss of a row of a training step as labkit writes it: five times as quick as parsing the row.
 _STEP_AND_LOSS = re.compile(
-    rb'\{"split": "train", "step": (\d+), [^{}\[\]]*?"loss": (-?[\d.][-+.\deE]*|NaN|-?Infinity)[,}]'
+    rb'\{"split": "train", "step": (\d{1,18}), [^{}\[\]]*?'
+    rb'"loss": (-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|NaN|-?Infinity)[,}]'
 )
 _WANTED = (b'"validation"', b'"test"', b'"resumed_at_step"')
 

@@ -126,13 +126,21 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\n\n", b"\xff\xfe\x00", b"{" * 9000, b"[]\n3\nnull\n", b'{"split": "train"']
+    "content",
+    [b"", b"\n\n", b"\xff\xfe\x00", b"{" * 9000, b"[]\n3\nnull\n", b'{"split": "train"'],
 )
 def test_no_content_breaks_it(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
     assert digest(path).spark == ()
     path.write_bytes(content + b"\n" + json.dumps(row(1)).encode() + b"\n")
+    assert digest(path).spark == (2.0,)
+
+
+def test_a_row_with_a_damaged_number_is_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    damaged = '{"split": "train", "step": 1, "loss": 1.1.0, "wall_time": 101.0}'
+    path.write_text(f"{json.dumps(row(1))}\n{damaged}\n")
     assert digest(path).spark == (2.0,)
 
 
