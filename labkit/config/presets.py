@@ -87,6 +87,8 @@ def resnet20_muon() -> Mapping[str, Any]:
     where ``labkit doctor`` says that the CPU computes in bfloat16. It differs from ``resnet20_one_cycle`` in:
     Muon for the kernels of convolutions, a learning rate that falls from the first step on, twelve epochs,
     and the augmentation of airbench94 (alternating flips, two reflected pixels around an image).
+    Measured with all 50,000 training images (``labkit data prepare --validation-size 0``) and 4,688 steps,
+    also twelve epochs.
     """
     return {
         **resnet20_one_cycle(),

@@ -29,6 +29,12 @@ def test_a_batch_by_halves_has_the_logits_of_small_batches(precision, tolerance,
         np.testing.assert_allclose(found, expected[:size], rtol=tolerance, atol=tolerance)
 
 
+def test_where_operations_run_one_at_a_time_a_batch_is_whole(monkeypatch):
+    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 1)
+    model = build_model(ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3))
+    assert not _is_halved(make_predict_step(tf.distribute.get_strategy(), model), 2 * SMALLEST_HALF)
+
+
 def test_weights_of_servers_are_not_read_twice_for_a_batch():
     model = build_model(ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3))
     predict = make_predict_step(tf.distribute.get_strategy(), model, has_remote_weights=True)
