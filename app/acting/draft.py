@@ -17,7 +17,7 @@ from labkit.config.architectures import default_depth
 from labkit.config.data_sets import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.config.fields import FieldInfo
 from labkit.config.flags import flags_of
-from labkit.config.presets import PRESETS, preset_values
+from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
 from labkit.distributed.heartbeat import read_heartbeats
@@ -194,7 +194,7 @@ def check(draft: Draft) -> Checked:
     problem, run = "", draft.run()
     try:
         check_name(draft.name.strip() or run.name)
-        config = Config.from_flat({**dict(preset_values(draft.preset) if draft.preset else {}), **given})
+        config = Config.from_flat(merged_with_preset(draft.preset or None, given))
         _check_whole(config, draft)
         check_writable(run.path, "--job-dir")
     except InputError as error:

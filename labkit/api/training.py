@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.api.run import Run, load_run
 from labkit.config import Config
-from labkit.config.presets import preset_values
+from labkit.config.presets import merged_with_preset
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -80,8 +80,7 @@ def _configuration(config: Config | None, preset: str | None, flags: dict[str, A
     paths = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
     }
-    values = {**(preset_values(preset) if preset is not None else {}), **paths}
-    return (config or Config()).replace(values)
+    return (config or Config()).replace(merged_with_preset(preset, paths))
 
 
 def evaluate(

@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """Return the models' names, and the values of the fields that they share."""
-    from labkit.config.presets import preset_values
+    from labkit.config.presets import merged_with_preset
 
     fields = fields_by_name()
     for name, instead in INSTEAD.items():
@@ -113,10 +113,9 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     if options.models is None:
         raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
     models = [name.strip() for name in options.models.split(",")]
-    preset = {} if options.preset is None else preset_values(options.preset)
-    shared = {name: value for name, value in preset.items() if name not in INSTEAD}
     given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    return models, {**shared, **given}
+    values = merged_with_preset(options.preset, given)
+    return models, {name: value for name, value in values.items() if name in given or name not in INSTEAD}
 
 
 def _write(comparison: "Comparison") -> None:

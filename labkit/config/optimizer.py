@@ -26,7 +26,7 @@ class OptimizerConfig(FieldOwner):
         0.999, "Fraction of the mean squared gradient that adamw keeps at each step.", minimum=0, below=1
     )
     muon_learning_rate: float = option(
-        0.24, "Learning rate for Muon's kernels; follows the common schedule. Only muon uses it.", minimum=0
+        0.24, "Learning rate for Muon's kernels; follows the common schedule.", minimum=0
     )
     learning_rate: float = option(
         0.1,
@@ -115,7 +115,9 @@ class OptimizerConfig(FieldOwner):
         super().__post_init__()
         if self.optimizer == "muon" and self.learning_rate == 0:
             raise InputError("--learning-rate is 0.0; allowed with --optimizer muon: above 0")
-        # Muon's learning rate may be given beside another optimizer, which a flag chose over a preset's.
+        if self.optimizer != "muon":
+            where = f"with --optimizer {self.optimizer}"
+            self.require_defaults(("muon_learning_rate",), where, "only muon uses it")
         if self.optimizer != "adamw":
             where = f"with --optimizer {self.optimizer}"
             self.require_defaults(("adamw_beta1", "adamw_beta2"), where, "only adamw uses it")

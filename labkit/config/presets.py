@@ -10,7 +10,7 @@ from typing import Any
 
 from labkit.config.fields import unknown_name_error
 
-__all__ = ["PRESETS", "preset_summary", "preset_values"]
+__all__ = ["PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
 
 
 def estimator_2017() -> Mapping[str, Any]:
@@ -167,6 +167,17 @@ def preset_values(name: str) -> Mapping[str, Any]:
     if name not in PRESETS:
         raise unknown_name_error("preset", name, PRESETS)
     return PRESETS[name]()
+
+
+def merged_with_preset(name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a preset, if one is named, and ``given`` ones, which take precedence.
+
+    The preset's learning rate of Muon is left out if ``given`` chooses another optimizer.
+    """
+    values = {} if name is None else dict(preset_values(name))
+    if given.get("optimizer", "muon") != "muon":
+        values.pop("muon_learning_rate", None)
+    return {**values, **given}
 
 
 def preset_summary(name: str) -> str:

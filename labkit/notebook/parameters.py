@@ -16,7 +16,7 @@ from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.config.fields import unknown_name_error
-from labkit.config.presets import preset_values
+from labkit.config.presets import merged_with_preset
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
 
@@ -204,7 +204,7 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
         fields = fields_by_name()
         kept = {name: value for name, value in own.items() if name in fields and not fields[name].identity}
         asked = {name: value for name, value in chosen.items() if name in fields}
-        values = {**kept, **preset_values(preset), **asked}
+        values = {**kept, **merged_with_preset(preset, asked)}
     if not isinstance(overwrite, bool):
         raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
     config = Config.from_flat(values)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from labkit.config import Config, fields_by_name
-from labkit.config.presets import PRESETS, preset_values
+from labkit.config.presets import PRESETS, merged_with_preset
 from labkit.errors import InputError
 
 # The flags of the 2017 cifar10_estimator with their defaults, from its README and main function.
@@ -177,7 +177,13 @@ def test_refusals_name_the_value_and_what_is_allowed(values, words):
     ids=str,
 )
 def test_a_flag_may_make_a_presets_values_useless(preset, flag):
-    Config.from_flat({**preset_values(preset), **flag})
+    Config.from_flat(merged_with_preset(preset, flag))
+
+
+def test_a_learning_rate_of_muon_that_is_given_beside_another_optimizer_is_refused():
+    given = {"optimizer": "sgd", "muon_learning_rate": 0.1}
+    with pytest.raises(InputError, match="--muon-learning-rate is 0.1; allowed with --optimizer sgd"):
+        Config.from_flat(merged_with_preset("resnet20_muon", given))
 
 
 def test_identity_is_what_is_trained():

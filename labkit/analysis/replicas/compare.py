@@ -15,7 +15,7 @@ from labkit.analysis.replicas.trainings import job_dir, plan_trainings, run_trai
 from labkit.cluster.supervisor import stop_signals
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
-from labkit.config.presets import preset_values
+from labkit.config.presets import merged_with_preset
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
@@ -138,7 +138,7 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
             raise InputError(f"{fields[name].flag} is {flags[name]!r}; {instead}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"--steps is {steps!r}; allowed: a whole number of at least 1")
-    values = {**(SETTINGS if preset is None else preset_values(preset)), **flags}
+    values = {**SETTINGS, **flags} if preset is None else merged_with_preset(preset, flags)
     for name, value in values.items():
         values[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.

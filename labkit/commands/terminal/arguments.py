@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from labkit.config import Config, fields_by_name
 from labkit.config.fields import GROUPS, FieldInfo
-from labkit.config.presets import preset_values
+from labkit.config.presets import merged_with_preset
 from labkit.config.spellings import INSTEAD
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
@@ -200,8 +200,7 @@ def typed(info: FieldInfo, text: str | bool) -> Any:
 
 def config_of(options: argparse.Namespace) -> Config:
     """Return the configuration of a preset, where one is named, and of the flags that were given."""
-    preset = {} if options.preset is None else preset_values(options.preset)
-    config = Config.from_flat({**preset, **_given(options)})
+    config = Config.from_flat(merged_with_preset(options.preset, _given(options)))
     gpus, size = config.distribution.num_gpus or 0, config.data.train_batch_size
     if "--batch-size" in options.old_names and gpus > 1:
         raise InputError(
