@@ -25,7 +25,8 @@ __all__ = ["Execution", "run_notebook"]
 
 NEEDS = ("papermill", "ipykernel")
 SECONDS_TO_START = 120  # of a kernel; the first start after an installation compiles its modules
-SECONDS_TO_SAVE = 60  # after an interrupt, for a training to save; see _execute
+SECONDS_TO_SAVE = 60  # of a kernel that was interrupted, for a training to save
+SECONDS_TO_END = 2.5  # of any other kernel, until it gets SIGTERM; jupyter_client's default
 LONGEST_REASON = 300  # characters of what an exception says
 
 
@@ -80,7 +81,10 @@ def run_notebook(
         started = time.monotonic()
         try:
             with _signals_interrupt() as received:
-                error = _execute(notebook, partial, parameters, report_mode, kernel, _Lines(announce))
+                manager = _kernel_manager(was_stopped=lambda: bool(received))
+                error = _execute(
+                    notebook, partial, parameters, report_mode, kernel, manager, _Lines(announce)
+                )
         except KeyboardInterrupt:
             number = received[0] if received else signal.SIGINT
             return Execution(128 + number, None, "stopped", time.monotonic() - started)
@@ -141,7 +145,7 @@ class _Lines:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the execution as Ctrl-C does; yields the list that holds the signal."""
+    """Let SIGTERM and SIGHUP end the execution as Ctrl-C does; yields the list that gets the signal."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -152,8 +156,8 @@ def _signals_interrupt() -> Iterator[list[int]]:
         raise KeyboardInterrupt
 
     before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP, `command &` SIGINT
             before[number] = signal.signal(number, interrupt)
     try:
         yield received
@@ -162,23 +166,40 @@ def _signals_interrupt() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _kernel_manager(was_stopped: Callable[[], bool]) -> type:
+    """Return a class of kernel managers that waits for a training to save, and for nothing else.
+
+    After half of ``shutdown_wait_time`` a kernel gets SIGTERM, which a training takes as a second request and
+    doesn't save; after all of it, SIGKILL. About one kernel of 200 never ends by itself: at its exit,
+    ipykernel 7.4 joins a thread that may write to one which has ended.
+    """
+    from jupyter_client.manager import AsyncKernelManager
+    from traitlets import default
+
+    class Manager(AsyncKernelManager):
+        @default("shutdown_wait_time")  # asked for at the shutdown
+        def _seconds(self) -> float:
+            return 2.0 * (SECONDS_TO_SAVE if was_stopped() else SECONDS_TO_END)
+
+    return Manager
+
+
 def _execute(
     notebook: Path,
     output: Path,
     parameters: Mapping[str, Any] | None,
     report_mode: bool,
     kernel: tuple[str, str],
+    manager: type,
     lines: _Lines,
 ) -> Exception | None:
     """Run the notebook into ``output``. Returns papermill's error, or None.
 
     An interrupt ends the kernel too: nbclient interrupts it, which makes a training save and stop, and asks
-    it to shut down. After half of ``shutdown_wait_time`` it sends SIGTERM, which a training takes as a second
-    request and doesn't save; after all of it, SIGKILL.
+    it to shut down; see _kernel_manager.
     """
     from papermill.exceptions import PapermillExecutionError
     from papermill.execute import execute_notebook
-    from traitlets.config import Config
 
     name, language = kernel
     log = logging.getLogger("papermill")
@@ -196,7 +217,7 @@ def _execute(
             stdout_file=lines,
             stderr_file=sys.stderr,
             start_timeout=SECONDS_TO_START,
-            config=Config({"KernelManager": {"shutdown_wait_time": 2.0 * SECONDS_TO_SAVE}}),
+            kernel_manager_class=manager,
             # Its messages are about the transport to this very process, and about its end.
             extra_arguments=["--IPKernelApp.log_level=50"] if language == "python" else [],
         )

@@ -327,3 +327,11 @@ def test_a_stopped_training_has_time_to_save(tmp_path, home):
         finally:
             process.kill()
     assert left_behind(Path()) == ["saved"]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_does_not_end_is_not_waited_for(tmp_path, home):
+    path = notebook(tmp_path / "n.ipynb", "import atexit, time\n_ = atexit.register(time.sleep, 60)")
+    done = run_notebook(path, output="out.ipynb", announce=lambda line: None)
+    assert done.code == 0
+    assert done.seconds < 40
