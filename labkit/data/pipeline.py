@@ -22,10 +22,11 @@ from labkit.data.augmentation.mixup import mix, partners_of_step, share_of_step,
 from labkit.data.hashing import mix64, mix64_tensor, permutation
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest, has_size
+from labkit.data.manifest import Manifest
 from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
 from labkit.data.network_input.tensors import as_input, central_crop
 from labkit.data.records import parse_batch
+from labkit.data.shard_files import has_size
 from labkit.data.step_batch.hashes import order_key
 from labkit.data.step_batch.shards import damage_error, find_split, verified_paths
 from labkit.errors import InputError

@@ -13,8 +13,9 @@ import numpy as np
 
 from labkit import home
 from labkit.config.data_sets import is_own
-from labkit.data import shapes, sources
-from labkit.data.archives import ImageData, read_archive
+from labkit.data import shapes
+from labkit.data.cifar10 import sources
+from labkit.data.cifar10.archives import read_archive
 from labkit.data.folder import (
     check_space,
     clean,
@@ -24,6 +25,7 @@ from labkit.data.folder import (
     retire_manifest,
     writing_errors,
 )
+from labkit.data.image_data import ImageData
 from labkit.data.manifest import (
     DATASETS,
     GENERATED,
@@ -32,10 +34,10 @@ from labkit.data.manifest import (
     Shard,
     Split,
     find_manifest,
-    verify_shards,
     write_manifest,
 )
 from labkit.data.request import PrepareResult, Request, check_request, check_whole, name_of
+from labkit.data.shard_files import verify_shards
 from labkit.data.step_batch.tfrecord import write_shard
 from labkit.data.subset import (
     channel_statistics,

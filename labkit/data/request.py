@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.config.data_sets import checked_name, is_own
+from labkit.data.cifar10.sources import check_url
 from labkit.data.images.names import shown
 from labkit.data.manifest import DATASETS, GENERATED, Manifest
-from labkit.data.sources import check_url
 from labkit.errors import InputError
 
 __all__ = [

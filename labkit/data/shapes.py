@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.data.archives import ImageData
+from labkit.data.image_data import ImageData
 
 __all__ = [
     "CLASSES",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from labkit.config.fields import unknown_name_error
-from labkit.data.archives import ImageData
+from labkit.data.image_data import ImageData
 from labkit.errors import InputError, listed
 
 __all__ = [

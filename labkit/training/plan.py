@@ -20,8 +20,9 @@ from labkit.config.architectures import model_name
 from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
-from labkit.data.manifest import Manifest, load_manifest, verify_shards
+from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.resolve import find_data_set, resolve
+from labkit.data.shard_files import verify_shards
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow

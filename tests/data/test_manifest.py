@@ -17,9 +17,9 @@ from labkit.data.manifest import (
     Split,
     find_manifest,
     load_manifest,
-    verify_shards,
     write_manifest,
 )
+from labkit.data.shard_files import verify_shards
 from labkit.errors import InputError
 from tests.fuzzing import as_file, damaged_bytes, damaged_json, json_values, value_or_line
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.data import shapes, sources
-from labkit.data.archives import source_sha256
+from labkit.data import shapes
+from labkit.data.cifar10 import sources
+from labkit.data.cifar10.archives import source_sha256
 from labkit.data.loading import load_split
-from labkit.data.manifest import MANIFEST_NAME, find_manifest, load_manifest, verify_shards
+from labkit.data.manifest import MANIFEST_NAME, find_manifest, load_manifest
 from labkit.data.prepare import prepare
+from labkit.data.shard_files import verify_shards
 from labkit.errors import InputError
 
 OPTIONS = {"examples_per_shard": 17, "validation_size": 13}

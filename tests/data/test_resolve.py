@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from labkit.data import shapes, sources
+from labkit.data import shapes
+from labkit.data.cifar10 import sources
 from labkit.data.manifest import find_manifest
 from labkit.data.prepare import prepare
 from labkit.data.resolve import find_data_set, resolve
@@ -153,7 +154,7 @@ def test_an_unusable_path_is_refused_in_one_line(tmp_path, offline, dataset):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("module", ["manifest", "inputs", "sources", "shapes", "prepare", "resolve"])
+@pytest.mark.parametrize("module", ["manifest", "inputs", "cifar10.sources", "shapes", "prepare", "resolve"])
 def test_quick_commands_do_not_load_tensorflow(module):
     code = f"import sys, labkit.data.{module}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

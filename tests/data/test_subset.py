@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.data.archives import ImageData
+from labkit.data.image_data import ImageData
 from labkit.data.loading import load_split
 from labkit.data.manifest import find_manifest
 from labkit.data.prepare import prepare

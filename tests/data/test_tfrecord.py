@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from labkit.data.loading import load_split
-from labkit.data.manifest import FORMAT_VERSION, file_sha256
+from labkit.data.manifest import FORMAT_VERSION
 from labkit.data.records import parse_batch, write_derived
+from labkit.data.shard_files import file_sha256
 from labkit.data.step_batch.tfrecord import masked_checksums, payload, write_shard
 from labkit.data.step_batch.whole_shard import read_shard
 from labkit.errors import InputError

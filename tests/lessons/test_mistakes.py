@@ -7,7 +7,8 @@ from labkit import plots
 from labkit.analysis.predictions import Predictions
 from labkit.data import shapes
 from labkit.data.loading import load_split
-from labkit.data.manifest import find_manifest, verify_shards
+from labkit.data.manifest import find_manifest
+from labkit.data.shard_files import verify_shards
 from labkit.lessons.mistakes import calibration, figures, slices
 from labkit.lessons.mistakes.history import ExampleHistory, forgetting_events, hunt_scores
 from labkit.lessons.mistakes.maps import fall_without

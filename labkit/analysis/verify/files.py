@@ -5,7 +5,8 @@ from pathlib import Path
 
 from labkit.analysis.verify.tensors import unreadable_tensors
 from labkit.config import Config
-from labkit.data.manifest import Manifest, verify_shards
+from labkit.data.manifest import Manifest
+from labkit.data.shard_files import verify_shards
 from labkit.data.step_batch.shards import damaged_rows
 from labkit.plurals import listed
 from labkit.run_directory import RunDirectory

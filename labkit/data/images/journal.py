@@ -12,7 +12,8 @@ from typing import Any
 
 import PIL
 
-from labkit.data.manifest import Shard, file_sha256
+from labkit.data.manifest import Shard
+from labkit.data.shard_files import file_sha256
 
 __all__ = ["JOURNAL_NAME", "Journal", "Written"]
 

@@ -19,8 +19,9 @@ from labkit.data.images.plan import KIND, Plan, Settings, make_plan
 from labkit.data.images.remarks import remarks
 from labkit.data.images.table import find_rows
 from labkit.data.images.write import JPEG_ABOVE, bytes_of, write_shards
-from labkit.data.manifest import Manifest, Split, find_manifest, verify_shards, write_manifest
+from labkit.data.manifest import Manifest, Split, find_manifest, write_manifest
 from labkit.data.request import PrepareResult, Request
+from labkit.data.shard_files import verify_shards
 from labkit.data.subset import class_names, counted_statistics
 from labkit.errors import InputError, listed
 from labkit.plurals import counted

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.data.manifest import Manifest, Shard, Split, has_size, verify_shards
+from labkit.data.manifest import Manifest, Shard, Split
+from labkit.data.shard_files import has_size, verify_shards
 from labkit.data.step_batch.jpeg import decoded
 from labkit.data.step_batch.tfrecord import FOOTER, fields, image_start, masked_checksums, spans
 from labkit.errors import InputError

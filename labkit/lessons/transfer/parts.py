@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest, OtherVersion, find_manifest, verify_shards
+from labkit.data.manifest import Manifest, OtherVersion, find_manifest
 from labkit.data.records import write_derived
+from labkit.data.shard_files import verify_shards
 from labkit.errors import InputError
 
 __all__ = ["part_of"]

@@ -15,8 +15,9 @@ from PIL import Image
 
 from labkit.data.images import pool, write
 from labkit.data.loading import load_split
-from labkit.data.manifest import find_manifest, load_manifest, verify_shards
+from labkit.data.manifest import find_manifest, load_manifest
 from labkit.data.prepare import prepare
+from labkit.data.shard_files import verify_shards
 from labkit.errors import InputError
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from labkit.data.archives import source_sha256
-from labkit.data.manifest import file_sha256
+from labkit.data.cifar10.archives import source_sha256
+from labkit.data.shard_files import file_sha256
 from labkit.errors import InputError
 
 __all__ = [
@@ -119,14 +119,14 @@ def download(
         finally:
             with suppress(OSError):  # fails, as intended, if the folder is not empty
                 folder.rmdir()
-    except OSError as error:  # errors of requests are handled in labkit.data.download
+    except OSError as error:  # errors of requests are handled in labkit.data.cifar10.download
         raise InputError(f"download into {folder} failed: {error}; choose another --data-dir") from None
 
 
 def _download(
     source: str, target: Path, timeout: float, attempts: int, announce: Callable[[str], None]
 ) -> Path:
-    from labkit.data.download import DownloadError, fetch
+    from labkit.data.cifar10.download import DownloadError, fetch
 
     partial = target.with_name(f"{target.name}.part")
     way_out = "try again, or get the archive elsewhere and give --archive PATH"

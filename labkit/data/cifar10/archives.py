@@ -12,18 +12,18 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from labkit.data.manifest import file_sha256
-from labkit.data.pickles import load_pickle
+from labkit.data.cifar10.pickles import load_pickle
+from labkit.data.image_data import ImageData
+from labkit.data.shard_files import file_sha256
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["ImageData", "read_archive", "source_sha256"]
+__all__ = ["read_archive", "source_sha256"]
 
 IMAGE_SHAPE = (32, 32, 3)
 _PIXELS = 32 * 32 * 3
@@ -32,25 +32,6 @@ _FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
 _PYTHON_NAME = re.compile(r"data_batch_\d+|test_batch|batches\.meta")
 _BINARY_NAME = re.compile(r"data_batch_\d+\.bin|test_batch\.bin|batches\.meta\.txt")
 _MAX_UNPACKED = 2**30  # the published archives unpack to 186 MB
-
-
-@dataclass(frozen=True)
-class ImageData:
-    """Images uint8 [n, 32, 32, 3], labels int32 and class names; ``layout`` names the storage layout.
-
-    Labels are class indices [n], or zeros and ones [n, classes] in a multi-label data set.
-    """
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    classes: tuple[str, ...]
-    layout: str
-
-    @property
-    def multi_label(self) -> bool:
-        return self.train_labels.ndim == 2
 
 
 def read_archive(path: str | Path) -> ImageData:

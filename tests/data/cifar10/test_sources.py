@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from labkit.data import sources
+from labkit.data.cifar10 import sources
 from labkit.errors import InputError
 
 NAME = "cifar-10-python.tar.gz"

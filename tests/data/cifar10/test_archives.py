@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from labkit.commands import main as cli
-from labkit.data import archives
-from labkit.data.archives import read_archive, source_sha256
+from labkit.data.cifar10 import archives
+from labkit.data.cifar10.archives import read_archive, source_sha256
+from labkit.data.image_data import ImageData
 from labkit.errors import InputError
 from tests.fuzzing import value_or_line
 
@@ -100,7 +101,7 @@ def _small_archive(layout: str, compression: str) -> bytes:
     return buffer.getvalue()
 
 
-def _same(one: archives.ImageData, other: archives.ImageData) -> bool:
+def _same(one: ImageData, other: ImageData) -> bool:
     pairs = zip(dataclasses.astuple(one), dataclasses.astuple(other), strict=True)
     return all(np.array_equal(first, second) for first, second in pairs)
 

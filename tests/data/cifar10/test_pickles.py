@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.data.pickles import load_pickle
+from labkit.data.cifar10.pickles import load_pickle
 from labkit.errors import InputError
 
 
