@@ -21,6 +21,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common import MISSING_TORCH, archive_of, make_parser, prepared_data, torch_is_installed
 from benchmarks.machine import describe_machine
@@ -232,6 +233,10 @@ def draw(found: dict[str, list[list[tuple[float, float]]]], path: Path) -> None:
             label = name if curve is curves[0] else None
             axis.plot(minutes, values, "o-", markersize=3, color=f"C{number}", label=label)
     axis.set(xlabel="minutes of training", ylabel="test accuracy (%)", title=QUESTION)
+    axis.set_xscale("log")  # recipes take from ten minutes to an hour
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.grid(alpha=0.3)
     axis.legend(loc="lower right")
     figure.savefig(path, dpi=120)

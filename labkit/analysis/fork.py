@@ -132,7 +132,8 @@ def _rows(parent: RunDirectory, step: int) -> list[Mapping[str, Any]]:
     last = max((row["step"] for row in reader.rows if row.get("split") == "train"), default=0)
     if not 1 <= step <= last:
         raise InputError(f"--at is {step}; allowed: 1 to {last}, the last step of {parent.path}")
-    return [row for row in reader.rows if row["step"] <= step and row.get("split") != "test"]
+    past = (row for row in reader.rows if row.get("split") in ("train", "validation"))
+    return [row for row in past if row["step"] <= step]
 
 
 def _write_past(parent: RunDirectory, made: RunDirectory, rows: list[Mapping[str, Any]]) -> None:

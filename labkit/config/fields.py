@@ -118,7 +118,7 @@ class FieldInfo:
         if self.minimum is not None:
             kind += f" of at least {self.minimum:g}"
         if self.below is not None:
-            kind += f" below {self.below:g}"
+            kind += f" below {self.below:,}"
         elif self.type is int:
             kind += f" and at most {self.maximum:,.0f}"
         return kind + (" or None" if self.optional and not self.is_path else "")

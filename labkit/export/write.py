@@ -112,4 +112,4 @@ def _test_accuracy(request: ExportRequest, step: int) -> float | None:
     reader = MetricsReader(request.run.metrics_path)
     reader.poll()
     tests = (row for row in with_evaluations(reader) if row.get("split") == "test")
-    return next((row["accuracy"] for row in tests if row.get("step") == step), None)
+    return next((row.get("accuracy") for row in tests if row.get("step") == step), None)

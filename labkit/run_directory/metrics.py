@@ -105,7 +105,7 @@ class MetricsReader:
 
     ``rows`` holds the rows that count, in the order written: after a resume point at step s, earlier rows
     with a step greater than s are dropped. Lines that aren't JSON objects are skipped and counted in
-    ``damaged_lines``.
+    ``damaged_lines``, and so are rows with a split whose step is no whole number.
 
     With ``keep_rows=False``, ``rows`` stays empty (300,000 rows take some 190 MB as dicts). The caller then
     stores what ``poll`` returns, drops its rows beyond the step of each new entry of ``resume_points``,
@@ -147,8 +147,15 @@ class MetricsReader:
         for row in parse_lines(lines.splitlines()):
             fresh = self._take(row, fresh)
         if self.keep_rows:
-            self.rows.extend(row for row in fresh if self.splits is None or row.get("split") in self.splits)
+            self._keep(fresh)
         return fresh
+
+    def _keep(self, fresh: list[dict[str, Any]]) -> None:
+        for row in fresh:
+            if "split" in row and type(row.get("step")) is not int:
+                self.damaged_lines += 1
+            elif self.splits is None or row.get("split") in self.splits:
+                self.rows.append(row)
 
     def _take(self, row: Any, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return ``fresh``, the new rows of this poll, after one more parsed line."""
@@ -204,9 +211,10 @@ def selection_metric(row: Mapping[str, Any]) -> float:
     """Return the metric that the best checkpoint is chosen by: accuracy, or micro-F1 with several labels.
 
     With several labels, accuracy counts images whose labels are all right. With many labels there may be no
-    such image, whatever the checkpoint.
+    such image, whatever the checkpoint. Without a number, in a damaged row, it is minus infinity.
     """
-    return row.get("f1_micro", row["accuracy"])
+    value = row.get("f1_micro", row.get("accuracy"))
+    return value if _is_number(value) else -math.inf
 
 
 def evaluations_path(metrics_path: Path) -> Path:

@@ -15,6 +15,8 @@ from PIL import Image
 
 import labkit
 from labkit.analysis.replay import recorded
+from labkit.analysis.verify.steps import verify_steps
+from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader
 from tests.properties.harness import labkit as command
 from tests.tiny import prepare_tiny
@@ -212,6 +214,19 @@ def test_a_step_that_cant_be_made_again(run, tmp_path, monkeypatch, capsys, argu
     monkeypatch.chdir(tmp_path)
     assert words in _error(capsys, str(run), *arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("row", [{}, {"step": "3", "loss": 1.0}, {"step": 3, "loss": "x"}, []])
+def test_a_step_whose_row_is_damaged(run, tmp_path, capsys, row):
+    path = shutil.copytree(run, tmp_path / "run")
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[2])["step"] == 3
+    lines[2] = json.dumps({"split": "train", **row} if isinstance(row, dict) else row)
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert "the row of step 3" in _error(capsys, str(path), "--step", "3")
+    assert command("fork", str(path), "--at", "2", "--job-dir", str(tmp_path / "fork")) == 0
+    made = verify_steps(RunDirectory(path), start=0, steps=3)
+    assert {change.step for change in made.differences} == {3}
 
 
 def test_an_output_that_holds_something_else(run, tmp_path, capsys):

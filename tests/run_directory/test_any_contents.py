@@ -98,6 +98,9 @@ def test_a_run_with_anything_in_its_files_is_read_or_refused_in_one_line(tmp_pat
     for command in (["show"], ["show", "--json"]):
         assert ends_well(*command, str(folder)) == 0
     assert ends_well("metrics", str(folder), "--output", str(folder.parent / "metrics.csv")) == 0
+    fork = str(folder.parent / "fork")
+    for command in (["replay", "--step", "25"], ["fork", "--at", "25", "--job-dir", fork]):
+        assert ends_well(*command, str(folder)) == 2, "its data set isn't there"
     assert tree(folder) == before
 
 

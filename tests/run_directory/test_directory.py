@@ -18,7 +18,8 @@ from labkit.run_directory import RunDirectory, RunLock, Status, list_runs, proce
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
-written_rows = st.lists(st.fixed_dictionaries({"split": st.just("train"), "loss": numbers}), max_size=30)
+written_row = st.fixed_dictionaries({"split": st.just("train"), "step": st.integers(1), "loss": numbers})
+written_rows = st.lists(written_row, max_size=30)
 
 
 def row(step: int, **values: object) -> dict[str, object]:
@@ -197,6 +198,18 @@ def test_a_damaged_line_is_counted_and_the_other_lines_are_read(tmp_path, line):
     path.write_bytes(b'{"step": 1}\n' + line + b'\n\n{"step": 2}\n')
     reader = MetricsReader(path)
     assert [value["step"] for value in reader.poll()] == [1, 2]
+    assert reader.damaged_lines == 1
+
+
+@pytest.mark.parametrize("step", ["", ', "step": null', ', "step": "1"', ', "step": 1.5', ', "step": true'])
+def test_a_row_of_a_split_without_a_whole_step_is_counted_and_not_kept(tmp_path, step):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [row(1)])
+    with open(path, "a") as file:
+        file.write(f'{{"split": "train"{step}}}\n')
+    reader = MetricsReader(path)
+    reader.poll()
+    assert reader.rows == [row(1)]
     assert reader.damaged_lines == 1
 
 

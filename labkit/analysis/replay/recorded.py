@@ -17,7 +17,15 @@ from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.plan import data_directory
 
-__all__ = ["MAX_STEPS", "RecordedStep", "Start", "batch_of_run", "recorded_step", "with_data"]
+__all__ = [
+    "MAX_STEPS",
+    "RecordedStep",
+    "Start",
+    "batch_of_run",
+    "recorded_rows",
+    "recorded_step",
+    "with_data",
+]
 
 MAX_STEPS = 1000  # that a replay makes before its own, unless told otherwise
 
@@ -102,13 +110,13 @@ def recorded_step(
     """
     config = recorded_config(run)
     _check_number(step)
-    reader = MetricsReader(run.metrics_path, splits=("train",))
-    reader.poll()
-    rows = {row["step"]: row for row in reader.rows}
+    rows = recorded_rows(run)
     if not rows:
         raise InputError(
             f"--step is {step}, but {run.path} has made no step yet; see its batches with --batch-only"
         )
+    if step not in rows and step <= max(rows):
+        raise InputError(f"the row of step {step} in {run.metrics_path} is missing or damaged; name another")
     if step not in rows:
         raise InputError(f"--step is {step}; allowed: 1 to {max(rows)}, the last step of {run.path}")
     lineage = read_lineage(run)
@@ -122,6 +130,13 @@ def recorded_step(
     environment = run.read_environment()
     replicas = _replicas(run, step, start, environment)
     return RecordedStep(run, step, config, manifest, rows[step], environment, start, replicas)
+
+
+def recorded_rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
+    """Return the rows of training steps by their step, without damaged ones."""
+    reader = MetricsReader(run.metrics_path, splits=("train",))
+    reader.poll()
+    return {row["step"]: row for row in reader.rows if isinstance(row.get("loss"), int | float)}
 
 
 def _check_number(step: Any) -> None:

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from labkit.analysis.replay.recorded import RecordedStep, recorded_step
+from labkit.analysis.replay.recorded import RecordedStep, recorded_rows, recorded_step
 from labkit.analysis.replay.step import ROUNDING, engine_from_start, plan_replay
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
 
 __all__ = ["DEFAULT_STEPS", "Difference", "VerifiedSteps", "verify_steps"]
 
@@ -93,7 +92,9 @@ def verify_steps(
     Raises InputError for a start that isn't there, for steps that weren't made, for a run of asynchronous
     workers, whose steps depend on their timing, and as ``recorded_step`` does.
     """
-    rows = _rows(run)
+    rows = recorded_rows(run)
+    if not rows:
+        raise InputError(f"{run.path} has made no step yet, so there is nothing to verify")
     first, last = _range(run, rows, start, steps)
     recorded = recorded_step(run, first + 1, data_dir=data_dir, max_steps=0)
     if recorded.is_asynchronous:
@@ -112,20 +113,12 @@ def verify_steps(
     for step in range(first + 1, last + 1):
         made = engine.next_step()
         values = made.metrics | {"learning_rate": made.learning_rate}
-        result.differences += _differences(step, rows[step], values)
+        result.differences += _differences(step, rows.get(step, {}), values)
         if step in kept:
             result.weights[step] = _weights(session, run.checkpoints_path, step)
         if (step - first) % 50 == 0 and step < last:
             announce(f"made step {step}")
     return result
-
-
-def _rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
-    reader = MetricsReader(run.metrics_path, splits=("train",))
-    reader.poll()
-    if not reader.rows:
-        raise InputError(f"{run.path} has made no step yet, so there is nothing to verify")
-    return {row["step"]: row for row in reader.rows}
 
 
 def _range(run: RunDirectory, rows: dict[int, Any], start: int | None, steps: int | None) -> tuple[int, int]:
@@ -160,9 +153,11 @@ def _range(run: RunDirectory, rows: dict[int, Any], start: int | None, steps: in
 
 
 def _differences(step: int, row: dict[str, Any], made: dict[str, float]) -> list[Difference]:
+    """Return the metrics that aren't in the row as they were made; what is no number there counts as NaN."""
     found = []
     for name, value in made.items():
-        recorded = row.get(name, math.nan)
+        recorded = row.get(name)
+        recorded = recorded if isinstance(recorded, int | float) else math.nan
         if recorded != value and not (math.isnan(recorded) and math.isnan(value)):
             found.append(Difference(step, name, recorded, value))
     return found

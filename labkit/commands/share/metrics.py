@@ -1,6 +1,7 @@
 """``labkit metrics``: all metrics of a run as CSV or Parquet."""
 
 import argparse
+from pathlib import Path
 
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
@@ -39,7 +40,12 @@ def _run(options: argparse.Namespace) -> int:
     if output.is_dir():
         raise InputError(f"--output {output} is a folder; give the name of a file")
     check_writable(output.parent, "--output")
-    written = write_metrics(run, output)
+    try:
+        written = write_metrics(run, output)
+    except OSError as error:
+        if error.filename is None or Path(error.filename).parent != output.parent:
+            raise
+        raise InputError(f"--output {output} can't be written: {error.strerror}; name another file") from None
     print(f"{output}: {written.rows:,} rows, {written.columns} columns")
     for note in written.notes:
         print(f"note: {note}")
