@@ -64,6 +64,8 @@ def test_the_address_answers_and_nothing_stays(home, end):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # As from a terminal: tests that were started in the background ignore Ctrl-C, and hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         note, said = process.stdout.readline(), process.stdout.readline()

@@ -41,7 +41,14 @@ def shown(address):
 
 def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed(runs):
     command = [sys.executable, "-c", NOTEBOOK, *(str(run.path) for run in runs)]
-    notebook = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    notebook = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Tests that were started in the background ignore Ctrl-C, and would hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         started = json.loads(notebook.stdout.readline())
         assert shown(started["address"]) == {"run in a", "run in b"}
