@@ -81,7 +81,7 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
 
 
 def resnet20_muon() -> Mapping[str, Any]:
-    """ResNet-20: 87.3 % test accuracy on CIFAR-10 in 10 minutes on two cores, bfloat16.
+    """ResNet-20: 87.3 % on CIFAR-10 in 10 minutes with --precision mixed_bfloat16 and all images.
 
     Command: ``labkit train --preset resnet20_muon --dataset cifar10``; add ``--precision mixed_bfloat16``
     where ``labkit doctor`` says that the CPU computes in bfloat16. It differs from ``resnet20_one_cycle`` in:
@@ -103,7 +103,7 @@ def resnet20_muon() -> Mapping[str, Any]:
 
 
 def fast() -> Mapping[str, Any]:
-    """The fast network for about eleven epochs: 89.3 % in 11 minutes on two cores, bfloat16.
+    """The fast network: 89.3 % on CIFAR-10 in 11 minutes with --precision mixed_bfloat16 and all images.
 
     Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision mixed_bfloat16`` where
     ``labkit doctor`` says that the CPU computes in bfloat16. The recipe is based on airbench94_muon (Jordan,
@@ -118,7 +118,7 @@ def fast() -> Mapping[str, Any]:
         "activation": "silu",
         "train_batch_size": 2000,
         "eval_batch_size": 500,
-        "train_steps": 240,  # 10.7 epochs of 45,000 examples
+        "train_steps": 240,  # 10.7 epochs of 45,000 examples; the 89.3 % are after 9.6 epochs of all 50,000
         "optimizer": "muon",
         "learning_rate": 1.66,
         "learning_rate_schedule": "one_cycle",
