@@ -30,7 +30,7 @@ def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, 
     layers = KerasLayerFactory(
         dtype=model.precision,
         seed=config.run.seed,
-        batch_norm_decay=model.batch_norm_decay,
+        batch_norm_decay=model.norm_decay,
         batch_norm_epsilon=model.batch_norm_epsilon,
     )
     images = keras.Input(image_shape, name="images", dtype="float32")

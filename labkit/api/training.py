@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.api.run import Run, load_run
 from labkit.config import Config
-from labkit.config.presets import merged_with_preset
 from labkit.data.manifest import Manifest
+from labkit.data.recipe import requested_values
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -80,7 +80,12 @@ def _configuration(config: Config | None, preset: str | None, flags: dict[str, A
     paths = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
     }
-    return (config or Config()).replace(merged_with_preset(preset, paths))
+    if config is not None:
+        return config.replace(paths)
+    values, recipe = requested_values(preset, paths)
+    if recipe:
+        print(recipe)
+    return Config.from_flat(values)
 
 
 def evaluate(

@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """Return the models' names, and the values of the fields that they share."""
-    from labkit.config.presets import merged_with_preset
+    from labkit.data.recipe import requested_values
 
     fields = fields_by_name()
     for name, instead in INSTEAD.items():
@@ -114,7 +114,7 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
         raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
     models = [name.strip() for name in options.models.split(",")]
     given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    values = merged_with_preset(options.preset, given)
+    values, _ = requested_values(options.preset, given) if options.preset else (given, "")
     return models, {name: value for name, value in values.items() if name in given or name not in INSTEAD}
 
 

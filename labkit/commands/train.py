@@ -24,10 +24,10 @@ def declare_train(parser: Parser) -> Run:
 
 def _train(options: argparse.Namespace) -> int:
     """Train, or show the named runs. Returns the exit code; a task of a cluster ends the process with it."""
-    from labkit.config.presets import PRESETS, preset_summary
+    from labkit.config.presets import AUTO, PRESETS, preset_summary
 
     if options.list_presets:
-        for name in PRESETS:
+        for name in (AUTO, *PRESETS):
             print(f"{name}: {preset_summary(name)}")
         return 0
     config = config_of(options)

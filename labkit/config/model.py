@@ -60,9 +60,10 @@ class ModelConfig(FieldOwner):
         choices=(1, 2),
     )
     block: str = option("basic", "Residual block of a resnet.", choices=("basic", "bottleneck"))
-    batch_norm_decay: float = option(
-        0.997,
+    batch_norm_decay: float | None = option(
+        None,
         "Fraction of the old moving mean and variance that batch normalization keeps at each step.",
+        unset="0.997, corrected for the averages' initial values",
         minimum=0,
         below=1,
     )
@@ -114,6 +115,11 @@ class ModelConfig(FieldOwner):
         if flags:
             write = " or, for larger images, ".join(flags)
             raise InputError(f"--model is {self.model!r}, more than an architecture; write {write}")
+
+    @property
+    def norm_decay(self) -> float:
+        """The decay of batch normalization's averages; 0.997, that of cifar10_estimator, if none is given."""
+        return 0.997 if self.batch_norm_decay is None else self.batch_norm_decay
 
     @property
     def depth(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from labkit.config.fields import unknown_name_error
 
-__all__ = ["PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
+__all__ = ["AUTO", "PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
 
 
 def estimator_2017() -> Mapping[str, Any]:
@@ -18,7 +18,7 @@ def estimator_2017() -> Mapping[str, Any]:
 
     Command: ``labkit train --preset estimator_2017``. Meant for GPUs; on two CPU cores it takes days.
     """
-    return {}
+    return {"batch_norm_decay": 0.997}
 
 
 def tutorial_2017() -> Mapping[str, Any]:
@@ -67,7 +67,8 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
     """
     return {
         "num_layers": 20,
-        "train_steps": 2460,
+        "epochs": 7.0,
+        "steps_range": "200:40000",
         "train_batch_size": 128,
         "eval_batch_size": 500,
         "learning_rate": 0.2,
@@ -92,7 +93,7 @@ def resnet20_muon() -> Mapping[str, Any]:
     """
     return {
         **resnet20_one_cycle(),
-        "train_steps": 4220,  # 12 epochs of 45,000 examples
+        "epochs": 12.0,
         "optimizer": "muon",
         "muon_learning_rate": 0.06,
         "one_cycle_peak": 0.0,  # falls linearly to zero from the first step on
@@ -118,7 +119,8 @@ def fast() -> Mapping[str, Any]:
         "activation": "silu",
         "train_batch_size": 2000,
         "eval_batch_size": 500,
-        "train_steps": 240,  # 10.7 epochs of 45,000 examples; the 89.3 % are after 9.6 epochs of all 50,000
+        "epochs": 10.67,  # 240 steps for 45,000 examples; the 89.3 % are after 9.6 epochs of all 50,000
+        "steps_range": "100:4000",
         "optimizer": "muon",
         "learning_rate": 1.66,
         "learning_rate_schedule": "one_cycle",
@@ -156,6 +158,7 @@ def smoke() -> Mapping[str, Any]:
     }
 
 
+AUTO = "auto"  # fits the data set: see labkit.data.recipe
 PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
     preset.__name__: preset
     for preset in (estimator_2017, tutorial_2017, resnet20_one_cycle, resnet20_muon, fast, smoke)
@@ -165,21 +168,29 @@ PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
 def preset_values(name: str) -> Mapping[str, Any]:
     """Return the values of a preset. Raises InputError for an unknown name."""
     if name not in PRESETS:
-        raise unknown_name_error("preset", name, PRESETS)
+        raise unknown_name_error("preset", name, [AUTO, *PRESETS])
     return PRESETS[name]()
 
 
-def merged_with_preset(name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def merged_with_preset(
+    name: str | None, given: Mapping[str, Any], base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the values of a preset, if one is named, and ``given`` ones, which take precedence.
 
-    The preset's learning rate of Muon is left out if ``given`` chooses another optimizer.
+    The preset's learning rate of Muon is left out if ``given`` chooses another optimizer, and its length if
+    ``given`` has one. ``base``: values in place of a preset's.
     """
-    values = {} if name is None else dict(preset_values(name))
+    values = dict(base or {}) if name is None else dict(preset_values(name))
     if given.get("optimizer", "muon") != "muon":
         values.pop("muon_learning_rate", None)
+    if {"train_steps", "epochs"} & given.keys():
+        for length in ("train_steps", "epochs", "steps_range"):
+            values.pop(length, None)
     return {**values, **given}
 
 
 def preset_summary(name: str) -> str:
-    """Return the first line of a preset's docstring."""
+    """Return what a preset is for, in a line."""
+    if name == AUTO:
+        return "ResNet-20 with batch, length and augmentation that fit the data set."
     return (inspect.getdoc(PRESETS[name]) or "").splitlines()[0]

@@ -1,11 +1,15 @@
 """How long a run is, and what it writes when."""
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Self
 
 from labkit.config.fields import FieldOwner, option
 from labkit.errors import InputError
 
 __all__ = ["RunConfig"]
+
+_DEFAULT_STEPS, _MOST_STEPS = 80_000, 10**9  # 80,000: cifar10_estimator of 2017
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,24 @@ class RunConfig(FieldOwner):
         is_path=True,
     )
     train_steps: int = option(
-        80000,
+        _DEFAULT_STEPS,
         "Training steps of the whole run, including those done before it was interrupted.",
         minimum=1,
-        maximum=10**9,
+        maximum=_MOST_STEPS,
         common=True,
         aliases=("max_steps",),
+    )
+    epochs: float | None = option(
+        None,
+        "Length of the run in passes over the training images, instead of --train-steps.",
+        unset="as many as --train-steps make",
+        minimum=1e-6,
+        common=True,
+    )
+    steps_range: str | None = option(
+        None,
+        "FEWEST:MOST. Limits of the steps that --epochs makes of a small or large data set.",
+        unset="no limits",
     )
     seed: int = option(
         0,
@@ -46,8 +62,18 @@ class RunConfig(FieldOwner):
         group="logging",
         aliases=("log_frequency",),
     )
+    log_every_seconds: float | None = option(
+        10.0,
+        "Seconds after which a line is printed though --log-every-steps aren't over. none: by steps alone.",
+        minimum=0,
+        identity=False,
+        group="logging",
+    )
     validate_every_steps: int | None = option(
-        None, "Steps between two validations. 0 validates at the end only.", unset="once an epoch", minimum=0
+        None,
+        "Steps between two validations. 0 validates at the end only.",
+        unset="once an epoch, about 20 times in a longer run",
+        minimum=0,
     )
     checkpoint_every_steps: int | None = option(
         None,
@@ -120,7 +146,38 @@ class RunConfig(FieldOwner):
                 "which validates at the end only; give --validate-every-steps a number of steps, or leave it "
                 "out to validate once an epoch"
             )
-        _ = self.profiled_steps
+        if self.epochs is not None and self.train_steps != _DEFAULT_STEPS:
+            raise InputError(
+                f"--epochs is {self.epochs:g} beside --train-steps {self.train_steps}; give one of the two"
+            )
+        if self.steps_range is not None and self.epochs is None:
+            raise InputError(f"--steps-range is {self.steps_range!r}; allowed with --epochs only")
+        _ = self.profiled_steps, self.fewest_and_most_steps
+
+    def with_steps_for(self, examples: int, batch_size: int) -> Self:
+        """Return this with the steps that ``epochs`` makes of ``examples`` in batches of ``batch_size``.
+
+        Without ``epochs`` nothing changes. The result has ``train_steps`` alone, so that what a run records
+        is a number of steps.
+        """
+        if self.epochs is None:
+            return self
+        fewest, most = self.fewest_and_most_steps
+        steps = min(max(round(self.epochs * examples / batch_size), fewest), most)
+        return dataclasses.replace(self, train_steps=steps, epochs=None, steps_range=None)
+
+    @property
+    def fewest_and_most_steps(self) -> tuple[int, int]:
+        """The parts of ``steps_range``. Raises InputError if they can't be read."""
+        if self.steps_range is None:
+            return 1, _MOST_STEPS
+        fewest, _, most = self.steps_range.partition(":")
+        if fewest.isdecimal() and most.isdecimal() and 1 <= int(fewest) <= int(most) <= _MOST_STEPS:
+            return int(fewest), int(most)
+        raise InputError(
+            f"--steps-range is {self.steps_range!r}; allowed: FEWEST:MOST, two numbers of steps such as "
+            "300:10000"
+        )
 
     @property
     def profiled_steps(self) -> tuple[int, int] | None:

@@ -6,6 +6,8 @@ from labkit.config import RunConfig
 
 __all__ = ["Triggers"]
 
+MOST_VALIDATIONS = 20  # of a run that doesn't say how often to validate
+
 
 @dataclass(frozen=True)
 class Triggers:
@@ -24,15 +26,23 @@ class Triggers:
     validates: bool
 
     def validation(self, step: int) -> bool:
-        """Return whether validation is due after ``step``: as configured, or each epoch, and at the end."""
+        """Return whether validation is due after ``step``: as configured or by epochs, and at the end.
+
+        By epochs: once in each, but about 20 times in a run of more epochs.
+        """
+        return self.validations_until(step) > self.validations_until(step - 1)
+
+    def validations_until(self, step: int) -> int:
+        """Return the number of validations that are due in the first ``step`` steps."""
         if not self.validates:
-            return False
-        if step == self.run.train_steps:
-            return True
+            return 0
         every = self.run.validate_every_steps
         if every is None:
-            return int(step / self.steps_per_epoch) > int((step - 1) / self.steps_per_epoch)
-        return every > 0 and step % every == 0
+            interval = max(self.steps_per_epoch, self.run.train_steps / MOST_VALIDATIONS)
+        else:
+            interval = every or self.run.train_steps
+        last = self.run.train_steps
+        return int(min(step, last - 1) / interval) + (step >= last)
 
     def checkpoint(self, step: int) -> bool:
         """Return whether a checkpoint is due after ``step``: as configured, and at the end."""

@@ -57,10 +57,19 @@ def moving_averages(model: keras.Model, names: Iterable[str]) -> list[tf.Variabl
     return [average.value for layer in layers for average in (layer.moving_mean, layer.moving_variance)]
 
 
-def update_moving_averages(strategy: Any, model: keras.Model, statistics: BatchStatistics) -> None:
+def update_moving_averages(
+    strategy: Any, model: keras.Model, statistics: BatchStatistics, updates: tf.Tensor | None = None
+) -> None:
     """Move the moving averages towards the mean over the replicas of their batch statistics.
 
     In cross-replica context, inside a ``tf.function``. All layers go in one packed reduction.
+
+    Args:
+        strategy, model: whose averages are moved.
+        statistics: of the batch.
+        updates: int scalar, the updates made before this one. With it the averages are corrected for their
+            initial values, as Adam's moments are (Kingma and Ba, arXiv:1412.6980, section 3): the first
+            update replaces them. None: each update keeps the same fraction.
     """
     if not statistics:
         return
@@ -69,7 +78,10 @@ def update_moving_averages(strategy: Any, model: keras.Model, statistics: BatchS
     values = [value for pair in statistics.values() for value in pair]
 
     def move(average, mean, decay: float):
-        return average.assign_sub((1.0 - decay) * (average - mean))
+        if updates is None:
+            return average.assign_sub((1.0 - decay) * (average - mean))
+        kept = tf.pow(tf.constant(decay, tf.float64), tf.cast(updates + 1, tf.float64))
+        return average.assign_sub(tf.cast((1.0 - decay) / (1.0 - kept), mean.dtype) * (average - mean))
 
     with tf.name_scope("moving_averages"):
         means = strategy.extended.batch_reduce_to(

@@ -130,7 +130,7 @@ def _assemble(
 ) -> keras.Model:
     """Return the network made of Keras's own layers, with initial weights."""
     layers = KerasLayerFactory(
-        batch_norm_decay=config.batch_norm_decay, batch_norm_epsilon=config.batch_norm_epsilon, dtype=dtype
+        batch_norm_decay=config.norm_decay, batch_norm_epsilon=config.batch_norm_epsilon, dtype=dtype
     )
     shape = network_input.shape(manifest) if standardized_input else manifest.image_shape
     images = keras.Input(shape, name="images", dtype=dtype)

@@ -81,7 +81,7 @@ def build_model(
         data_format=data_format,
         dtype=config.precision,
         seed=seed,
-        batch_norm_decay=config.batch_norm_decay,
+        batch_norm_decay=config.norm_decay,
         batch_norm_epsilon=config.batch_norm_epsilon,
         sync_batch_norm=config.sync_batch_norm,
         dropout_rate=config.dropout_rate,

@@ -17,6 +17,7 @@ from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.config.fields import unknown_name_error
 from labkit.config.presets import merged_with_preset
+from labkit.data.recipe import requested_values
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
 
@@ -194,7 +195,7 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
             raise unknown_name_error("parameter", name, known)
     changed = {name: value for name, value in own.items() if not _is_default(name, value)}
     chosen = {**changed, **given}
-    values = {**own, **chosen}
+    values = merged_with_preset(None, chosen, base=own)  # --epochs instead of the notebook's steps
     preset, overwrite = values.pop("preset", None), values.pop("overwrite", False)
     cluster = chosen_cluster(values, chosen)
     values = {name: value for name, value in values.items() if name not in CLUSTER_DEFAULTS}
@@ -204,7 +205,7 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
         fields = fields_by_name()
         kept = {name: value for name, value in own.items() if name in fields and not fields[name].identity}
         asked = {name: value for name, value in chosen.items() if name in fields}
-        values = {**kept, **merged_with_preset(preset, asked)}
+        values = {**kept, **requested_values(preset, asked)[0]}
     if not isinstance(overwrite, bool):
         raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
     config = Config.from_flat(values)

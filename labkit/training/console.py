@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.training import Training
+from labkit.config.triggers import Triggers
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 
@@ -27,6 +28,9 @@ __all__ = [
     "news_of_compiling",
     "step_line",
 ]
+
+
+SECONDS_TO_EXPECTATION = 3.0  # after which the first steps tell how long the run takes
 
 
 def format_duration(seconds: float | None) -> str:
@@ -128,21 +132,34 @@ def losses_in_words(row: Mapping[str, Any]) -> str:
 
 
 class Progress(Callback):
-    """Prints a line every ``every_steps`` steps and moves the progress bar."""
+    """Prints a line every ``every_steps`` steps or ``every_seconds``, and moves the progress bar.
 
-    def __init__(self, console: Console, pace: "Pace", every_steps: int) -> None:
-        self._console, self._pace, self._every_steps = console, pace, every_steps
+    After the first seconds of training it prints the expected time of all steps and evaluations.
+    """
+
+    def __init__(
+        self, console: Console, pace: "Pace", every_steps: int, every_seconds: float | None = None
+    ) -> None:
+        self._console, self._pace = console, pace
+        self._every_steps, self._every_seconds = every_steps, every_seconds
+        self._is_expected = False
 
     def on_start(self, training: Training) -> None:
         self._console.start_progress(training.step, training.total_steps)
+        self._shown = self._started = time.monotonic()
 
     def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
         step, total_steps = row["step"], training.total_steps
         self._console.progress(step, losses_in_words(row), row["loss"])
-        if step % self._every_steps and step != total_steps:
+        eta, now = self._pace.seconds_left(step, total_steps), time.monotonic()
+        if eta is not None and not self._is_expected and now - self._started > SECONDS_TO_EXPECTATION:
+            self._is_expected = True
+            if eta > SECONDS_TO_EXPECTATION:
+                self._console.line(f"expected time left: {format_duration(eta)}, with all evaluations")
+        is_overdue = self._every_seconds is not None and now - self._shown >= self._every_seconds
+        if step % self._every_steps and step != total_steps and not is_overdue:
             return
-        seconds = self._pace.seconds_per_step()
-        eta = None if seconds is None else seconds * (total_steps - step)
+        self._shown = now
         lap = self._pace.lap() or {}
         average = self._pace.average_examples_per_second()
         self._console.line(step_line({**row, **lap}, total_steps, average, eta))
@@ -246,10 +263,23 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
         f"{session.model.name}, {session.num_parameters():,} parameters, "
         f"on {devices.describe()}; {manifest.dataset}: {counts}"
     )
-    decay = config.model.batch_norm_decay
+    triggers = Triggers(config.run, session.steps_per_epoch, manifest.count("validation") > 0)
+    validations = triggers.validations_until(total_steps) - triggers.validations_until(step)
+    lines.append(
+        f"{counted(total_steps - step, 'step')} of {counted(config.data.train_batch_size, 'example')}, "
+        f"{(total_steps - step) / session.steps_per_epoch:.3g} epochs, {counted(validations, 'validation')}"
+        f"{', a test at the end' if config.run.evaluate_test and manifest.count('test') else ''}"
+    )
+    decay = config.model.norm_decay
     initial_share = decay**total_steps
     normalizes = any(isinstance(layer, BatchNormalization) for layer in session.model.layers)
-    if normalizes and initial_share > 0.05 and config.transfer.start_from is None:
+    if not normalizes or config.transfer.start_from is not None:
+        pass
+    elif config.model.batch_norm_decay is None:
+        lines.append(
+            f"batch normalization: moving averages with decay {decay:g}, corrected for their initial values"
+        )
+    elif initial_share > 0.05:
         advice = "use about 0.9 for short runs" if decay > 0.9 else "lower it, or train for more steps"
         lines.append(
             f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages are still "

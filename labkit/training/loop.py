@@ -62,7 +62,7 @@ class TrainLoop:
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
         self.stopped_by = ""
-        self.pace = Pace(self.config.data.train_batch_size)
+        self.pace = Pace(self.config.data.train_batch_size, self._evaluated_after)
         validates = bool(self.manifest.splits.get("validation"))
         self.triggers = Triggers(self.config.run, session.steps_per_epoch, validates)
 
@@ -143,7 +143,8 @@ class TrainLoop:
         training.begin_at(self.step)
         callbacks = []
         if self.writes:
-            progress = Progress(self.console, self.pace, self.config.run.log_every_steps)
+            run = self.config.run
+            progress = Progress(self.console, self.pace, run.log_every_steps, run.log_every_seconds)
             callbacks = [progress, *own_callbacks(self.config.run), *self.session.plan.callbacks]
         return Calls(callbacks, training, beat=self.telemetry.beat, say=self.console.line)
 
@@ -171,6 +172,13 @@ class TrainLoop:
             name=self.membership.task.name if self.membership else "worker:0",
             beginning=self.membership.begin if self.membership else lambda step: None,
         )
+
+    def _evaluated_after(self, step: int) -> int:
+        """Return how many examples are evaluated after ``step``; each augmented view counts as one."""
+        until, config = self.triggers.validations_until, self.config.run
+        views = {"none": 1, "mirror": 3, "mirror_and_shift": 7}[config.test_time_augmentation]
+        tested = views * self.manifest.count("test") if config.evaluate_test else 0
+        return (until(self.total_steps) - until(step)) * self.manifest.count("validation") + tested
 
     def _busy(self, activity: str) -> None:
         if self.membership:
@@ -336,6 +344,7 @@ class TrainLoop:
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether the result is the best so far."""
         evaluation, _ = self.evaluator.evaluate("validation", self.step, self.calls.after_validation)
+        self.pace.add_evaluation(evaluation.seconds, evaluation.examples)
         self.validated_step = self.step
         self.agreement.update()
         best, found = self.best_accuracy, selection_metric(evaluation.metrics)

@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +32,14 @@ class Pace:
     """Measures the speed of a session: since the last console line, and on average.
 
     Both leave out the first step, because it compiles.
+
+    Args:
+        global_batch_size: examples of a step.
+        evaluated_after: returns how many examples the run evaluates after a step.
     """
 
     global_batch_size: int
+    evaluated_after: Callable[[int], int] = lambda step: 0
     _steps: int = 0
     _seconds: float = 0.0
     _waited: float = 0.0
@@ -41,6 +47,7 @@ class Pace:
     _lap_seconds: float = 0.0
     _lap_waited: float = 0.0
     _compiled: bool = False
+    _evaluation_seconds: float | None = None
 
     def add(self, seconds: float, waited: float) -> None:
         """Count a step that took ``seconds``, including ``waited`` seconds for its input."""
@@ -59,6 +66,20 @@ class Pace:
         if self._steps:
             self._seconds += seconds
             self._lap_seconds += seconds if self._lap_steps else 0.0
+
+    def add_evaluation(self, seconds: float, examples: int) -> None:
+        """Note how long an evaluation took."""
+        self._evaluation_seconds = seconds / examples
+
+    def seconds_left(self, step: int, total_steps: int) -> float | None:
+        """Return the expected time from ``step`` to the end, evaluations included; None before two steps."""
+        per_step = self.seconds_per_step()
+        if per_step is None:
+            return None
+        per_example = self._evaluation_seconds
+        if per_example is None:  # forward is about a third of a step
+            per_example = per_step / self.global_batch_size / 3
+        return per_step * (total_steps - step) + per_example * self.evaluated_after(step)
 
     def leave_out_next(self) -> None:
         """Leave out the next step as well, because it compiles."""
@@ -124,13 +145,12 @@ class Telemetry:
             self._status = replace(self._status, step=row["step"])
             return
         seconds = pace.seconds_per_step()
-        left = self._status.total_steps - row["step"]
         self._write(
             state="running",
             message="training",
             step=row["step"],
             examples_per_second=pace.average_examples_per_second(),
-            eta_seconds=None if seconds is None else seconds * left,
+            eta_seconds=pace.seconds_left(row["step"], self._status.total_steps),
             stalled_after_seconds=SECONDS_TO_START if seconds is None else max(15.0, 20 * seconds),
         )
 

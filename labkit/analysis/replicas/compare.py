@@ -15,9 +15,9 @@ from labkit.analysis.replicas.trainings import job_dir, plan_trainings, run_trai
 from labkit.cluster.supervisor import stop_signals
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
-from labkit.config.presets import merged_with_preset
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
+from labkit.data.recipe import requested_values
 from labkit.errors import InputError
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import check_fits
@@ -138,11 +138,12 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
             raise InputError(f"{fields[name].flag} is {flags[name]!r}; {instead}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"--steps is {steps!r}; allowed: a whole number of at least 1")
-    values = {**SETTINGS, **flags} if preset is None else merged_with_preset(preset, flags)
+    flags = {**flags, "train_steps": steps}
+    values = {**SETTINGS, **flags} if preset is None else requested_values(preset, flags)[0]
     for name, value in values.items():
         values[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
-    values = {"validate_every_steps": 0} | values | {"train_steps": steps, "evaluate_test": False}
+    values = {"validate_every_steps": 0} | values | {"evaluate_test": False}
     values.setdefault("eval_batch_size", Config.from_flat(values).data.train_batch_size)
     return Config.from_flat(values)
 

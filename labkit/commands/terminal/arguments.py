@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from labkit.config import Config, fields_by_name
 from labkit.config.fields import GROUPS, FieldInfo
-from labkit.config.presets import merged_with_preset
 from labkit.config.spellings import INSTEAD
+from labkit.data.recipe import requested_values
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 
@@ -200,7 +200,10 @@ def typed(info: FieldInfo, text: str | bool) -> Any:
 
 def config_of(options: argparse.Namespace) -> Config:
     """Return the configuration of a preset, where one is named, and of the flags that were given."""
-    config = Config.from_flat(merged_with_preset(options.preset, _given(options)))
+    values, recipe = requested_values(options.preset, _given(options))
+    if recipe:
+        print(recipe)
+    config = Config.from_flat(values)
     gpus, size = config.distribution.num_gpus or 0, config.data.train_batch_size
     if "--batch-size" in options.old_names and gpus > 1:
         raise InputError(

@@ -65,6 +65,7 @@ def make_asynchronous_step(
     global_batch_size: int,
     loss: "Loss",
     label_smoothing: float = 0.0,
+    corrects_averages: bool = False,
     standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
@@ -77,6 +78,7 @@ def make_asynchronous_step(
     The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
     its gradients and batch statistics to the servers that hold the variables. ``images`` are uint8 pixels as
     stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
+    ``corrects_averages``: those of batch normalization, for their initial values (``ModelConfig``).
     ``slow_worker``: the index of a worker that waits after it has computed its gradients, and how many times
     as long as the computing it takes in all. Gradients are ``compressed`` on their way to the servers.
 
@@ -90,7 +92,7 @@ def make_asynchronous_step(
     held = [weight for layer in frozen_layers(model, frozen) for weight in layer.weights]
     held_norms = frozen_norms(model, frozen)
 
-    def send_and_update(strategy, gradients, statistics, activations, learning_rate):
+    def send_and_update(strategy, gradients, statistics, activations, learning_rate, done):
         variables = [variable.value for variable in trained]
         averages = moving_averages(model, statistics)
         values = [*gradients, *(value for pair in statistics.values() for value in pair)]
@@ -101,7 +103,8 @@ def make_asynchronous_step(
         with observer.update(strategy, activations, gradients, indices):
             updates = optimizer.apply(strategy, gradients, learning_rate, indices)
             pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
-            update_moving_averages(strategy, model, dict(zip(statistics, pairs, strict=True)))
+            statistics = dict(zip(statistics, pairs, strict=True))
+            update_moving_averages(strategy, model, statistics, done if corrects_averages else None)
         # Grouped, so that each server reports the end of its updates once.
         with tf.control_dependencies([tf.group(updates)]):
             earlier_updates = _count_update(step)
@@ -131,7 +134,13 @@ def make_asynchronous_step(
         statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
         updated_at, earlier_updates, bytes_sent = tf.distribute.get_replica_context().merge_call(
             send_and_update,
-            args=(compressed(gradients, compression), statistics, observer.activations(), learning_rate),
+            args=(
+                compressed(gradients, compression),
+                statistics,
+                observer.activations(),
+                learning_rate,
+                updates_when_read,
+            ),
         )
         report = StepReport(
             started=started_at,

@@ -1,0 +1,102 @@
+"""The recipe that fits a data set: ``--preset auto``, and what is trained where nobody chose a recipe."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labkit import home
+from labkit.config import presets
+from labkit.config.data_sets import AUTO, GENERATED
+from labkit.config.flags import flags_of
+from labkit.config.presets import merged_with_preset, preset_values
+from labkit.data.manifest import find_manifest
+
+__all__ = ["DataFacts", "fitting_recipe", "requested_values"]
+
+CIFAR10_EXAMPLES = 45_000
+# Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
+# examples: a tenth of the examples is seen in a quarter of the images.
+CIFAR10_EPOCHS, GROWTH = 12, 0.6
+# 2017's flags of a recipe. Who gives one of them starts from the defaults of 2017.
+CHOICES_OF_2017 = (
+    "batch_norm_decay",
+    "batch_norm_epsilon",
+    "learning_rate",
+    "momentum",
+    "num_layers",
+    "train_batch_size",
+    "train_steps",
+    "use_distortion_for_training",
+    "weight_decay",
+)
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What the recipe depends on: the training examples, and the shorter side of an image in pixels."""
+
+    examples: int
+    side: int
+
+
+def fitting_recipe(data: DataFacts) -> dict[str, Any]:
+    """Return the values of a recipe for a data set; the network's head fits any number of classes.
+
+    It is ``resnet20_muon``. The batch grows with the number of examples. So does the number of images that
+    the run sees, but slower. Larger images are made smaller for the first part of the run, which takes a
+    fraction of the time.
+    """
+    examples, side = max(1, data.examples), data.side
+    batch = 32 if examples < 1_000 else 64 if examples < 10_000 else 128
+    epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
+    values = {
+        **preset_values("resnet20_muon"),
+        "train_batch_size": min(batch, 2 ** int(math.log2(examples))),
+        "epochs": float(f"{epochs:.3g}"),
+        "steps_range": None,
+        "crop_padding": max(1, side // 16),
+    }
+    if side >= 48:
+        values["progressive_resizing"] = f"{side // 2}:0.6,{side * 3 // 4}:0.8"
+    return values
+
+
+def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the values of a configuration that is asked for, and a line on the recipe, or "".
+
+    ``given`` values take precedence over the preset's. The preset ``auto`` fits the data set. It is also
+    taken if no preset and no flag of a recipe of 2017 is given and the data set isn't CIFAR-10, for which
+    the defaults of 2017 are made.
+
+    Args:
+        preset: its name, or None.
+        given: the values by the names of their fields.
+
+    Raises InputError for an unknown preset.
+    """
+    dataset = given.get("dataset", AUTO)
+    is_default = preset is None and dataset not in (AUTO, "cifar10")
+    if preset != presets.AUTO and not (is_default and given.keys().isdisjoint(CHOICES_OF_2017)):
+        return merged_with_preset(preset, given), ""
+    data = _facts(dataset, given.get("data_dir"))
+    if data is None:  # the training says why the data set can't be had
+        return dict(given), ""
+    values = merged_with_preset(None, given, base=fitting_recipe(data))
+    shown = {name: value for name, value in values.items() if name not in given}
+    why = f"for {data.examples:,} training images of {data.side} pixels"
+    flags = " ".join(flags_of(shown))
+    return values, f"recipe auto, {why}: {flags} (add --flip none where left and right matter)"
+
+
+def _facts(dataset: Any, data_dir: Any) -> DataFacts | None:
+    """Return what is known of a data set, which may not be prepared yet; None for one of somebody's own."""
+    if not isinstance(dataset, str) or not isinstance(data_dir, str | None):
+        return None
+    directory = home.expanded(data_dir).absolute() if data_dir else home.data_home()
+    manifest = find_manifest(directory, "cifar10" if dataset == AUTO else dataset)
+    if manifest is not None:
+        return DataFacts(manifest.count("train"), min(manifest.image_shape[:2]))
+    if dataset in (AUTO, "cifar10"):
+        return DataFacts(CIFAR10_EXAMPLES, 32)
+    return DataFacts(9_000, 32) if dataset in GENERATED else None
