@@ -17,9 +17,11 @@ from labkit.config.architectures import default_depth
 from labkit.config.data_sets import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.config.fields import FieldInfo
 from labkit.config.flags import flags_of
-from labkit.config.presets import PRESETS, merged_with_preset, preset_values
+from labkit.config.presets import AUTO as FITTED
+from labkit.config.presets import PRESETS, preset_values
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
+from labkit.data.recipe import requested_values
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.home import data_home, runs_home
@@ -27,10 +29,22 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import check_fits, check_targets, check_together, refuse_cluster
 
-__all__ = ["Checked", "Draft", "base_values", "check", "data_sets", "draft_of", "form_fields", "new_draft"]
+__all__ = [
+    "Checked",
+    "Draft",
+    "base_values",
+    "check",
+    "data_sets",
+    "draft_of",
+    "form_fields",
+    "new_draft",
+    "with_data_set",
+    "with_preset",
+]
 
 # The form has a name for job_dir and numbers of processes for the rest.
 LEFT_OUT = ("job_dir", "sync", *CLUSTER_FLAGS)
+DATA_FIELDS = ("dataset", "data_dir")
 LONGEST_NAME = 200  # bytes; file systems take 255
 
 Shown = str | bool  # what a widget holds
@@ -96,9 +110,18 @@ def form_fields() -> dict[str, FieldInfo]:
     return {name: info for name, info in fields_by_name().items() if name not in LEFT_OUT}
 
 
-def base_values(preset: str) -> dict[str, Any]:
-    """Return the value of each field of the form before anybody changes it. Raises InputError."""
+def base_values(preset: str, shown: Mapping[str, Shown] | None = None) -> dict[str, Any]:
+    """Return the value of each field of the form before anybody changes it. Raises InputError.
+
+    Args:
+        preset: its name, or "".
+        shown: what the form holds; ``auto`` fits its data set.
+    """
     values = {name: info.default for name, info in form_fields().items()}
+    if preset == FITTED:
+        data = {name: text for name in DATA_FIELDS if (text := (shown or {}).get(name))}
+        fitted, _ = requested_values(preset, data)
+        return values | {name: value for name, value in fitted.items() if name not in data}
     return values | (dict(preset_values(preset)) if preset else {})
 
 
@@ -107,9 +130,10 @@ def shown_value(value: Any) -> Shown:
     return value if isinstance(value, bool) else "" if value is None else str(value)
 
 
-def new_draft(preset: str = "") -> Draft:
-    """Return the form of a preset, or with the defaults."""
-    return Draft(preset, {name: shown_value(value) for name, value in base_values(preset).items()})
+def new_draft(preset: str = "", data: Mapping[str, Shown] | None = None) -> Draft:
+    """Return the form of a preset, or with the defaults. ``data``: what it holds of the data set."""
+    shown = {name: shown_value(value) for name, value in base_values(preset, data).items()}
+    return Draft(preset, shown | dict(data or {}))
 
 
 def draft_of(run: RunDirectory) -> Draft:
@@ -131,8 +155,20 @@ def draft_of(run: RunDirectory) -> Draft:
 
 
 def with_preset(draft: Draft, preset: str) -> Draft:
-    """Return the form filled by another preset; name and processes stay."""
-    return replace(draft, preset=preset, shown=new_draft(preset).shown, stem="")
+    """Return the form filled by another preset; name and processes stay, with ``auto`` the data set too."""
+    data = {name: draft.shown[name] for name in DATA_FIELDS} if preset == FITTED else None
+    return replace(draft, preset=preset, shown=new_draft(preset, data).shown, stem="")
+
+
+def with_data_set(draft: Draft, dataset: str) -> Draft:
+    """Return the form for another data set. With ``auto``, what nobody has changed fits it again."""
+    chosen = replace(draft, shown=draft.shown | {"dataset": dataset})
+    if draft.preset != FITTED:
+        return chosen
+    before = with_preset(draft, FITTED).shown
+    changed = {name: value for name, value in chosen.shown.items() if value != before[name]}
+    filled = with_preset(chosen, FITTED)
+    return replace(filled, shown=filled.shown | changed)
 
 
 def _count_changes(values: Mapping[str, Any], base: Mapping[str, Any]) -> int:
@@ -180,7 +216,10 @@ def check(draft: Draft) -> Checked:
 
     The rest is checked by the command itself before it trains.
     """
-    base, given, errors = base_values(draft.preset), {}, {}
+    named = draft.preset
+    if not named and draft.shown.get("dataset") not in (AUTO, "cifar10"):
+        named = "estimator_2017"  # what the form shows; without a preset the command would fit the data set
+    base, given, errors = base_values(named, draft.shown), {}, {}
     for name, info in form_fields().items():
         try:
             value = read_field(info, draft.shown.get(name, shown_value(base[name])))
@@ -194,15 +233,15 @@ def check(draft: Draft) -> Checked:
     problem, run = "", draft.run()
     try:
         check_name(draft.name.strip() or run.name)
-        config = Config.from_flat(merged_with_preset(draft.preset or None, given))
+        config = Config.from_flat(requested_values(named or None, given)[0])
         _check_whole(config, draft)
         check_writable(run.path, "--job-dir")
     except InputError as error:
         problem = str(error)
-    if named := re.match(r"--([a-z0-9-]+)", problem):
-        name = named[1].replace("-", "_")
+    if flag := re.match(r"--([a-z0-9-]+)", problem):
+        name = flag[1].replace("-", "_")
         errors = {name: problem} if name in form_fields() else {}
-    preset = ["--preset", draft.preset] if draft.preset else []
+    preset = ["--preset", named] if named else []
     train = ["train", *preset, *flags_of(given), "--job-dir", str(run.path)]
     return Checked(given, errors, problem, [*_launcher(draft), *train])
 

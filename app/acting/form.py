@@ -6,16 +6,24 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from app.acting.draft import Checked, Draft, data_sets, form_fields, new_draft, with_preset
+from app.acting.draft import (
+    Checked,
+    Draft,
+    data_sets,
+    form_fields,
+    new_draft,
+    with_data_set,
+    with_preset,
+)
 from app.images.text import plain
 from labkit.config.fields import GROUPS, FieldInfo
-from labkit.config.presets import PRESETS, preset_summary
+from labkit.config.presets import AUTO, PRESETS, preset_summary
 
 __all__ = ["draft", "draw", "fill"]
 
 DRAFT, GENERATION, FIRST = "start-draft", "start-generation", "start-first"
 COLUMNS = 2
-NO_PRESET = "none: labkit's defaults"
+NO_PRESET = "none: the defaults of 2017"
 
 T = TypeVar("T")
 
@@ -77,7 +85,7 @@ def _fits(info: FieldInfo, wanted: str) -> bool:
 def _head(shown: Draft) -> None:
     left, right = st.columns(2)
     key = _key("preset")
-    options = ["", *PRESETS]
+    options = ["", AUTO, *PRESETS]
     left.selectbox(
         "Preset",
         options,
@@ -149,11 +157,14 @@ def _first(key: str, value: T) -> T:
 def _field(info: FieldInfo, shown: Draft) -> None:
     key = _key(f"field-{info.name}")
     first = _first(key, shown.shown[info.name])
-    settings: dict[str, Any] = {
-        "key": key,
-        "on_change": lambda: shown.shown.__setitem__(info.name, _held(st.session_state[key])),
-        "help": _help(info),
-    }
+
+    def take() -> None:
+        held = _held(st.session_state[key])
+        if info.name == "dataset" and shown.preset == AUTO:
+            fill(with_data_set(shown, str(held)))
+        shown.shown[info.name] = held
+
+    settings: dict[str, Any] = {"key": key, "on_change": take, "help": _help(info)}
     label = info.name.replace("_", " ").capitalize()
     if info.type is bool:
         st.checkbox(label, bool(first), **settings)

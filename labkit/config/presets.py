@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.config.fields import unknown_name_error
+from labkit.errors import InputError
 
 __all__ = ["AUTO", "PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
 
@@ -184,6 +185,9 @@ def merged_with_preset(
     if given.get("optimizer", "muon") != "muon":
         values.pop("muon_learning_rate", None)
     if {"train_steps", "epochs"} & given.keys():
+        epochs, steps = given.get("epochs"), given.get("train_steps")
+        if epochs is not None and steps is not None:
+            raise InputError(f"--epochs is {epochs} beside --train-steps {steps}; give one of the two")
         for length in ("train_steps", "epochs", "steps_range"):
             values.pop(length, None)
     return {**values, **given}

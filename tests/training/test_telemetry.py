@@ -2,6 +2,7 @@
 
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -9,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from labkit.config import Config
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsReader
+from labkit.training import console
 from labkit.training.console import format_duration, step_line
 from labkit.training.telemetry import Pace, Telemetry
 
@@ -121,3 +123,31 @@ def test_an_evaluation_is_recorded_once_a_step(run):
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     assert len(reader.split("test")) == len(reader.split("validation")) == 1
+
+
+def test_the_time_left_counts_evaluations(monkeypatch):
+    pace = Pace(100, evaluated_after=lambda step: 300)
+    assert pace.seconds_left(1, 11) is None
+    pace.add(30.0, 0.0)
+    pace.add(3.0, 0.0)
+    assert pace.seconds_left(2, 12) == pytest.approx(10 * 3.0 + 3.0)  # an example costs a third of a step's
+    pace.add_evaluation(50.0, 100)
+    assert pace.seconds_left(2, 12) == pytest.approx(10 * 3.0 + 150.0)
+
+
+@pytest.mark.parametrize(("every_seconds", "lines"), [(10.0, [1, 2, 3]), (25.0, [3]), (None, [])])
+def test_lines_come_by_time_where_steps_are_slow(monkeypatch, every_seconds, lines):
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    said: list[str] = []
+    shown = SimpleNamespace(line=said.append, start_progress=lambda *_: None, progress=lambda *_: None)
+    pace = Pace(32)
+    progress = console.Progress(shown, pace, every_steps=50, every_seconds=every_seconds)
+    training = SimpleNamespace(step=0, total_steps=100)
+    progress.on_start(training)
+    for step in (1, 2, 3):
+        now[0] += 11.0
+        pace.add(11.0, 0.0)
+        progress.after_step(training, row(step, 2.0))
+    assert [line.split("/")[0] for line in said if line.startswith("step")] == [f"step {n}" for n in lines]
+    assert sum(line.startswith("expected time left") for line in said) == 1
