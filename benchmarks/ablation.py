@@ -77,7 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
         for name in options.variants:
             job_dir = options.runs / f"{name.replace(' ', '-')}-{seed}"
             values = {**asked, **VARIANTS[name], "seed": seed, "job_dir": str(job_dir)}
-            values["train_steps"] = max(1, round(examples / values["train_batch_size"]))
+            values |= {"train_steps": max(1, round(examples / values["train_batch_size"]))}
+            values |= {"epochs": None, "steps_range": None}
             found[name].append(train_to_end(Config.from_flat(values)))
             print(f"seed {seed}, {name}: {_accuracy(found[name][-1]):.2f} %", flush=True)
     report.finish(figures(found), options.output)

@@ -46,7 +46,7 @@ from benchmarks.forms import Form, take_turns
 from benchmarks.processes import Training, Turns, train_flags, train_images_per_second
 from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
-from labkit.config.presets import preset_values
+from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
@@ -866,7 +866,7 @@ def test_every_variant_of_the_ablation_and_every_recipe_can_be_run():
     for changes in ablation.VARIANTS.values():
         assert Config.from_flat({**preset_values("fast"), **changes})
     for recipe in accuracy.RECIPES.values():
-        assert Config.from_flat({**preset_values(recipe.preset), **recipe.changes})
+        assert Config.from_flat(merged_with_preset(recipe.preset, recipe.changes))
 
 
 # ---- dashboard -----------------------------------------------------------------------------------------
