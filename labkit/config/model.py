@@ -63,7 +63,7 @@ class ModelConfig(FieldOwner):
     batch_norm_decay: float | None = option(
         None,
         "Fraction of the old moving mean and variance that batch normalization keeps at each step.",
-        unset="0.997, corrected for the averages' initial values",
+        unset="0.997, and at most (1 + n) / (10 + n) after n steps",
         minimum=0,
         below=1,
     )

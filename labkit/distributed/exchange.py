@@ -67,9 +67,9 @@ def update_moving_averages(
     Args:
         strategy, model: whose averages are moved.
         statistics: of the batch.
-        updates: int scalar, the updates made before this one. With it the averages are corrected for their
-            initial values, as Adam's moments are (Kingma and Ba, arXiv:1412.6980, section 3): the first
-            update replaces them. None: each update keeps the same fraction.
+        updates: int scalar, the n updates made before this one, which then keeps at most (1 + n) / (10 + n),
+            as in ``tf.train.ExponentialMovingAverage``: the initial values are soon forgotten, and so are the
+            first steps, in which weights change fast. None: each update keeps the same fraction.
     """
     if not statistics:
         return
@@ -80,8 +80,8 @@ def update_moving_averages(
     def move(average, mean, decay: float):
         if updates is None:
             return average.assign_sub((1.0 - decay) * (average - mean))
-        kept = tf.pow(tf.constant(decay, tf.float64), tf.cast(updates + 1, tf.float64))
-        return average.assign_sub(tf.cast((1.0 - decay) / (1.0 - kept), mean.dtype) * (average - mean))
+        share = tf.maximum(1.0 - decay, 9.0 / (10.0 + tf.cast(updates, mean.dtype)))
+        return average.assign_sub(share * (average - mean))
 
     with tf.name_scope("moving_averages"):
         means = strategy.extended.batch_reduce_to(

@@ -276,9 +276,7 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
     if not normalizes or config.transfer.start_from is not None:
         pass
     elif config.model.batch_norm_decay is None:
-        lines.append(
-            f"batch normalization: moving averages with decay {decay:g}, corrected for their initial values"
-        )
+        lines.append(f"batch normalization: the decay of the moving averages grows from 0.1 to {decay:g}")
     elif initial_share > 0.05:
         advice = "use about 0.9 for short runs" if decay > 0.9 else "lower it, or train for more steps"
         lines.append(

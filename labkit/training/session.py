@@ -462,7 +462,7 @@ def _compiled_step(
         "label_smoothing": config.optimizer.label_smoothing,
         "compression": config.distribution.gradient_compression,
         # Averages that come with the initial weights are as good as any.
-        "corrects_averages": config.model.batch_norm_decay is None and config.transfer.start_from is None,
+        "adapts_averages": config.model.batch_norm_decay is None and config.transfer.start_from is None,
     }
     observer: Unobserved = UNOBSERVED
     if inspected:

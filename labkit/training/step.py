@@ -42,7 +42,7 @@ def make_train_step(
     global_batch_size: int,
     loss: Loss = SOFTMAX,
     label_smoothing: float = 0.0,
-    corrects_averages: bool = False,
+    adapts_averages: bool = False,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
     follow: Callable[[Any, tf.Tensor], None] = lambda strategy, step: None,
@@ -56,9 +56,8 @@ def make_train_step(
     ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
-    ``corrects_averages``: those of batch normalization, for their initial values (``ModelConfig``).
     Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``follow`` is called after each
-    update; ``xla`` compiles gradients, ``compression`` sends them rounded; ``observer`` sees what's computed.
+    update; ``observer`` sees what's computed; for ``adapts_averages`` see ``update_moving_averages``.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
@@ -80,7 +79,7 @@ def make_train_step(
         gradients = reduce(strategy, gradients, weights)
         with observer.update(strategy, activations, gradients, indices):
             optimizer.apply(strategy, gradients, learning_rate, indices)
-            update_moving_averages(strategy, model, statistics, done if corrects_averages else None)
+            update_moving_averages(strategy, model, statistics, done if adapts_averages else None)
         follow(strategy, done)
 
     def replica_step(images, labels, learning_rate, stop, done):

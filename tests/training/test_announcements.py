@@ -31,7 +31,7 @@ def test_slow_moving_averages_are_noted(tmp_path):
 def test_the_length_is_said_before_the_first_step(tmp_path):
     text = said(tmp_path, num_layers=8, train_steps=40, train_batch_size=50)
     assert "40 steps of 50 examples, 2 epochs, 2 validations, a test at the end" in text
-    assert "corrected for their initial values" in text
+    assert "the decay of the moving averages grows from 0.1 to 0.997" in text
 
 
 @pytest.mark.parametrize(

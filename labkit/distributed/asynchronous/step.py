@@ -65,7 +65,7 @@ def make_asynchronous_step(
     global_batch_size: int,
     loss: "Loss",
     label_smoothing: float = 0.0,
-    corrects_averages: bool = False,
+    adapts_averages: bool = False,
     standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
@@ -78,7 +78,7 @@ def make_asynchronous_step(
     The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
     its gradients and batch statistics to the servers that hold the variables. ``images`` are uint8 pixels as
     stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
-    ``corrects_averages``: those of batch normalization, for their initial values (``ModelConfig``).
+    ``adapts_averages``: those of batch normalization forget the first steps (``update_moving_averages``).
     ``slow_worker``: the index of a worker that waits after it has computed its gradients, and how many times
     as long as the computing it takes in all. Gradients are ``compressed`` on their way to the servers.
 
@@ -104,7 +104,7 @@ def make_asynchronous_step(
             updates = optimizer.apply(strategy, gradients, learning_rate, indices)
             pairs = zip(moments, moments, strict=True)  # mean, variance, mean, …
             statistics = dict(zip(statistics, pairs, strict=True))
-            update_moving_averages(strategy, model, statistics, done if corrects_averages else None)
+            update_moving_averages(strategy, model, statistics, done if adapts_averages else None)
         # Grouped, so that each server reports the end of its updates once.
         with tf.control_dependencies([tf.group(updates)]):
             earlier_updates = _count_update(step)
