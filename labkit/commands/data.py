@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,9 @@ def _prepare(options: argparse.Namespace) -> int:
         show(message)
     if not result.did_work:
         show("every shard verified; nothing left to do")
+    where = "" if options.data_dir is None else f" --data-dir {shlex.quote(str(options.data_dir))}"
+    loss = " --loss sigmoid" if result.manifest.multi_label else ""
+    show(f"next: labkit train --dataset {shlex.quote(result.manifest.dataset)} --preset auto{loss}{where}")
     return 0
 
 
