@@ -2,6 +2,7 @@
 
 import io
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,17 @@ from PIL import (
 
 from labkit.data.images.metadata import without_metadata
 
-__all__ = ["DEEPEST", "FORMATS", "MAX_BYTES", "MAX_PIXELS", "DamagedError", "Look", "examine", "square"]
+__all__ = [
+    "DEEPEST",
+    "FORMATS",
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "DamagedError",
+    "Look",
+    "examine",
+    "square",
+    "white_of",
+]
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 DEEPEST = 65535  # the highest value of 16 bits
@@ -97,7 +108,7 @@ def examine(content: bytes, size: int) -> Look:
     return Look(width, height, _is_transparent(image), deep, grey)
 
 
-def square(content: bytes, size: int, resize: str, white: int = DEEPEST) -> Image.Image:
+def square(content: bytes, size: int, resize: str, white: int | None = None) -> Image.Image:
     """Return a picture as RGB of ``size`` × ``size``: upright, without transparency, antialiased.
 
     A picture that has this size already keeps its pixels.
@@ -106,7 +117,8 @@ def square(content: bytes, size: int, resize: str, white: int = DEEPEST) -> Imag
         content: the file's bytes.
         size: the side in pixels.
         resize: ``crop`` keeps the centre, ``letterbox`` the whole picture between black bars.
-        white: the value of 16-bit grey that becomes white: 4095 if the data have 12 bits.
+        white: the value of 16-bit grey that becomes white: 4095 if the data have 12 bits. None: that of the
+            bits that the picture uses.
 
     Raises:
         DamagedError: as by :func:`examine`.
@@ -127,16 +139,15 @@ def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
 
     Metadata that can't be read don't make the pixels unusable.
     """
-    try:
+    with suppress(Exception):
         return _loaded(content, size)
+    try:
+        return _loaded(without_metadata(content), size)
     except DamagedError:
         raise
+    except UnidentifiedImageError:
+        raise DamagedError(_what_it_is(content)) from None
     except Exception as error:  # Pillow raises a dozen kinds on damaged files
-        pixels = without_metadata(content)
-        if pixels != content:
-            return _decoded(pixels, size)
-        if isinstance(error, UnidentifiedImageError):
-            raise DamagedError(_what_it_is(content)) from None
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise DamagedError(f"damaged: {reason}") from None
 
@@ -190,6 +201,11 @@ def _is_transparent(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
 
 
+def white_of(highest: int) -> int:
+    """Return the highest value of the bits that a value of 16-bit grey needs: 4095 of 12; at least 255."""
+    return int(2 ** max(highest.bit_length(), 8) - 1)
+
+
 def _is_deep_grey(image: Image.Image) -> bool:
     return image.mode.startswith("I")
 
@@ -201,18 +217,15 @@ def _has_16_bits(content: bytes) -> bool:
 
 def _extrema(image: Image.Image, grey: bool) -> tuple[int, int]:
     """Return the lowest and the highest value of all channels but transparency, 0 to 65535."""
-    if grey:
-        values = np.asarray(image)
-        return int(values.min()), int(values.max())
-    found = image.convert("RGB").getextrema()
-    low, high = min(low for low, _ in found), max(high for _, high in found)
-    return low * 257, high * 257
+    values, factor = (np.asarray(image), 1) if grey else (np.asarray(image.convert("RGB")), 257)
+    return int(values.min()) * factor, int(values.max()) * factor
 
 
-def _rgb(image: Image.Image, white: int) -> Image.Image:
+def _rgb(image: Image.Image, white: int | None) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if _is_deep_grey(image):  # Pillow's own conversion would clip it
+        white = white or white_of(_extrema(image, True)[1])
         values = np.asarray(image).astype(np.int64).clip(0, white)
         grey = ((values * 255 + white // 2) // white).astype(np.uint8)
         return Image.fromarray(grey).convert("RGB")

@@ -96,6 +96,8 @@ def find_folders(root: Path, classes: Collection[str] = ()) -> Listing:
             )
         _check_wrapper(tree, full)
         _check_names(tree, "", full, full)
+    if len(folders) > 1:
+        check_classes(root, folders)
     if not full:
         raise _no_pictures(tree)
     if len(folders) == 1:
@@ -103,7 +105,6 @@ def find_folders(root: Path, classes: Collection[str] = ()) -> Listing:
             f"{shown(root)} has one class only, {shown(folders[0])}; a classifier needs two or more"
             f"{_or_table(tree)}"
         )
-    check_classes(root, folders)
     if not chosen:
         _check_deeper(tree, "", full)
     found = [(path, name, "") for name in folders for path in tree.below(name)]
@@ -215,9 +216,10 @@ def _check_deeper(tree: Tree, inside: str, names: list[str]) -> None:
     shared = sorted(deeper for deeper, count in counts.items() if count > 1)
     if len(shared) > 1 and not any(tree.pictures[f"{inside}{name}"] for name in names):
         outer = listed([shown(f"{inside}{name}") for name in names], _NAMED)
+        same = listed([*map(shown, shared)], _NAMED)
         raise InputError(
-            f"{shown(tree.root)} has the same folders ({listed([*map(shown, shared)], _NAMED)}) in several of "
-            f"{outer}, so that either could be the classes; join those of a class in one folder{_or_classes(classes)}"
+            f"{shown(tree.root)} has the same folders ({same}) in several of {outer}, so that either could "
+            f"be the classes; join those of a class in one folder{_or_classes(classes)}"
         )
 
 
@@ -225,10 +227,9 @@ def _or_classes(names: Collection[str]) -> str:
     """Return the end of an error: what to give if folders are classes, whatever they are called."""
     if not names:
         return ""
-    if len(names) > _NAMED or "," in "".join(names):
-        return "; if they are the classes, give their names with --classes"
-    given = shown(shlex.quote(",".join(names)))
-    return f"; if {', '.join(map(shown, names))} are the classes, give --classes {given}"
+    named = len(names) <= _NAMED and "," not in "".join(names)
+    given = shown(shlex.quote(",".join(names))) if named else "NAMES"
+    return f"; if the folders are classes, give those to use with --classes {given}"
 
 
 def _listing(

@@ -11,7 +11,7 @@ import PIL
 
 from labkit.data.images.check import Fact, check_pictures, source_sha256
 from labkit.data.images.damage import check_damage
-from labkit.data.images.decode import DEEPEST
+from labkit.data.images.decode import DEEPEST, white_of
 from labkit.data.images.journal import Journal
 from labkit.data.images.layouts import Listing
 from labkit.data.images.names import shown
@@ -88,7 +88,7 @@ def make_plan(request: Request, settings: Settings, listing: Listing, journal: J
     if size is None:
         size, line = choose_size(good)
         lines.append(line)
-    white = _white(good)
+    white = white_of(max((fact.high for fact in good if fact.grey), default=DEEPEST))
     lines += _reading_lines(good, size, settings.resize, white)
     parts = choose_splits(
         listing,
@@ -108,7 +108,7 @@ def make_plan(request: Request, settings: Settings, listing: Listing, journal: J
         examples_per_shard=request.examples_per_shard,
     )
     source = _source(listing, facts, settings, parts, skipped)
-    if white != DEEPEST:
+    if any(fact.grey for fact in good):
         source["white"] = white
     return Plan(listing, facts, source, parts, tasks, size, (*lines, *parts.lines))
 
@@ -132,12 +132,6 @@ def _source(
         "asked": {"image_size": settings.image_size, "validation_size": settings.validation_size},
         "pillow": PIL.__version__,
     }
-
-
-def _white(facts: Sequence[Fact]) -> int:
-    """Return the highest value of the bits that 16-bit grey uses in all pictures, such as 4095; 255 at least."""
-    highest = max((fact.high for fact in facts if fact.grey), default=DEEPEST)
-    return int(2 ** max(highest.bit_length(), 8) - 1)
 
 
 def _reading_lines(facts: Sequence[Fact], size: int, resize: str, white: int) -> list[str]:
