@@ -48,7 +48,8 @@ def declare_prepare(parser: Parser) -> Run:
         "--classes",
         metavar="NAMES",
         help="Keeps only these classes, in this order: names or numbers, separated by commas. Needs "
-        "--data-dir or --images; names of folders in --images are classes, whatever they are called. Default: as prepared before, else all.",
+        "--data-dir or --images; folders of --images that are named here are classes, whatever they are "
+        "called. Default: as prepared before, else all.",
     )
     parser.add_argument(
         "--train-examples",
