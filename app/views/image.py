@@ -129,7 +129,12 @@ def _own(run: RunDirectory) -> Subject | None:
             "It sees any picture as one of them."
         )
         return None
-    picture = read_picture(uploaded.getvalue(), manifest.image_shape, manifest.source.get("resize"))
+    picture = read_picture(
+        uploaded.getvalue(),
+        manifest.image_shape,
+        manifest.source.get("resize"),
+        manifest.source.get("white"),
+    )
     st.caption(plain(" ".join(picture.notes)))
     return Subject(picture.image, manifest.classes, manifest.multi_label)
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from labkit.data.images.decode import DamagedError, square
+from labkit.data.images.decode import DEEPEST, DamagedError, square, white_of
+from labkit.data.images.metadata import without_metadata
 from labkit.errors import InputError
 
 __all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "Picture", "read_picture"]
@@ -27,7 +28,9 @@ class Picture:
     notes: tuple[str, ...]
 
 
-def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str | None = None) -> Picture:
+def read_picture(
+    data: bytes, image_shape: tuple[int, int, int], resize: str | None = None, white: int | None = None
+) -> Picture:
     """Read a picture of any size and fit it to a network.
 
     Its middle is cut out in the network's proportions, or the whole is put on black, and it is resized with
@@ -39,6 +42,8 @@ def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str | N
         image_shape: (height, width, channels) that the network takes, 1 or 3 channels.
         resize: ``crop`` or ``letterbox``, as the pictures of the network's data set were prepared: the image
             is then exactly the one that preparation would make. None: the data set came as images.
+        white: the value of 16-bit grey that became white in the network's data set; None: that of the bits
+            that the picture uses.
 
     Raises InputError if it isn't a picture, is damaged, or is too large. The size in pixels is read from the
     file's header, before anything is decoded.
@@ -52,10 +57,8 @@ def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str | N
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PIL, on odd metadata and on sizes that are checked here
-            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-                _check_size(*opened.size)
-                fitted = _fitted(opened, image_shape, resize)
-            return fitted if resize is None else _as_prepared(data, fitted, resize)
+            fitted = _fitted_file(data, image_shape, resize, white)
+            return fitted if resize is None else _as_prepared(data, fitted, resize, white)
     except Image.DecompressionBombError:
         raise InputError(
             f"The picture has more than {MAX_PIXELS:,} pixels. Save it smaller and try again."
@@ -66,6 +69,22 @@ def read_picture(data: bytes, image_shape: tuple[int, int, int], resize: str | N
         raise
     except Exception as error:  # PIL's decoders raise a dozen kinds for damaged files
         raise _damaged(error) from None
+
+
+def _fitted_file(
+    data: bytes, image_shape: tuple[int, int, int], resize: str | None, white: int | None
+) -> Picture:
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            _check_size(*opened.size)
+            return _fitted(opened, image_shape, resize, white)
+    except (InputError, Image.DecompressionBombError):
+        raise
+    except Exception:
+        pixels = without_metadata(data)
+        if pixels == data:
+            raise
+        return _fitted_file(pixels, image_shape, resize, white)
 
 
 def _damaged(error: BaseException) -> InputError:
@@ -83,10 +102,10 @@ def _check_size(width: int, height: int) -> None:
         raise InputError("The picture has no pixels.")
 
 
-def _as_prepared(data: bytes, fitted: Picture, resize: str) -> Picture:
+def _as_prepared(data: bytes, fitted: Picture, resize: str, white: int | None) -> Picture:
     """Return the image that the preparation of pictures makes of the file."""
     try:
-        image = square(data, fitted.image.shape[0], resize)
+        image = square(data, fitted.image.shape[0], resize, white)
     except DamagedError:  # TIFF, which preparation doesn't read
         return fitted
     if fitted.image.shape[2] == 1:
@@ -94,7 +113,9 @@ def _as_prepared(data: bytes, fitted: Picture, resize: str) -> Picture:
     return replace(fitted, image=np.asarray(image, np.uint8).reshape(fitted.image.shape))
 
 
-def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str | None) -> Picture:
+def _fitted(
+    opened: Image.Image, image_shape: tuple[int, int, int], resize: str | None, white: int | None
+) -> Picture:
     notes = []
     frames = getattr(opened, "n_frames", 1)
     if frames > 1:
@@ -104,7 +125,7 @@ def _fitted(opened: Image.Image, image_shape: tuple[int, int, int], resize: str 
     if turned:
         notes.append("It was turned upright, as its EXIF data ask for.")
     height, width, channels = image_shape
-    picture, colour_notes = _in_colour(picture)
+    picture, colour_notes = _in_colour(picture, white)
     notes += colour_notes
     if channels == 1:
         picture = picture.convert("L")
@@ -144,10 +165,10 @@ def _letterboxed(picture: Image.Image, wanted: tuple[int, int]) -> tuple[Image.I
     )
 
 
-def _in_colour(picture: Image.Image) -> tuple[Image.Image, list[str]]:
+def _in_colour(picture: Image.Image, white: int | None) -> tuple[Image.Image, list[str]]:
     """Return the picture in the mode RGB, and what was done to it."""
     if picture.mode.startswith(("I", "F")):
-        return _from_deep_grey(picture)
+        return _from_deep_grey(picture, white)
     if picture.has_transparency_data:
         layered = picture.convert("RGBA")
         flat = Image.new("RGBA", layered.size, "white")
@@ -158,15 +179,17 @@ def _in_colour(picture: Image.Image) -> tuple[Image.Image, list[str]]:
     return picture.convert("RGB"), notes
 
 
-def _from_deep_grey(picture: Image.Image) -> tuple[Image.Image, list[str]]:
+def _from_deep_grey(picture: Image.Image, white: int | None) -> tuple[Image.Image, list[str]]:
     """Reduce a picture of 16 or 32 bits a pixel to 8: by its depth, or by its range if that is unknown."""
     values = np.asarray(picture, np.float64)
-    note = "Its 16 bits a pixel became 8."
+    white = white or white_of(int(min(max(values.max(initial=0), 0), DEEPEST)))
+    note = f"Its {white.bit_length()} bits a pixel became 8."
     if picture.mode == "F" or values.min() < 0 or values.max() > 65535:
         values = np.nan_to_num(values, posinf=0.0, neginf=0.0)
         low, span = values.min(), max(float(np.ptp(values)), 1e-30)
-        values, note = (values - low) / span * 65535, "Its values were scaled to the range 0 to 255."
-    return Image.fromarray(np.rint(values / 257).astype(np.uint8)).convert("RGB"), [note]
+        values, note = (values - low) / span * white, "Its values were scaled to the range 0 to 255."
+    grey = np.rint(values.clip(0, white) * 255 / white).astype(np.uint8)
+    return Image.fromarray(grey).convert("RGB"), [note]
 
 
 def _size_note(whole: tuple[int, int], cut: tuple[int, int], wanted: tuple[int, int]) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def declare_prepare(parser: Parser) -> Run:
         "--classes",
         metavar="NAMES",
         help="Keeps only these classes, in this order: names or numbers, separated by commas. Needs "
-        "--data-dir. Default: as prepared before, else all.",
+        "--data-dir or --images; folders of --images that are named here are classes, whatever they are "
+        "called. Default: as prepared before, else all.",
     )
     parser.add_argument(
         "--train-examples",
@@ -133,6 +135,9 @@ def _prepare(options: argparse.Namespace) -> int:
         show(message)
     if not result.did_work:
         show("every shard verified; nothing left to do")
+    where = "" if options.data_dir is None else f" --data-dir {shlex.quote(str(options.data_dir))}"
+    loss = " --loss sigmoid" if result.manifest.multi_label else ""
+    show(f"next: labkit train --dataset {shlex.quote(result.manifest.dataset)} --preset auto{loss}{where}")
     return 0
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "checked_name",
     "is_own",
     "prepare_command",
+    "proposed_name",
     "unknown_data_set",
 ]
 
@@ -46,11 +47,24 @@ def checked_name(name: str, flag: str = "--name") -> str:
     if not _NAME.fullmatch(composed) or len(composed.encode()) > _MAX_NAME_BYTES:
         raise InputError(
             f"{flag} is {name!r}; allowed: up to 64 letters, digits, dots, dashes and underscores, a letter "
-            "or digit first"
+            f"or digit first, such as {proposed_name(name)}"
         )
     if composed.casefold() in _RESERVED:
-        raise InputError(f"{flag} is {name!r}, which labkit uses itself; give another name")
+        raise InputError(
+            f"{flag} is {name!r}, which labkit uses itself; give another name, such as {proposed_name(name)}"
+        )
     return composed
+
+
+def proposed_name(name: str) -> str:
+    """Return an allowed name that is as near as possible to one that isn't: ``my-cats`` for ``my cats``."""
+    composed = unicodedata.normalize("NFC", name)
+    cleaned = re.sub(r"-*[^\w.-]+-*", "-", composed).strip("-_.")[:64]
+    while len(cleaned.encode()) > _MAX_NAME_BYTES:
+        cleaned = cleaned[:-1]
+    if not _NAME.fullmatch(cleaned):
+        return "my-images"
+    return f"my-{cleaned}" if cleaned.casefold() in _RESERVED else cleaned
 
 
 def checked_choice(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.config.data_sets import checked_name, is_own
+from labkit.config.data_sets import checked_name, is_own, proposed_name
 from labkit.data.cifar10.sources import check_url
 from labkit.data.images.names import shown
 from labkit.data.manifest import DATASETS, GENERATED, Manifest
@@ -146,7 +146,8 @@ def name_of(images: Path, name: str | None) -> str:
         return checked_name(found)
     except InputError:
         raise InputError(
-            f"{found!r}, the name of --images, can't be the name of a data set; give one with --name"
+            f"{found!r}, the name of --images, can't be the name of a data set; add --name "
+            f"{proposed_name(found)}, or another"
         ) from None
 
 

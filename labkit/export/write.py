@@ -98,6 +98,8 @@ def _fitting_in_words(manifest: Manifest) -> str:
     """Return what makes a picture of any size an image of the data set."""
     height, width, channels = manifest.image_shape
     colours = "RGB" if channels == 3 else "grey"
+    if white := manifest.source.get("white"):
+        colours += f" with 8 bits (16-bit grey: {white} becomes 255)"
     if manifest.source.get("resize") == "letterbox":
         size = f"resize it to fit into {width}×{height} pixels, and fill the rest with black"
     else:

@@ -88,6 +88,28 @@ def test_sixteen_bits_become_eight_by_depth():
     assert "16 bits" in " ".join(found.notes)
 
 
+def test_grey_of_twelve_bits_is_as_bright_as_in_the_data_set():
+    """With the value that is white there; by the picture's own bits where the data set has no such grey."""
+    values = np.full((32, 32), 2000, np.uint16)
+    values[0, 0] = 4000
+    data = saved(Image.fromarray(values))
+    for resize in (None, "crop", "letterbox"):
+        for white, expected in ((None, 125), (4095, 125), (65535, 8)):
+            found = read_picture(data, SHAPE, resize, white)
+            assert found.image[5, 5, 0] == expected
+            assert f"Its {(white or 4095).bit_length()} bits a pixel became 8." in found.notes
+
+
+def test_metadata_that_pillow_refuses_leave_the_pixels():
+    picture = noise(32, 32)
+    data = saved(picture)
+    text = b"zTXtk\0\0" + zlib.compress(b"a" * 5_000_000)
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    for resize in (None, "crop"):
+        found = read_picture(data[:33] + chunk + data[33:], SHAPE, resize)
+        np.testing.assert_array_equal(found.image, np.asarray(picture))
+
+
 def test_floating_point_values_are_scaled():
     values = np.linspace(-1, 1, 32 * 32).reshape(32, 32).astype(np.float32)
     found = read_picture(saved(Image.fromarray(values), "TIFF"), SHAPE)

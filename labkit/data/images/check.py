@@ -22,13 +22,19 @@ _CHUNKS = 32  # tasks, at least, so that all processes have work to the end
 
 
 class Fact(NamedTuple):
-    """What is known of a file: SHA-256 of its content, upright size, transparency; or why it is unusable."""
+    """What is known of a file: SHA-256 of its content and what it looks like; or why it is unusable.
+
+    ``low``, ``high``: of a picture with 16 bits, the lowest and the highest value; ``high`` is -1 for others.
+    """
 
     sha256: str
     width: int = 0
     height: int = 0
     transparent: bool = False
     problem: str = ""
+    low: int = 0
+    high: int = -1
+    grey: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class _Task:
     size: int  # 0: only read and hash
     paths: Sequence[str]
     known: Sequence[Fact | None]
+    unusable: Mapping[str, str]
 
 
 def check_pictures(
@@ -60,7 +67,16 @@ def check_pictures(
     )
     count = min(_CHUNK, -(-len(listing.paths) // _CHUNKS))
     chunks = [listing.paths[start : start + count] for start in range(0, len(listing.paths), count)]
-    tasks = [_Task(listing.root, size, paths, [known.get(path) for path in paths]) for paths in chunks]
+    tasks = [
+        _Task(
+            root=listing.root,
+            size=size,
+            paths=paths,
+            known=[known.get(path) for path in paths],
+            unusable={path: listing.unusable[path] for path in paths if path in listing.unusable},
+        )
+        for paths in chunks
+    ]
     found: list[list[Fact]] = [[] for _ in tasks]
     with Display(what, len(listing.paths), announce) as display:
         for number, facts in do_tasks(_check, tasks, len(listing.paths), display.advance):
@@ -72,7 +88,9 @@ def check_pictures(
 
 def _check(task: _Task, report: Callable[[int], None]) -> list[Fact]:
     facts = [
-        _fact(os.path.join(task.root, path), task.size, known)
+        Fact("", problem=task.unusable[path])
+        if path in task.unusable
+        else _fact(os.path.join(task.root, path), task.size, known)
         for path, known in zip(task.paths, task.known, strict=True)
     ]
     report(len(facts))
@@ -93,7 +111,8 @@ def _fact(path: str, size: int, known: Fact | None) -> Fact:
         look = examine(content, size)
     except DamagedError as error:
         return Fact(sha256, problem=str(error))
-    return Fact(sha256, look.width, look.height, look.transparent)
+    low, high = look.deep or (0, -1)
+    return Fact(sha256, look.width, look.height, look.transparent, low=low, high=high, grey=look.grey)
 
 
 def read_picture(path: str) -> bytes:

@@ -2,6 +2,7 @@
 
 import io
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,22 @@ from PIL import (
     WebPImagePlugin,
 )
 
-__all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "DamagedError", "Look", "examine", "square"]
+from labkit.data.images.metadata import without_metadata
+
+__all__ = [
+    "DEEPEST",
+    "FORMATS",
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "DamagedError",
+    "Look",
+    "examine",
+    "square",
+    "white_of",
+]
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+DEEPEST = 65535  # the highest value of 16 bits
 MAX_PIXELS = 100_000_000  # 400 MB while it is decoded
 MAX_BYTES = 2**29
 _PLUGINS = (
@@ -63,11 +77,17 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Look:
-    """What a complete decoding tells of a picture: upright width and height, whether it is transparent."""
+    """What a complete decoding tells of a picture: upright width and height, whether it is transparent.
+
+    ``deep``: the lowest and the highest value of a picture with 16 bits, 0 to 65535; empty for others.
+    ``grey``: whether these are values of grey, with all 16 bits; of colours the upper 8 are known.
+    """
 
     width: int
     height: int
     transparent: bool
+    deep: tuple[int, ...] = ()
+    grey: bool = False
 
 
 def examine(content: bytes, size: int) -> Look:
@@ -83,10 +103,12 @@ def examine(content: bytes, size: int) -> Look:
     image, (width, height) = _decoded(content, size)
     if _orientation(image) >= 5:
         width, height = height, width
-    return Look(width, height, _is_transparent(image))
+    grey = _is_deep_grey(image)
+    deep = _extrema(image, grey) if grey or _has_16_bits(content) else ()
+    return Look(width, height, _is_transparent(image), deep, grey)
 
 
-def square(content: bytes, size: int, resize: str) -> Image.Image:
+def square(content: bytes, size: int, resize: str, white: int | None = None) -> Image.Image:
     """Return a picture as RGB of ``size`` × ``size``: upright, without transparency, antialiased.
 
     A picture that has this size already keeps its pixels.
@@ -95,6 +117,8 @@ def square(content: bytes, size: int, resize: str) -> Image.Image:
         content: the file's bytes.
         size: the side in pixels.
         resize: ``crop`` keeps the centre, ``letterbox`` the whole picture between black bars.
+        white: the value of 16-bit grey that becomes white: 4095 if the data have 12 bits. None: that of the
+            bits that the picture uses.
 
     Raises:
         DamagedError: as by :func:`examine`.
@@ -102,7 +126,7 @@ def square(content: bytes, size: int, resize: str) -> Image.Image:
     try:
         image, _ = _decoded(content, size)
         method = _UPRIGHT.get(_orientation(image))
-        image = _rgb(image)
+        image = _rgb(image, white)
         if method is not None:
             image = image.transpose(method)
         return _resized(image, size, resize)
@@ -111,18 +135,14 @@ def square(content: bytes, size: int, resize: str) -> Image.Image:
 
 
 def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
-    """Return the decoded first frame, and the width and height in the file."""
+    """Return the decoded first frame, and the width and height in the file.
+
+    Metadata that can't be read don't make the pixels unusable.
+    """
+    with suppress(Exception):
+        return _loaded(content, size)
     try:
-        image = _opened(content)
-        written = image.size
-        if written[0] * written[1] > MAX_PIXELS:
-            raise DamagedError(
-                f"{written[0]:,} × {written[1]:,} pixels; at most {MAX_PIXELS // 1_000_000} million allowed"
-            )
-        if isinstance(image, JpegImagePlugin.JpegImageFile):
-            # A large JPEG is decoded at a half, a quarter or an eighth, at least 3 times the wanted size.
-            image.draft(None, (int(_REDUCING_GAP * size),) * 2)
-        image.load()
+        return _loaded(without_metadata(content), size)
     except DamagedError:
         raise
     except UnidentifiedImageError:
@@ -130,6 +150,19 @@ def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
     except Exception as error:  # Pillow raises a dozen kinds on damaged files
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise DamagedError(f"damaged: {reason}") from None
+
+
+def _loaded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
+    image = _opened(content)
+    written = image.size
+    if written[0] * written[1] > MAX_PIXELS:
+        raise DamagedError(
+            f"{written[0]:,} × {written[1]:,} pixels; at most {MAX_PIXELS // 1_000_000} million allowed"
+        )
+    if isinstance(image, JpegImagePlugin.JpegImageFile):
+        # A large JPEG is decoded at a half, a quarter or an eighth, at least 3 times the wanted size.
+        image.draft(None, (int(_REDUCING_GAP * size),) * 2)
+    image.load()
     return image, written
 
 
@@ -168,12 +201,33 @@ def _is_transparent(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def white_of(highest: int) -> int:
+    """Return the highest value of the bits that a value of 16-bit grey needs: 4095 of 12; at least 255."""
+    return int(2 ** max(highest.bit_length(), 8) - 1)
+
+
+def _is_deep_grey(image: Image.Image) -> bool:
+    return image.mode.startswith("I")
+
+
+def _has_16_bits(content: bytes) -> bool:
+    """Return whether a file is a PNG with 16 bits a channel, as its header says."""
+    return content.startswith(b"\x89PNG") and content[24:25] == b"\x10"
+
+
+def _extrema(image: Image.Image, grey: bool) -> tuple[int, int]:
+    """Return the lowest and the highest value of all channels but transparency, 0 to 65535."""
+    values, factor = (np.asarray(image), 1) if grey else (np.asarray(image.convert("RGB")), 257)
+    return int(values.min()) * factor, int(values.max()) * factor
+
+
+def _rgb(image: Image.Image, white: int | None) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if image.mode.startswith("I"):  # 16 bits of grey; Pillow's own conversion would clip them
-        values = np.asarray(image).astype(np.int64).clip(0, 65535)
-        grey = ((values * 255 + 32767) // 65535).astype(np.uint8)
+    if _is_deep_grey(image):  # Pillow's own conversion would clip it
+        white = white or white_of(_extrema(image, True)[1])
+        values = np.asarray(image).astype(np.int64).clip(0, white)
+        grey = ((values * 255 + white // 2) // white).astype(np.uint8)
         return Image.fromarray(grey).convert("RGB")
     if not _is_transparent(image):
         return image.convert("RGB")

@@ -110,7 +110,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_fact(fact: Any) -> bool:
-    kinds = (str, int, int, bool, str)
+    kinds = (str, int, int, bool, str, int, int, bool)
     return (
         isinstance(fact, list)
         and len(fact) == len(kinds)

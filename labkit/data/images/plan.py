@@ -11,6 +11,7 @@ import PIL
 
 from labkit.data.images.check import Fact, check_pictures, source_sha256
 from labkit.data.images.damage import check_damage
+from labkit.data.images.decode import DEEPEST, white_of
 from labkit.data.images.journal import Journal
 from labkit.data.images.layouts import Listing
 from labkit.data.images.names import shown
@@ -19,11 +20,13 @@ from labkit.data.images.splits import LARGEST_DEFAULT, Parts, choose_size, choos
 from labkit.data.images.write import ShardTask, shard_tasks
 from labkit.data.manifest import FORMAT_VERSION
 from labkit.data.request import Request
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 
 __all__ = ["KIND", "Plan", "Settings", "make_plan"]
 
 KIND = "images"  # of a manifest's source
+_NAMED = 10  # classes in the first line
+_LEAST_RANGE = 1 / 16  # of the values: 16 shades of 256 are left
 
 
 @dataclass(frozen=True)
@@ -61,24 +64,32 @@ class Plan:
             [task.path.name, task.paths, task.sha256, task.labels.tolist(), task.first_index]
             for task in self.tasks
         ]
-        settings = [FORMAT_VERSION, PIL.__version__, self.size, self.source["resize"]]
+        settings = [
+            FORMAT_VERSION,
+            PIL.__version__,
+            self.size,
+            self.source["resize"],
+            self.source.get("white"),
+        ]
         return hashlib.sha256(json.dumps([settings, content]).encode()).hexdigest()
 
 
 def make_plan(request: Request, settings: Settings, listing: Listing, journal: Journal | None) -> Plan:
     """Check all pictures and decide what is written. Raises InputError; writes nothing but the journal."""
-    request.announce(f"{counted(len(listing.paths), 'picture')} in {len(listing.classes):,} classes")
+    names = listed([shown(name) for name in listing.classes], _NAMED)
+    request.announce(f"{counted(len(listing.paths), 'picture')} in {len(listing.classes):,} classes: {names}")
     facts = check_pictures(listing, settings.image_size or LARGEST_DEFAULT, journal, request.announce)
     skipped = check_damage(
         listing, facts, request.announce, skip=settings.skip_damaged, accepted=settings.accepted
     )
     usable = np.array([not fact.problem for fact in facts])
     good = [fact for fact in facts if not fact.problem]
-    size, lines = settings.image_size, []
+    size, lines = settings.image_size, [*listing.notes]
     if size is None:
         size, line = choose_size(good)
         lines.append(line)
-    lines += _reading_lines(listing, good, size, settings.resize)
+    white = white_of(max((fact.high for fact in good if fact.grey), default=DEEPEST))
+    lines += _reading_lines(good, size, settings.resize, white)
     parts = choose_splits(
         listing,
         usable,
@@ -93,9 +104,12 @@ def make_plan(request: Request, settings: Settings, listing: Listing, journal: J
         request.directory,
         size=size,
         resize=settings.resize,
+        white=white,
         examples_per_shard=request.examples_per_shard,
     )
     source = _source(listing, facts, settings, parts, skipped)
+    if any(fact.grey for fact in good):
+        source["white"] = white
     return Plan(listing, facts, source, parts, tasks, size, (*lines, *parts.lines))
 
 
@@ -120,7 +134,7 @@ def _source(
     }
 
 
-def _reading_lines(listing: Listing, facts: Sequence[Fact], size: int, resize: str) -> list[str]:
+def _reading_lines(facts: Sequence[Fact], size: int, resize: str, white: int) -> list[str]:
     """Return lines that say what is done to the pictures."""
     lines = []
     others = [fact for fact in facts if (fact.width, fact.height) != (size, size)]
@@ -137,10 +151,18 @@ def _reading_lines(listing: Listing, facts: Sequence[Fact], size: int, resize: s
     transparent = sum(fact.transparent for fact in facts)
     if transparent:
         lines.append(f"{counted(transparent, 'picture')} with transparency: laid over white")
-    if listing.passed_over:
-        names = ", ".join(shown(name) for name in listing.passed_over[:3])
-        more = " …" if len(listing.passed_over) > 3 else ""
+    grey = sum(fact.grey for fact in facts)
+    if white != DEEPEST:
         lines.append(
-            f"{counted(len(listing.passed_over), 'file')} passed over, not pictures of a class: {names}{more}"
+            f"{counted(grey, 'picture')} of 16-bit grey without values above {white:,}: read as "
+            f"{white.bit_length()} bits, so that {white:,} is white"
+        )
+    dull = [
+        fact for fact in facts if 0 <= fact.high < fact.low + _LEAST_RANGE * (white if fact.grey else DEEPEST)
+    ]
+    if dull:
+        lines.append(
+            f"warning: {counted(len(dull), 'picture')} with 16 bits that use less than a sixteenth of their "
+            "range, and become nearly one shade; spread their values before you prepare them"
         )
     return lines

@@ -137,7 +137,10 @@ def _listing(location: Path, settings: Settings) -> Listing:
     """Return the pictures of the chosen classes."""
     if not location.exists():
         raise InputError(f"{shown(location)}, the source of the data set, does not exist; give --images PATH")
-    listing = find_folders(location) if location.is_dir() else find_rows(location)
+    if location.is_dir():
+        listing = find_folders(location, settings.classes or ())
+    else:
+        listing = find_rows(location)
     if settings.classes is None:
         return listing
     return with_classes(listing, class_names(settings.classes, listing.classes))

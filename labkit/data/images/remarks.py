@@ -31,6 +31,7 @@ def remarks(
     return [
         *_several_labels(listing),
         *_few(listing, rows["train"]),
+        *_missing(listing, rows),
         *_repeated(listing, rows, hashes),
         *_telling_sizes(listing, facts, np.concatenate(list(rows.values()))),
     ]
@@ -71,6 +72,19 @@ def _few(listing: Listing, train: np.ndarray) -> list[str]:
             f"{shown(listing.classes[high])}, {counts[low]:,} of {shown(listing.classes[low])}; "
             "accuracy says little about the small ones"
         )
+    return lines
+
+
+def _missing(listing: Listing, rows: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a line for each split that the source names, but that lacks some of the classes."""
+    lines = []
+    for split, part in rows.items():
+        missing = np.flatnonzero(class_counts(listing, part) == 0).tolist()
+        if missing and split in listing.splits:
+            names = _some([shown(listing.classes[label]) for label in missing])
+            lines.append(
+                f"warning: no {split} pictures of {names}; results on them say nothing of these classes"
+            )
     return lines
 
 

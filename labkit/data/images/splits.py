@@ -39,9 +39,9 @@ def choose_size(facts: Sequence[Fact]) -> tuple[int, str]:
     if len(sizes) == 1:
         found = f"all pictures are {width} × {height}"
     else:
-        low = min(sizes, key=lambda pair: pair[0] * pair[1])
-        high = max(sizes, key=lambda pair: pair[0] * pair[1])
-        found = f"the pictures have {len(sizes):,} sizes, from {low[0]} × {low[1]} to {high[0]} × {high[1]}"
+        ordered = sorted(sizes, key=lambda pair: (pair[0] * pair[1], *pair))  # some lie, some stand
+        low, high = (f"{width} × {height}" for width, height in (ordered[0], ordered[-1]))
+        found = f"the pictures have {len(sizes):,} sizes, from {low} to {high}"
     return size, f"image size {size}: {found}; --image-size chooses another"
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.images.layouts import Listing, begins_as_picture, check_classes, class_numbers, split_of
-from labkit.data.images.names import shown
+from labkit.data.images.layouts import Listing, check_classes, class_numbers
+from labkit.data.images.names import shown, split_of
+from labkit.data.images.walk import begins_as_picture, link_problem
 from labkit.errors import InputError
 from labkit.plurals import counted
 
@@ -37,7 +38,7 @@ def find_rows(file: Path) -> Listing:
     """
     content = _content(file)
     rows = _rows(file, content)
-    _check_paths(file, [path for path, _, _ in rows])
+    unusable = _check_paths(file, [path for path, _, _ in rows])
     labels = [[part.strip() for part in label.split(";")] for _, label, _ in rows]
     several = any(len(parts) > 1 for parts in labels)
     labels = [[part for part in parts if part] for parts in labels]
@@ -78,6 +79,7 @@ def find_rows(file: Path) -> Listing:
         labels=targets[order],
         splits=[rows[row][2] for row in order],
         table_sha256=hashlib.sha256(content).hexdigest(),
+        unusable=unusable,
     )
 
 
@@ -138,7 +140,9 @@ def _rows(file: Path, content: bytes) -> list[_Row]:
     return rows
 
 
-def _check_paths(file: Path, paths: list[str]) -> None:
+def _check_paths(file: Path, paths: list[str]) -> dict[str, str]:
+    """Return what is wrong with links among the files, by path. Raises InputError for other wrong paths."""
+    unusable = {}
     root = os.path.realpath(file.parent)
     real_folder = functools.lru_cache(2**16)(os.path.realpath)
     missing = []
@@ -149,6 +153,10 @@ def _check_paths(file: Path, paths: list[str]) -> None:
             raise InputError(f"{shown(file)} names the impossible path {shown(path)[:200]}")
         folder, name = os.path.split(full)
         real = os.path.join(real_folder(folder), name)
+        inside = os.path.commonpath((real, root)) == root
+        if inside and os.path.islink(real) and (problem := link_problem(real, root)):
+            unusable[path] = problem
+            continue
         if os.path.islink(real) or name in (".", "..", ""):
             real = os.path.realpath(full)
         if os.path.commonpath((real, root)) != root:
@@ -171,3 +179,4 @@ def _check_paths(file: Path, paths: list[str]) -> None:
             f"{'is' if len(missing) == 1 else 'are'} missing: {some}{' …' if len(missing) > 3 else ''}; "
             f"paths start from {shown(file.parent)}"
         )
+    return unusable

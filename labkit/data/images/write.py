@@ -43,6 +43,7 @@ class ShardTask:
     first_index: int
     size: int
     resize: str
+    white: int
 
 
 def shard_tasks(
@@ -53,6 +54,7 @@ def shard_tasks(
     *,
     size: int,
     resize: str,
+    white: int,
     examples_per_shard: int,
 ) -> list[ShardTask]:
     """Return the shards to write, split by split in the order of their rows."""
@@ -76,6 +78,7 @@ def shard_tasks(
                     first_index=start,
                     size=size,
                     resize=resize,
+                    white=white,
                 )
             )
     return tasks
@@ -144,7 +147,7 @@ def _prepared(task: ShardTask, path: str, sha256: str) -> Image.Image:
     try:
         content = read_picture(os.path.join(task.root, path))
         if content_sha256(content) == sha256:
-            return square(content, task.size, task.resize)
+            return square(content, task.size, task.resize, task.white)
         reason = ""
     except DamagedError as error:
         reason = f" ({error})"

@@ -128,7 +128,11 @@ def test_single_unreadable_files(tmp_path, pets, kind):
         path.symlink_to(pets / "nowhere")
     else:
         path.write_text("" if kind == "empty" else "text")
-    reason = {"empty": "an empty file", "pipe": "not a file", "broken link": "cannot be read: No such file"}
+    reason = {
+        "empty": "an empty file",
+        "pipe": "not a file",
+        "broken link": "a link to .*/nowhere, which does not exist",
+    }
     _refused(tmp_path, rf"1 picture of 25 .*new\\n.jpg: {reason.get(kind, 'not a picture')}", pets)
 
 
@@ -156,12 +160,49 @@ def test_links(tmp_path, pets):
     shutil.copytree(pets / "cat", outside)
     (pets / "cat" / "inside.png").symlink_to(pets / "cat" / "0.png")
     assert prepare(None, tmp_path / "ok", images=pets).did_work
-    for link, target in (("cat/x.png", outside / "0.png"), ("cat/more", outside), ("fox", outside)):
+    for link, target, problem in (
+        ("cat/x.png", outside / "0.png", "a link that leads out of .*/pets, to .*/outside/0.png"),
+        ("cat/more", outside, "a link that leads out of"),
+        ("cat/again", pets / "cat", "a link to a folder around it"),
+        ("cat/gone.png", "nowhere", "a link to .*/cat/nowhere, which does not exist"),
+    ):
         (pets / link).symlink_to(target)
-        _refused(tmp_path, f"{link} is a link that leads out of .*put the pictures themselves there", pets)
+        _refused(tmp_path, f"1 picture of 26 .*, {link}: {problem}", pets)
         (pets / link).unlink()
-    (pets / "cat" / "again").symlink_to(pets / "cat")
-    _refused(tmp_path, "cat/again links to a folder around it", pets)
+    (pets / "fox").symlink_to(outside)
+    _refused(tmp_path, "fox is a link that leads out of .*put the pictures themselves there", pets)
+
+
+def test_a_link_is_listed_beside_damaged_files_and_left_out_like_them(tmp_path, pets):
+    (pets / "cat" / "gone.png").symlink_to(tmp_path / "gone.png")
+    (pets / "dog" / "bad.png").write_text("text")
+    table = pets / "table.csv"
+    paths = ["cat/gone.png", "dog/bad.png", *(f"{name}/{n}.png" for name in ("cat", "dog") for n in range(9))]
+    table.write_text("path,label\n" + "".join(f"{path},{path[:3]}\n" for path in paths))
+    for images, name in ((pets, "folder"), (table, "table")):
+        said: list[str] = []
+        _refused(tmp_path, "2 pictures of .* --skip-damaged", images, name=name, progress=said.append)
+        assert [line.split(":")[1].strip() for line in said if line.startswith("cannot be used")] == [
+            "cat/gone.png",
+            "dog/bad.png",
+        ]
+        manifest = prepare(None, tmp_path / "data", images=images, name=name, skip_damaged=True).manifest
+        assert manifest.source["skipped"].keys() == {"cat/gone.png", "dog/bad.png"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("my cats", "my-cats"),
+        ("Ähren & Gräser (2)", "Ähren-Gräser-2"),
+        ("cifar10", "my-cifar10"),
+        ("!", "my-images"),
+    ],
+)
+def test_a_folder_whose_name_cannot_be_a_data_sets_gets_one_proposed(tmp_path, pets, folder, name):
+    images = pets.rename(tmp_path / folder)
+    _refused(tmp_path, f"the name of --images, can't be .*; add --name {name}, or another$", images)
+    assert prepare(None, tmp_path / "data", images=images, name=name).manifest.dataset == name
 
 
 @pytest.mark.parametrize(
@@ -241,9 +282,12 @@ def test_the_command_and_the_function_prepare_the_same(tmp_path, pets, capsys):
 
     words = ["--data-dir", str(tmp_path / "1"), "--image-size", "9", "--resize", "letterbox"]
     assert main(["data", "prepare", "--images", str(pets), "--name", "Pets", *words]) == 0
-    assert "Pets is prepared in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("24 pictures in 2 classes: cat, dog\n") and "Pets is prepared in" in said
+    assert said.endswith(f"\nnext: labkit train --dataset Pets --preset auto --data-dir {tmp_path / '1'}\n")
     options = {"image_size": 9, "resize": "letterbox", "name": "Pets"}
     manifest = labkit.prepare_data(images=pets, data_dir=tmp_path / "2", **options)
     assert manifest.to_json() == (tmp_path / "1" / "Pets" / "manifest.json").read_text()
     assert main(["data", "prepare", "--dataset", "Pets", "--data-dir", str(tmp_path / "1")]) == 0
-    assert "every shard verified; nothing left to do" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "every shard verified; nothing left to do\nnext: labkit train --dataset Pets" in said

@@ -61,15 +61,36 @@ def test_sixteen_bits_are_scaled_not_clipped():
     assert (found[..., 0] == found[..., 2]).all()
 
 
-def test_colours_of_sixteen_bits_are_scaled():
-    rows = b"".join(b"\0" + struct.pack(">3H", 65535, 32896, 257) * 8 for _ in range(8))
+def test_grey_of_sixteen_bits_becomes_white_at_the_value_that_is_white_in_its_data_set():
+    grey = np.linspace(0, 4095, 64).round().astype(np.uint16).reshape(8, 8)
+    content = _file(Image.fromarray(grey), "PNG")
+    for white in (4095, 65535):
+        found = np.asarray(square(content, 8, "crop", white))[..., 0]
+        assert np.abs(found - grey * (255 / white)).max() <= 0.5
+    assert np.array_equal(
+        _pixels(content), np.asarray(square(content, 8, "crop", 4095))
+    )  # alone: its own bits
+    look = examine(content, 8)
+    assert (look.deep, look.grey) == ((0, 4095), True)
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
+def _chunk(kind: bytes, data: bytes, *, right: bool = True) -> bytes:
+    checksum = zlib.crc32(kind + data) ^ (not right)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+
+def _sixteen_bit_colours(*colour: int) -> bytes:
+    rows = b"".join(b"\0" + struct.pack(">3H", *colour) * 8 for _ in range(8))
     header = struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0)
-    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
-    assert (_pixels(content + chunk(b"IEND", b"")) == (255, 128, 1)).all()
+    content = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows))
+    return content + _chunk(b"IEND", b"")
+
+
+def test_colours_of_sixteen_bits_are_scaled():
+    assert (_pixels(_sixteen_bit_colours(65535, 32896, 257)) == (255, 128, 1)).all()
+    look = examine(_sixteen_bit_colours(4095, 1000, 600), 8)
+    assert look.deep == (2 * 257, 15 * 257) and not look.grey
+    assert examine(_file(Image.new("RGB", (8, 8), "red"), "PNG"), 8).deep == ()
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
@@ -172,3 +193,42 @@ def test_damaged_metadata_leave_the_picture(make_pixels):
     values = make_pixels(4, 8)
     content = _file(Image.fromarray(values), "PNG", exif=b"Exif\0\0MM\0*\0\0\xff\xff")
     assert np.array_equal(_pixels(content), values)
+    content = _file(Image.fromarray(values), "PNG")
+    content = content[:33] + _chunk(b"eXIf", b"MM\0*", right=False) + content[33:]
+    assert np.array_equal(_pixels(content), values)
+
+
+_LARGE = zlib.compress(b"a" * 5_000_000)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        _chunk(b"zTXt", b"k\0\0" + _LARGE),
+        _chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + _LARGE),
+        _chunk(b"iCCP", b"profile\0\0" + _LARGE),
+        _chunk(b"tEXt", b"k\0v", right=False),
+        _chunk(b"gAMA", b"x"),
+        b"".join(_chunk(b"zTXt", b"%d\0\0" % n + zlib.compress(b"a" * 1_000_000)) for n in range(70)),
+    ],
+    ids=["text", "xmp", "profile", "checksum", "short", "many texts"],
+)
+@pytest.mark.parametrize("place", [33, -12])
+def test_metadata_that_pillow_refuses_leave_a_png_its_pixels_and_its_orientation(chunks, place, make_pixels):
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    content = _file(Image.fromarray(make_pixels(5, 8)), "PNG", exif=exif)
+    content = content[:place] + chunks + content[place:]
+    assert np.array_equal(_pixels(content), make_pixels(5, 8)[::-1, ::-1])
+    with pytest.raises(DamagedError):  # what belongs to the pixels still counts
+        examine(content.replace(b"IDAT", b"IDAT\1"), 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [(0xE2, b"ICC_PROFILE\0"), (0xEE, b"Adobe"), (0xE0, b"JFIF"), (0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff")],
+)
+def test_metadata_that_pillow_refuses_leave_a_jpeg_its_pixels(kind, data, make_pixels):
+    content = _file(Image.fromarray(make_pixels(6, 8)), "JPEG")
+    segment = bytes([0xFF, kind]) + struct.pack(">H", len(data) + 2) + data
+    assert np.array_equal(_pixels(content[:2] + segment + content[2:]), _pixels(content))

@@ -92,11 +92,6 @@ def test_cifar10_as_a_folder_of_pictures_gives_the_pixels_and_labels_of_the_arch
     assert [part.total() for part in ours.values()] == [part.total() for part in theirs.values()]
 
 
-def test_a_folder_called_train_with_pictures_is_a_class(tmp_path, make_classes):
-    make_classes(tmp_path / "toys", ("train", "test"))
-    assert prepare(None, tmp_path / "data", images=tmp_path / "toys").manifest.classes == ("test", "train")
-
-
 def test_a_table_of_paths_labels_and_splits(pets, tmp_path):
     rows = [(f"{name}/{number}.png", name, ("train", "test")[number < 3])
             for name in ("cat", "dog") for number in range(12)]  # fmt: skip
@@ -148,7 +143,8 @@ def test_classes_are_sorted_by_number_and_hidden_files_are_passed_over(tmp_path,
     result = prepare(None, tmp_path / "data", images=root)
     assert result.manifest.classes == ("apple", "class2", "class10", "Äpfel", "線\n2")
     assert sum(split.count for split in result.manifest.splits.values()) == 60
-    assert any("1 file passed over" in line and "class2/notes.txt" in line for line in result.messages)
+    assert "1 file passed over, not pictures: class2/notes.txt" in result.messages
+    assert any(line.startswith("5 hidden or system files ignored: ") for line in result.messages)
     assert not any("\n" in line for line in result.messages)
     assert any("線\\n2" in line for line in result.messages)  # fewer than 10 pictures
 
@@ -159,6 +155,7 @@ def test_classes_are_sorted_by_number_and_hidden_files_are_passed_over(tmp_path,
         ([(28, 28)], {}, 28, "that of all pictures"),
         ([(96, 96)], {}, 64, "all pictures are 96 × 96"),
         ([(40, 30), (50, 40), (30, 60)], {}, 30, "3 sizes, from 40 × 30 to 50 × 40"),
+        ([(40, 30), (30, 40)], {}, 30, "2 sizes, from 30 × 40 to 40 × 30"),
         ([(300, 200), (200, 300)], {"image_size": 20}, 20, "not square are cropped"),
         ([(300, 200)], {"image_size": 72, "resize": "letterbox"}, 72, "between black bars"),
     ],
