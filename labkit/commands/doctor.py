@@ -93,7 +93,7 @@ def _versions() -> Finding:
         except metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Finding("problem", "versions", f"missing: {', '.join(missing)}", "run make env")
+        return Finding("problem", "versions", f"missing: {', '.join(missing)}", "install labkit again; in a checkout: make env")
     return Finding("ok", "versions", ", ".join(found))
 
 
@@ -239,7 +239,7 @@ def _devices_by_tensorflow() -> Iterator[Finding]:
         import_tensorflow()
         import tensorflow as tf
     except ImportError as error:
-        yield Finding("problem", "devices", f"TensorFlow can't be imported: {error}", "run make env")
+        yield Finding("problem", "devices", f"TensorFlow can't be imported: {error}", "install labkit again; in a checkout: make env")
         return
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:

@@ -8,7 +8,8 @@ from typing import Any
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser
 from labkit.errors import InputError, require_extra
-from labkit.notebook.files import NOTEBOOKS, find_notebook, read_notebook
+from labkit.home import checkout
+from labkit.notebook.files import find_notebook, read_notebook
 from labkit.notebook.given import values_from_text
 from labkit.notebook.run import Execution, run_notebook
 from labkit.plurals import counted
@@ -137,10 +138,16 @@ def _report(done: Execution, announce: Callable[[str], None]) -> None:
         ("notebook", str(done.path)),
         *_outcome(conclusion),
         ("time", f"{done.seconds:.0f} s"),
-        ("dashboard", f"make app       (or, in {NOTEBOOKS.parent}: streamlit run app/main.py)"),
-        ("JupyterLab", f"make lab       (or: jupyter lab {done.path})"),
+        ("dashboard", _way_to("app", "labkit dashboard")),
+        ("JupyterLab", _way_to("lab", f"jupyter lab {done.path}")),
     ]
     _print_table(lines, announce)
+
+
+def _way_to(target: str, command: str) -> str:
+    """Return how to open something: by make in the checkout, whose environment may not be active."""
+    folder = checkout()
+    return command if folder is None else f"make {target}       (in {folder}; or: {command})"
 
 
 def _print_table(lines: list[tuple[str, str]], announce: Callable[[str], None]) -> None:
