@@ -1,4 +1,4 @@
-"""The folders of data sets and runs, and of the dashboard and notebooks. None depends on the current folder."""
+"""The folders of data sets, runs, dashboard and notebooks. None depends on the current working directory."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def checkout() -> Path | None:
 def shipped(folder: str) -> Path:
     """Return the folder ``app`` (the dashboard) or ``notebooks``, which are no part of the package.
 
-    They are in the checkout, and in a wheel in ``labkit/shipped``. This function doesn't check that it is there.
+    A wheel has them in ``labkit/shipped``. This function doesn't check that the folder is there.
     """
     return (checkout() or Path(__file__).with_name("shipped")) / folder
 

@@ -134,20 +134,18 @@ def _report(done: Execution, announce: Callable[[str], None]) -> None:
         announce("the run was finished already: nothing was trained, its results were drawn anew")
     if conclusion["banner"]:
         announce(conclusion["banner"])
+    dashboard, jupyterlab = "labkit dashboard", f"jupyter lab {done.path}"
+    if folder := checkout():  # whose environment may not be active
+        dashboard = f"make app       (or, in {folder}: streamlit run app/main.py)"
+        jupyterlab = f"make lab       (or: {jupyterlab})"
     lines = [
         ("notebook", str(done.path)),
         *_outcome(conclusion),
         ("time", f"{done.seconds:.0f} s"),
-        ("dashboard", _way_to("app", "labkit dashboard")),
-        ("JupyterLab", _way_to("lab", f"jupyter lab {done.path}")),
+        ("dashboard", dashboard),
+        ("JupyterLab", jupyterlab),
     ]
     _print_table(lines, announce)
-
-
-def _way_to(target: str, command: str) -> str:
-    """Return how to open something: by make in the checkout, whose environment may not be active."""
-    folder = checkout()
-    return command if folder is None else f"make {target}       (in {folder}; or: {command})"
 
 
 def _print_table(lines: list[tuple[str, str]], announce: Callable[[str], None]) -> None:
