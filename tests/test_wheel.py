@@ -85,17 +85,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel in an environment of its own, which has the packages of this one, but not its labkit."""
+@pytest.fixture(
+    scope="module",
+    params=["borrowed", pytest.param("extras", marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])],
+)
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, request) -> Installed:
+    """The wheel in an environment of its own, without the labkit of this one.
+
+    Its packages are borrowed from this environment, or they are what pip installs for the extras that README
+    names, which takes minutes and 3 GB.
+    """
     folder = tmp_path_factory.mktemp("installed")
     prefix = folder / "prefix"
     venv.create(prefix, symlinks=True)
-    pip = ["-m", "pip", "--python", str(prefix / "bin" / "python"), "install", "--no-deps", "--no-index"]
-    subprocess.run([sys.executable, *pip, "--quiet", str(wheel)], check=True, timeout=TIME_LIMIT)
-    (site,) = prefix.glob("lib/python*/site-packages")
-    # A folder that a .pth file names: .pth files in it, such as that of an editable labkit, have no effect.
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(prefix / "bin" / "python"), "install", "--quiet"]
+    if request.param == "extras":
+        subprocess.run([*pip, f"{wheel}[notebook,app]"], check=True, timeout=1500)
+    else:
+        subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, timeout=TIME_LIMIT)
+        (site,) = prefix.glob("lib/python*/site-packages")
+        # In a folder that a .pth file names, no .pth file is read, such as that of an editable labkit.
+        (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     user = Installed(prefix, folder / "home", folder / "work")
     user.home.mkdir()
     user.folder.mkdir()
@@ -114,7 +124,10 @@ def test_a_wheel_has_the_dashboard_and_the_notebooks_and_takes_no_other_name(whe
     names = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
     assert {name.parts[0] for name in names} == {"labkit", f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"}
     app = [path for path in (ROOT / "app").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    notebooks = [*(ROOT / "notebooks").glob("[0-9t]*.ipynb"), *(ROOT / "notebooks/experiments").glob("*.ipynb")]
+    notebooks = [
+        *(ROOT / "notebooks").glob("[0-9t]*.ipynb"),
+        *(ROOT / "notebooks/experiments").glob("*.ipynb"),
+    ]
     assert len(app) > 100 and len(notebooks) > 10
     assert {Path("labkit/shipped") / path.relative_to(ROOT) for path in (*app, *notebooks)} == {
         name for name in names if name.is_relative_to("labkit/shipped")
@@ -122,7 +135,9 @@ def test_a_wheel_has_the_dashboard_and_the_notebooks_and_takes_no_other_name(whe
 
 
 def test_an_archive_of_the_sources_makes_the_same_wheel(wheel, tmp_path):
-    backend = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+    backend = (
+        "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+    )
 
     def build(what: str, source: Path) -> Path:
         command = [sys.executable, "-c", backend, what, str(tmp_path)]
@@ -146,6 +161,13 @@ def test_labkit_demo_runs_and_names_commands_that_are_there(installed, demo):
 
 def test_a_run_names_no_commit_of_a_project_that_labkit_was_installed_for(installed, demo):
     assert demo[1].read_environment()["git_commit"] is None
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_a_lesson_runs_to_its_end(installed):
+    said = installed.run("labkit", "notebook", "run", "resnet")
+    assert str(installed.home / ".labkit" / "runs" / "notebooks" / "02_resnet.ipynb") in said
 
 
 def test_lessons_are_copied_to_where_the_user_works(installed):
