@@ -1,6 +1,7 @@
 """The lock, pyproject.toml, environment.yml and what is installed agree."""
 
 import ast
+import functools
 import itertools
 import json
 import os
@@ -9,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -191,9 +191,11 @@ def test_what_is_installed_is_what_is_locked(lock):
 OPTIONAL = {"torch"}
 
 
-def third_party_imports() -> Iterator[tuple[str, Path]]:
-    """Yield (top-level module, file) for each absolute import that isn't ours or the standard library's."""
+@functools.cache
+def third_party_imports() -> set[tuple[str, Path]]:
+    """Return (top-level module, file) for each absolute import that isn't ours or the standard library's."""
     ours = {"labkit", "app", "course", "tests", "benchmarks"}
+    found: set[tuple[str, Path]] = set()
     for folder in sorted(ours):
         for path in sorted((ROOT / folder).rglob("*.py")):
             local = {neighbour.stem for neighbour in path.parent.iterdir()} | {"conftest"}
@@ -206,7 +208,8 @@ def third_party_imports() -> Iterator[tuple[str, Path]]:
                     continue
                 for name in {name.partition(".")[0] for name in names}:
                     if name not in ours and name not in sys.stdlib_module_names and name not in local:
-                        yield name, path
+                        found.add((name, path))
+    return found
 
 
 def test_every_import_is_a_declared_dependency(project):
