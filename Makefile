@@ -114,7 +114,7 @@ $(LOCKED):
 	    package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
 	    echo "$$python can't make virtual environments: install its venv module (Debian, Ubuntu: apt-get install $$package)" >&2; \
 	    exit 1; fi; \
-	echo "Making $(VENV) from requirements.lock (3 GB, a few minutes)"; \
+	echo "Making $(VENV) from requirements.lock (3.5 GB, 2 to 4 minutes)"; \
 	$(discard); mkdir $(VENV); touch $(OURS); "$$python" -m venv $(VENV); \
 	$(BIN)/python -m pip install --disable-pip-version-check --no-input $$([ -t 1 ] || echo --quiet) \
 	    --require-hashes -r requirements.lock || { \

@@ -1,11 +1,11 @@
-"""The folders of data sets and runs. They don't depend on the current working directory."""
+"""The folders of data sets, runs, dashboard and notebooks. None depends on the current working directory."""
 
 import os
 from pathlib import Path
 
 from labkit.errors import InputError
 
-__all__ = ["LOCAL_PATH", "data_home", "expanded", "home", "is_local_path", "runs_home"]
+__all__ = ["LOCAL_PATH", "checkout", "data_home", "expanded", "home", "is_local_path", "runs_home", "shipped"]
 
 LOCAL_PATH = "a path on this machine, not an address such as gs://bucket"
 
@@ -29,11 +29,28 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return found
 
 
+def checkout() -> Path | None:
+    """Return the checkout that labkit is imported from, recognised by its ``pyproject.toml``.
+
+    None where labkit was installed from a wheel.
+    """
+    root = Path(__file__).resolve().parents[1]
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def shipped(folder: str) -> Path:
+    """Return the folder ``app`` (the dashboard) or ``notebooks``, which are no part of the package.
+
+    A wheel has them in ``labkit/shipped``. This function doesn't check that the folder is there.
+    """
+    return (checkout() or Path(__file__).with_name("shipped")) / folder
+
+
 def home() -> Path:
     """Return the folder that holds ``data/`` and ``runs/``.
 
-    It is ``LABKIT_HOME`` if that is set; otherwise the checkout that labkit is imported from (recognised by
-    its ``pyproject.toml``); otherwise ``~/.labkit``. This function doesn't create the folder.
+    It is ``LABKIT_HOME`` if that is set; otherwise the checkout that labkit is imported from; otherwise
+    ``~/.labkit``. This function doesn't create the folder.
 
     Raises InputError if ``LABKIT_HOME`` is no local path.
     """
@@ -42,10 +59,7 @@ def home() -> Path:
         if not is_local_path(named):
             raise InputError(f"LABKIT_HOME is {named!r}; allowed: {LOCAL_PATH}")
         return Path(os.path.expanduser(named)).absolute()
-    checkout = Path(__file__).resolve().parents[1]
-    if (checkout / "pyproject.toml").is_file():
-        return checkout
-    return Path.home() / ".labkit"
+    return checkout() or Path.home() / ".labkit"
 
 
 def data_home() -> Path:

@@ -1,6 +1,7 @@
 """The lock, pyproject.toml, environment.yml and what is installed agree."""
 
 import ast
+import functools
 import itertools
 import json
 import os
@@ -9,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -191,9 +191,11 @@ def test_what_is_installed_is_what_is_locked(lock):
 OPTIONAL = {"torch"}
 
 
-def third_party_imports() -> Iterator[tuple[str, Path]]:
-    """Yield (top-level module, file) for each absolute import that isn't ours or the standard library's."""
+@functools.cache
+def third_party_imports() -> set[tuple[str, Path]]:
+    """Return (top-level module, file) for each absolute import that isn't ours or the standard library's."""
     ours = {"labkit", "app", "course", "tests", "benchmarks"}
+    found: set[tuple[str, Path]] = set()
     for folder in sorted(ours):
         for path in sorted((ROOT / folder).rglob("*.py")):
             local = {neighbour.stem for neighbour in path.parent.iterdir()} | {"conftest"}
@@ -206,7 +208,8 @@ def third_party_imports() -> Iterator[tuple[str, Path]]:
                     continue
                 for name in {name.partition(".")[0] for name in names}:
                     if name not in ours and name not in sys.stdlib_module_names and name not in local:
-                        yield name, path
+                        found.add((name, path))
+    return found
 
 
 def test_every_import_is_a_declared_dependency(project):
@@ -233,22 +236,37 @@ def test_docs_justify_each_direct_dependency(project):
     )
 
 
-def modules_outside_of_core(project: dict[str, Any]) -> list[str]:
-    """Return the top-level modules that an installation without extras doesn't have."""
-    core: set[str] = set()
-    found = dependencies_by_part(project)["core"]
+def modules_outside_of(project: dict[str, Any], *parts: str) -> list[str]:
+    """Return the top-level modules that an installation with these parts alone doesn't have."""
+    installed: set[str] = set()
+    found = [requirement for part in parts for requirement in dependencies_by_part(project)[part]]
     while found:
         requirement = found.pop()
         name = canonicalize_name(requirement.name)
-        if name not in core:
-            core.add(name)
+        if name not in installed:
+            installed.add(name)
             needed = [Requirement(line) for line in metadata.requires(name) or ()]
             found += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
     return [
         module
         for module, providers in metadata.packages_distributions().items()
-        if not {canonicalize_name(name) for name in providers} & (core | {"labkit"})
+        if not {canonicalize_name(name) for name in providers} & (installed | {"labkit"})
     ]
+
+
+PARTS_BY_EXTRA = {
+    "app": ("app", "labkit/analysis"),
+    "notebook": ("labkit/lessons", "labkit/notebook", "labkit/plots", "labkit/widgets"),
+}
+
+
+@pytest.mark.parametrize("extra", PARTS_BY_EXTRA)
+def test_an_extra_alone_has_what_its_part_imports(extra, project):
+    folders = PARTS_BY_EXTRA[extra]
+    imported = [(module, path.relative_to(ROOT)) for module, path in third_party_imports()]
+    needed = {module for module, path in imported if path.as_posix().startswith(folders)}
+    assert needed & {"streamlit", "matplotlib"}
+    assert not needed & set(modules_outside_of(project, "core", extra))
 
 
 RUN_COMMANDS = """
@@ -265,7 +283,7 @@ for command in commands:
 
 @pytest.mark.slow
 def test_train_evaluate_and_export_need_no_extra(project, tmp_path):
-    missing = modules_outside_of_core(project)
+    missing = modules_outside_of(project, "core")
     assert {"IPython", "matplotlib", "pandas", "streamlit", "tf2onnx", "pytest"} <= set(missing)
     run = str(tmp_path / "run")
     short = ["--num-layers", "8", "--train-steps", "2", "--train-batch-size", "8", "--no-evaluate-test"]

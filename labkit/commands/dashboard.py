@@ -7,10 +7,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import labkit
 from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, whole_number
@@ -61,12 +59,6 @@ def _add_port(parser: Parser) -> None:
 
 def _dashboard(options: argparse.Namespace) -> int:
     """Become the dashboard's server. Raises InputError where it can't be started."""
-    script = Path(labkit.__file__).resolve().parents[1] / "app" / "main.py"
-    if not script.is_file():
-        raise InputError(
-            f"there is no {script}: labkit was installed without its dashboard; clone the repository and run "
-            "labkit dashboard there"
-        )
     require_extra("app", ("streamlit",), "labkit dashboard")
     environment = dict(os.environ)
     if options.runs_dir is not None:
@@ -80,7 +72,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     print(f"dashboard: http://{LOOPBACK}:{port} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]
     flags.append(f"--server.headless={str(options.no_browser).lower()}")
-    return _become(["streamlit", "run", str(script), *flags], environment)
+    return _become(["streamlit", "run", str(home.shipped("app") / "main.py"), *flags], environment)
 
 
 def _free_port(wanted: int | None) -> int:

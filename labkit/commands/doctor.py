@@ -30,6 +30,7 @@ CUDA_PACKAGE = "nvidia-cudnn-cu12"  # one of those that tensorflow[and-cuda] bri
 CUDA_WAY = "install CUDA's libraries: .venv/bin/pip install 'tensorflow[and-cuda]==2.21.0'"
 CPU_ONLY = "CPU only; several replicas can be simulated (--simulate-missing-gpus)"
 PACKAGES = ("tensorflow", "keras", "numpy")
+REINSTALL = "install labkit again; in a checkout: make env"
 OF_EXTRAS = {"notebook": "jupyterlab", "app": "streamlit", "onnx": "tf2onnx"}  # one package of each
 PYTHONS = ("3.11", "3.12", "3.13")
 
@@ -93,7 +94,7 @@ def _versions() -> Finding:
         except metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Finding("problem", "versions", f"missing: {', '.join(missing)}", "run make env")
+        return Finding("problem", "versions", f"missing: {', '.join(missing)}", REINSTALL)
     return Finding("ok", "versions", ", ".join(found))
 
 
@@ -239,7 +240,7 @@ def _devices_by_tensorflow() -> Iterator[Finding]:
         import_tensorflow()
         import tensorflow as tf
     except ImportError as error:
-        yield Finding("problem", "devices", f"TensorFlow can't be imported: {error}", "run make env")
+        yield Finding("problem", "devices", f"TensorFlow can't be imported: {error}", REINSTALL)
         return
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:

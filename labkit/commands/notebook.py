@@ -8,7 +8,8 @@ from typing import Any
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser
 from labkit.errors import InputError, require_extra
-from labkit.notebook.files import NOTEBOOKS, find_notebook, read_notebook
+from labkit.home import checkout
+from labkit.notebook.files import find_notebook, read_notebook
 from labkit.notebook.given import values_from_text
 from labkit.notebook.run import Execution, run_notebook
 from labkit.plurals import counted
@@ -133,12 +134,16 @@ def _report(done: Execution, announce: Callable[[str], None]) -> None:
         announce("the run was finished already: nothing was trained, its results were drawn anew")
     if conclusion["banner"]:
         announce(conclusion["banner"])
+    dashboard, jupyterlab = "labkit dashboard", f"jupyter lab {done.path}"
+    if folder := checkout():  # whose environment may not be active
+        dashboard = f"make app       (or, in {folder}: streamlit run app/main.py)"
+        jupyterlab = f"make lab       (or: {jupyterlab})"
     lines = [
         ("notebook", str(done.path)),
         *_outcome(conclusion),
         ("time", f"{done.seconds:.0f} s"),
-        ("dashboard", f"make app       (or, in {NOTEBOOKS.parent}: streamlit run app/main.py)"),
-        ("JupyterLab", f"make lab       (or: jupyter lab {done.path})"),
+        ("dashboard", dashboard),
+        ("JupyterLab", jupyterlab),
     ]
     _print_table(lines, announce)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.config.fields import unknown_name_error
 from labkit.errors import InputError
-from labkit.home import expanded
+from labkit.home import expanded, shipped
 from labkit.run_directory import write_text_atomic
 
 __all__ = [
@@ -22,11 +22,11 @@ __all__ = [
     "write_notebook",
 ]
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = shipped("notebooks")
 
 
 def lesson_files(folder: Path | None = None) -> list[Path]:
-    """Return the lessons in a folder in order; None: those of the checkout. Raises InputError without any."""
+    """Return the lessons in a folder in order; None: labkit's own. Raises InputError without any."""
     return _notebooks("[0-9][0-9]_*.ipynb", folder or NOTEBOOKS)
 
 
@@ -40,8 +40,8 @@ def _notebooks(pattern: str, *folders: Path) -> list[Path]:
     found = [path for folder in folders for path in sorted(folder.glob(pattern))]
     if not found:
         raise InputError(
-            f"there is no {folders[0] / pattern}: this labkit was installed without its notebooks; clone the "
-            "repository and run labkit there"
+            f"there is no {folders[0] / pattern}: this labkit was built without its notebooks; install it "
+            "from a whole checkout: pip install CHECKOUT"
         )
     return found
 
@@ -74,8 +74,7 @@ def find_notebook(name: str | os.PathLike[str]) -> Path:
     """Return the path of a notebook.
 
     Args:
-        name: a path, or a name as of ``choose_notebooks`` of a notebook of the checkout that labkit is
-            imported from.
+        name: a path, or a name as of ``choose_notebooks`` of one of labkit's own notebooks.
 
     Raises InputError with the nearest name where there is no such notebook, and where labkit is installed
     without its notebooks.

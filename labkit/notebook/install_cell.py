@@ -60,7 +60,7 @@ def put_install_cell(notebook: Any) -> bool:
 
 
 def main(paths: Sequence[str]) -> None:
-    """Write the cell into notebooks; without ``paths``, into those of the checkout, but not papermill's."""
+    """Write the cell into notebooks; without ``paths``, into labkit's own, but not papermill's."""
     for path in map(Path, paths) if paths else sorted(NOTEBOOKS.rglob("*.ipynb")):
         notebook = read_notebook(path)
         if (paths or "papermill" not in notebook.metadata) and put_install_cell(notebook):

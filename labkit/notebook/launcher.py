@@ -7,10 +7,10 @@ its own address: whoever has Jupyter's token may see it. pyproject.toml names bo
 import signal
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import labkit
 from labkit import home
 from labkit.run_directory import list_runs
 from labkit.tensorboard.server import LOOPBACK
@@ -22,8 +22,8 @@ ICONS = Path(__file__).parent / "icons"
 
 
 def dashboard() -> dict[str, Any]:
-    """Return how jupyter-server-proxy starts the dashboard. Without a checkout there is no tile."""
-    script = Path(labkit.__file__).resolve().parents[1] / "app" / "main.py"
+    """Return how jupyter-server-proxy starts the dashboard. Without Streamlit there is no tile."""
+    script = home.shipped("app") / "main.py"
     flags = {
         "server.address": LOOPBACK,
         "server.port": "{port}",
@@ -34,7 +34,7 @@ def dashboard() -> dict[str, Any]:
     }
     command = [*_python(), "streamlit", "run", _plain(script)]
     return {
-        **_server("labkit dashboard", "dashboard.svg", enabled=script.is_file()),
+        **_server("labkit dashboard", "dashboard.svg", enabled=find_spec("streamlit") is not None),
         "command": [*command, *(f"--{name}={value}" for name, value in flags.items())],
         # Jupyter's server has compared the browser's origin with its own. Streamlit knows only loopback.
         "request_headers_override": {"Origin": f"http://{LOOPBACK}:{{port}}"},

@@ -5,11 +5,11 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from labkit.home import checkout
 from labkit.training.plan import RunPlan
 
 __all__ = ["describe_environment"]
@@ -61,11 +61,12 @@ def _version(package: str) -> str | None:
 
 def _git_commit() -> str | None:
     """Return labkit's git commit, with ``-dirty`` if files differ from it; None outside a checkout."""
+    folder = checkout()  # an installed labkit may lie in the repository of somebody else's project
+    if folder is None:
+        return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        found = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-        )
+        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from labkit import errors
-from labkit.commands import dashboard
 from labkit.commands import main as cli
 
 
@@ -72,13 +71,6 @@ def test_without_streamlit_the_way_out_is_named(started, monkeypatch, capsys):
     monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
     assert cli.main(["dashboard"]) == 2
     assert capsys.readouterr().err.endswith("pip install 'labkit[app]'\n")
-
-
-def test_without_the_checkout_the_way_out_is_named(started, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(dashboard.labkit, "__file__", str(tmp_path / "labkit" / "__init__.py"))
-    assert cli.main(["dashboard"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "without its dashboard; clone the repository" in line
 
 
 def test_a_folder_that_is_not_there_is_refused(started, capsys):

@@ -145,7 +145,7 @@ def test_a_missing_package_is_named_before_the_notebook_runs(home, notebook, mon
 
 def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "NOTEBOOKS", tmp_path)
-    with pytest.raises(InputError, match="without its notebooks; clone the repository"):
+    with pytest.raises(InputError, match="without its notebooks; install it from a whole checkout"):
         commands.run_demo()
 
 

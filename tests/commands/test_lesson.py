@@ -55,7 +55,7 @@ def test_without_notebooks_one_line_says_how_to_get_them(here, monkeypatch, caps
     monkeypatch.setattr(files, "NOTEBOOKS", here)
     for words in (["list"], ["start"], ["start", "4"]):
         assert cli.main(["lesson", *words]) == 2
-        assert "clone the repository" in capsys.readouterr().err
+        assert "install it from a whole checkout" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["4", "04", "replicas", "04_replicas", "04_replicas.ipynb"])

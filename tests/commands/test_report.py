@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from labkit.commands import main as cli
-from labkit.commands.share import report
 from tests.commands.made_runs import evaluation, make_run
 
 
@@ -50,9 +49,3 @@ def test_bad_input_is_one_line(folder, arguments, words, capfd):
     said = capfd.readouterr().err
     assert code == 2 and words in said and said.count("\n") == 1
     assert not list(folder.glob("*.pdf"))
-
-
-def test_without_the_checkout_the_way_out_is_named(folder, monkeypatch, capsys):
-    monkeypatch.setattr(report.labkit, "__file__", str(folder / "labkit" / "__init__.py"))
-    assert cli.main(["report", "first"]) == 2
-    assert "without its dashboard; clone the repository" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -143,9 +144,14 @@ def test_the_tiles_answer_behind_the_token_and_end_with_the_server(tmp_path):
 
 
 def test_a_path_with_braces_stays_what_it_is(monkeypatch, tmp_path):
-    monkeypatch.setattr(launcher.labkit, "__file__", str(tmp_path / "{x}" / "labkit" / "__init__.py"))
+    monkeypatch.setattr(launcher.home, "shipped", lambda folder: tmp_path / "{x}" / folder)
     server = launcher.dashboard()
     words = [word.format(port=1, base_url="/") for word in server["command"]]
     assert str(tmp_path / "{x}" / "app" / "main.py") in words
     assert "--server.baseUrlPath=/labkit-dashboard" in words
-    assert not server["launcher_entry"]["enabled"], "there is no app/ to start"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_there_is_a_tile_where_streamlit_is_installed(installed, monkeypatch):
+    monkeypatch.setattr(launcher, "find_spec", lambda name: find_spec(name) if installed else None)
+    assert launcher.dashboard()["launcher_entry"]["enabled"] is installed

@@ -3,13 +3,11 @@
 import argparse
 import subprocess
 import sys
-from pathlib import Path
 
-import labkit
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.errors import InputError, require_extra
-from labkit.home import expanded
+from labkit.home import expanded, shipped
 from labkit.run_directory.disk import check_writable
 from labkit.run_directory.find import find_run
 
@@ -44,14 +42,8 @@ def _run(options: argparse.Namespace) -> int:
     if output.is_dir():
         raise InputError(f"--output {output} is a folder; give the name of a file")
     check_writable(output.parent, "--output")
-    # The dashboard draws the report. It knows labkit, but labkit doesn't import it.
-    program = Path(labkit.__file__).resolve().parents[1] / "app" / "report"
-    if not program.is_dir():
-        raise InputError(
-            f"there is no {program}: labkit was installed without its dashboard; clone the repository and "
-            "run labkit report there"
-        )
     require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")
     sys.stdout.flush()
-    command = [sys.executable, str(program), f"--output={output}", "--", *map(str, runs)]
+    # The dashboard draws the report. It knows labkit, but labkit doesn't import it.
+    command = [sys.executable, str(shipped("app") / "report"), f"--output={output}", "--", *map(str, runs)]
     return subprocess.run(command, check=False).returncode
