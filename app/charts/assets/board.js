@@ -264,7 +264,10 @@
         }
       }
       if (low > high) return this.data.logarithmic ? [0.1, 1] : [0, 1];
-      if (this.data.logarithmic) return ends([Math.max(1 / MOST, low / (low === high ? 2 : 1.15)), high * (low === high ? 2 : 1.15)]);
+      if (this.data.logarithmic) {
+        const factor = low === high ? 2 : 1.15;
+        return ends([Math.max(low, 1 / MOST) / factor, Math.max(high, 1 / MOST) * factor]);
+      }
       if (this.data.unit === 'bytes' && low >= 0) return ends([0, high * 1.06]);
       [low, high] = ends([low, high]);
       const room = (high - low) * 0.06;
