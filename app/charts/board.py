@@ -8,7 +8,7 @@ drawn anew from all points of the run.
 import json
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.charts.columns import Floats
 from app.charts.lines import downsample
 
-__all__ = ["COLORS", "DASHES", "PALETTE", "Chart", "Line", "Seam", "Window", "encode", "extent"]
+__all__ = ["COLORS", "DASHES", "PALETTE", "Chart", "Line", "Seam", "Window", "encode", "ends", "extent"]
 
 Window = tuple[float, float]
 
@@ -35,6 +35,8 @@ DASHES = dict(
 )
 COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "not finite": "#d92d43"}
 
+CLOSE = 1e-12  # ends that differ by a smaller part of their values count as equal
+MOST = 1e300  # the distance between two ends is a number, too
 MAX_MARKS = 400  # of values that can't be drawn, of a line and kind
 
 # The kinds of values that an axis has no place for: their name, and whether they lie at its upper end.
@@ -97,6 +99,21 @@ class _Arrays:
         return place
 
 
+def ends(low: float, high: float) -> Window:
+    """Return the ends of an axis for values from ``low`` to ``high``: finite and never equal.
+
+    No axis can be drawn from ends that are equal, or so near that steps between them are lost in rounding.
+    ``ends`` in ``assets/board.js`` does the same with what a zoom makes of them.
+    """
+    if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+        return 0.0, 1.0
+    low, high = max(low, -MOST), min(high, MOST)
+    if high - low > CLOSE * max(abs(low), abs(high)):
+        return low, high
+    room = abs(high) * 0.1 or 1.0
+    return low - room, high + room
+
+
 def extent(charts: Iterable[Chart]) -> Window | None:
     """Return the least and the greatest x of all points; None if there is no point."""
     ends = [(float(line.x[0]), float(line.x[-1])) for chart in charts for line in chart.lines if len(line.x)]
@@ -125,7 +142,7 @@ def encode(
         axis: what ``x`` is: ``step``, ``epoch``, ``seconds`` (of training), ``clock`` (seconds since 1970),
             ``count`` (a whole number of something) or ``name`` (an index of ``ticks``).
         x_title: of the horizontal axis.
-        window: the part of the axis to show; None: all.
+        window: the part of the axis to show; None, or ends that are none: all.
         seams: vertical lines of all charts.
         name: of the run or runs; pictures are saved under it.
         height: of each chart's drawing area, in pixels.
@@ -134,6 +151,9 @@ def encode(
         pick: what a click on a point shows, for the reader; empty: clicks on points are not reported.
         ident: tells the board from others of its page; empty for one that isn't fetched (app/feed.py).
     """
+    charts = [replace(chart, lines=[_placed(line) for line in chart.lines]) for chart in charts]
+    if window is not None and not (np.isfinite(window).all() and window[0] <= window[1]):
+        window = None
     arrays = _Arrays()
     header = {
         "axis": axis,
@@ -164,6 +184,12 @@ def _chart(chart: Chart, window: Window | None, points: int, arrays: _Arrays) ->
         "logarithmic": chart.logarithmic,
         "lines": lines,
     }
+
+
+def _placed(line: Line) -> Line:
+    """Return the line without the points whose x is unknown."""
+    known = np.isfinite(line.x)
+    return line if known.all() else replace(line, x=line.x[known], y=line.y[known])
 
 
 def _line(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.charts.board import COLORS
+from app.charts.board import COLORS, ends
 from app.charts.columns import Floats
 
 __all__ = ["Scale", "diverging", "encode_heat", "logarithmic", "sequential"]
@@ -44,19 +44,19 @@ class Scale:
 
 def sequential(low: float, high: float, *, percent: bool = False) -> Scale:
     """Return the scale of values from ``low`` to ``high``; ``percent``: they are shares."""
-    high = high if high > low else low + 1
+    low, high = ends(low, high)
     return Scale(low, high, SEQUENTIAL, _linear(low, high, percent))
 
 
 def diverging(most: float) -> Scale:
     """Return the scale of values from ``-most`` to ``most``, grey at zero."""
-    most = most or 1.0
+    most = ends(-most, most)[1]
     return Scale(-most, most, DIVERGING, _linear(-most, most, False))
 
 
 def logarithmic(low: float, high: float) -> Scale:
     """Return the scale of values from 10**``low`` to 10**``high``."""
-    high = high if high > low else low + 1
+    low, high = ends(low, high)
     digits = (1,) if high - low > 3 else (1, 2, 5)
     every = max(1, round((high - low) / 6))
     ticks = [

@@ -11,7 +11,7 @@ import numpy as np
 from app.charts.board import PALETTE, Chart, Line
 from app.charts.columns import Floats, Table, columns_of
 from app.charts.store import Snapshot
-from app.charts.timeline import timeline_of
+from app.charts.timeline import steady, timeline_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.machine import machine_rows_paths
 from labkit.run_directory.metrics import MetricsReader
@@ -123,7 +123,7 @@ def _gpus(table: Table) -> list[int]:
 
 
 def _positions(table: Table, metrics: Snapshot, axis: str) -> Floats:
-    clock = np.fmax.accumulate(table.columns["wall_time"])
+    clock = steady(table.columns["wall_time"])
     if axis == "clock":
         return clock
     timeline = timeline_of(metrics)

@@ -219,7 +219,7 @@ def seams_of(metrics: Snapshot, options: Options) -> list[Seam]:
     timeline = timeline_of(metrics)
     seams = []
     for point in metrics.resume_points:
-        if options.axis == "clock":
+        if options.axis == "clock" and not timeline.was_set_back:
             x = point.wall_time
         elif len(timeline.step):
             x = place_of(timeline, options, point.step)

@@ -4,7 +4,7 @@ import html
 import math
 from collections.abc import Sequence
 
-from app.charts.board import PALETTE
+from app.charts.board import PALETTE, ends
 from labkit.analysis.run_results.groups import Group
 from labkit.analysis.run_results.results import MEASURES
 from labkit.analysis.run_results.versus import Versus, amount
@@ -51,9 +51,8 @@ class _Axis:
 
     def __init__(self, values: Sequence[float], width: int, room: float = 0.08) -> None:
         self.width = width
-        low, high = min(values), max(values)
-        wide = (high - low) or abs(high) * 0.1 or 1.0
-        self.low, self.high = low - room * wide, high + room * wide
+        low, high = ends(min(values), max(values))
+        self.low, self.high = low - room * (high - low), high + room * (high - low)
 
     def x(self, value: float) -> float:
         return LEFT + (self.width - LEFT - RIGHT) * (value - self.low) / (self.high - self.low)

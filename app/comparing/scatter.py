@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.charts.board import ends
 from app.comparing.estimate import ticks
 from app.state import clean
 from labkit.analysis.run_results.results import value_text
@@ -142,8 +143,8 @@ def _apart(
 
 
 def _range(places: Sequence[float]) -> tuple[float, float]:
-    low, high = min(places), max(places)
-    room = 0.07 * (high - low) or abs(high) * 0.05 or 0.5
+    low, high = ends(min(places), max(places))
+    room = 0.07 * (high - low)
     return low - room, high + room
 
 

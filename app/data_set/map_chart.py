@@ -13,7 +13,7 @@ import streamlit as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.charts.board import PALETTE
+from app.charts.board import PALETTE, ends
 from labkit.analysis.data_set.image_map import ImageMap
 
 __all__ = ["Marks", "draw", "legend", "marks_of_classes", "marks_of_right", "picked", "sprite"]
@@ -96,14 +96,13 @@ def draw(
         version: a selection on another version doesn't count.
         label: for screen readers.
     """
-    low, high = shown.positions.min(axis=0), shown.positions.max(axis=0)
-    flat = high - low <= 0  # one image, or all in a line
-    low, high = np.where(flat, low - 1, low), np.where(flat, high + 1, high)
+    # One image, or all in a line, have equal ends.
+    across, down = (ends(float(places.min()), float(places.max())) for places in shown.positions.T)
     faint = np.asarray(marks.faint)[marks.kind]
     data: dict[str, Any] = {
         "x": shown.positions[:, 0].round(4).tolist(),
         "y": shown.positions[:, 1].round(4).tolist(),
-        "extent": [*low.tolist(), *high.tolist()],
+        "extent": [across[0], down[0], across[1], down[1]],
         "kind": marks.kind.tolist(),
         "colors": list(marks.colors),
         "shapes": list(marks.shapes),

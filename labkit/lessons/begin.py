@@ -13,6 +13,7 @@ __all__ = ["Lesson", "begin"]
 
 # What a lesson sets for each of its runs, unless it is in its parameters cell.
 CHOSEN_BY_LESSONS = ("job_dir", "overwrite", *CLUSTER_DEFAULTS)
+DATA_SETS = ("auto", "cifar10", "shapes")  # whose ten classes and 32×32 pixels the lessons explain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +48,27 @@ class Lesson:
         return str(self)
 
 
-def begin(name: str) -> Lesson:
+def begin(name: str, *, own_data: bool = False) -> Lesson:
     """Check the parameters of a lesson and make the folder of its runs.
 
     GPUs that are asked for and missing are simulated, unless ``simulate_missing_gpus`` is False.
 
     ``labkit.notebook.parameters.watch_parameters`` has to be called in the first code cell.
 
-    Raises InputError for a parameter that isn't known or allowed or has no effect in the lesson, and for a
-    home that can't be written.
+    Args:
+        name: of the lesson.
+        own_data: whether its text is right for any data set.
+
+    Raises InputError for a parameter that isn't known or allowed or has no effect in the lesson, for a data
+    set that its text isn't about, and for a home that can't be written.
     """
     parameters = read_parameters()
+    dataset = parameters.config.data.dataset
+    if dataset not in DATA_SETS and not own_data:
+        raise InputError(
+            f"dataset is {dataset!r}, but lesson {name} explains the ten classes and 32×32 pixels of cifar10 "
+            f"and shapes: choose auto, cifar10 or shapes here, and run train.ipynb with {dataset!r}"
+        )
     for parameter in CHOSEN_BY_LESSONS:
         if parameter in parameters.chosen and parameter not in parameters.own:
             raise InputError(

@@ -15,11 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.run_directory.metrics import ResumePoint
+from labkit.run_directory.metrics import ResumePoint, clock_was_set
 
 __all__ = ["SPARK_POINTS", "MetricsDigest", "number"]
 
 SPARK_POINTS = 40  # values of the small line chart
+TIME_PIECES = 400  # of a session, at whose ends its time is read; where it jumps, all rows of a piece are
 
 CHUNK_BYTES = 1 << 22  # searched at a time
 TAIL_BYTES = 1 << 16  # of the end of a file or session, where its last row is looked for
@@ -32,6 +33,7 @@ _STEP_AND_LOSS = re.compile(
     rb'\{"split": "train", "step": (\d{1,18}), [^{}\[\]]*?'
     rb'"loss": (-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|NaN|-?Infinity)[,}]'
 )
+_TIME = re.compile(rb'"wall_time": (\d{1,18}(?:\.\d+)?)[,}]')
 _WANTED = (b'"validation"', b'"test"', b'"resumed_at_step"')
 
 Row = Mapping[str, Any]
@@ -54,7 +56,8 @@ class MetricsDigest:
     ``evaluations``: the rows of ``validation`` and ``test`` that count, in the order written.
     ``training_loss``: of the last training step that counts; NaN and infinity are kept.
     ``spark``: up to ``SPARK_POINTS`` finite losses, spread evenly over the bytes of the file.
-    ``duration``: seconds of training, without the pauses between an interruption and the resumption.
+    ``duration``: seconds of training, without the pauses between an interruption and the resumption. Where
+    the clock was set, a row counts as long as it says itself.
     """
 
     path: Path
@@ -175,19 +178,60 @@ class MetricsDigest:
 
     def _duration(self, read: Read) -> float | None:
         """Return the sum over the sessions of the time from the beginning to the last row."""
-        _, first = _row_at(read, 0, self._offset)
-        begin = number((first or {}).get("wall_time"))
-        if begin is not None:
-            begin -= number((first or {}).get("seconds_per_step")) or 0.0
-        total, known = 0.0, False
-        places = [*self._sessions, (self._offset, ResumePoint(0, math.nan))]
-        for place, point in places:
-            times = (number(row.get("wall_time")) for _, row in _rows_before(read, place))
-            end = next((when for when in times if when is not None), None)
-            if begin is not None and end is not None and end >= begin:
-                total, known = total + end - begin, True
-            begin = number(point.wall_time)
+        total, known, start = 0.0, False, 0
+        begin: float | None = None
+        for place, point in [*self._sessions, (self._offset, ResumePoint(0, math.nan))]:
+            seconds, last = _time_spent(read, start, place, begin)
+            total, known = total + seconds, known or last != begin
+            start, begin = place, number(point.wall_time)
         return total if known else None
+
+
+def _time_spent(read: Read, start: int, end: int, before: float | None) -> tuple[float, float | None]:
+    """Return the seconds from ``before`` to the last row between two places, and the time of that row.
+
+    Without ``before``, the first row begins as long before its time as it took. Of many rows, only some are
+    looked at; where the time jumps between two of them, so are those between.
+    """
+    pieces = min(TIME_PIECES, (end - start) // SAMPLE_BYTES[0])
+    total, begin = 0.0, start
+    for piece in range(1, pieces):
+        place = start + (end - start) * piece // pieces
+        found = _time_after(read, place, end) if place >= begin else None
+        if found is None:
+            continue
+        stop, when = found
+        if before is None or clock_was_set(when - before, 0.0):
+            seconds, before = _time_of_rows(read(stop - begin, begin).split(b"\n"), before)
+        else:
+            seconds, before = when - before, when
+        total, begin = total + seconds, stop
+    seconds, before = _time_of_rows(read(end - begin, begin).split(b"\n"), before)
+    return total + seconds, before
+
+
+def _time_after(read: Read, place: int, end: int) -> tuple[int, float] | None:
+    """Return the end of the row with the first ``wall_time`` after a place, and that time."""
+    for length in SAMPLE_BYTES:
+        data = read(min(length, end - place), place)
+        found = _TIME.search(data)
+        stop = data.find(b"\n", found.end()) + 1 if found else 0
+        if found and stop:
+            return place + stop, float(found[1])
+    return None
+
+
+def _time_of_rows(lines: list[bytes], before: float | None) -> tuple[float, float | None]:
+    total = 0.0
+    for row in map(_parse, lines):
+        when = number(row.get("wall_time"))
+        if when is None or "split" not in row:
+            continue
+        own = number(row.get("seconds_per_step")) or number(row.get("seconds")) or 0.0
+        took = own if before is None else when - before
+        total += own if clock_was_set(took, own) else took
+        before = when
+    return total, before
 
 
 def _slice(data: bytes, length: int, offset: int) -> bytes:

@@ -23,6 +23,7 @@ __all__ = [
     "MetricsWriter",
     "ResumePoint",
     "append_evaluation",
+    "clock_was_set",
     "evaluations_path",
     "evaluations_that_count",
     "is_superseded",
@@ -36,6 +37,8 @@ __all__ = [
 # The metrics of an evaluation. Which of them a row has depends on the loss (docs/run-directory.md).
 EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
 
+MAX_SECONDS_BETWEEN_ROWS = 6 * 3600.0  # beside the step itself; a validation takes minutes
+
 LOCK_TIMEOUT_SECONDS = 30.0  # writing a row takes milliseconds; a process that holds the lock longer hangs
 
 
@@ -48,6 +51,18 @@ class ResumePoint:
 
     step: int
     wall_time: float
+
+
+def clock_was_set(seconds: Any, own: Any) -> Any:
+    """Return whether the clock was set between two rows: the row then took its own time, not the difference.
+
+    Several hours without a row count as such, too: the clock was set forward, or the machine slept.
+
+    Args:
+        seconds: the difference of the two rows' ``wall_time``; a float, or an array of them.
+        own: what the later row itself tells of its time, such as its ``seconds_per_step``; likewise.
+    """
+    return (seconds < 0) | (seconds > own + MAX_SECONDS_BETWEEN_ROWS)
 
 
 def resume_point_of(row: Mapping[str, Any]) -> ResumePoint | None:

@@ -263,6 +263,10 @@ def _reason(status: Status | None, state: str) -> str:
             return time.strftime("no heartbeat since %Y-%m-%d %H:%M:%S", time.localtime(status.heartbeat))
         except (ValueError, OverflowError, OSError):
             return "no heartbeat"
+    if status.state in ACTIVE_STATES and status.heartbeat - time.time() > status.stalled_after_seconds:
+        return (
+            f"{status.message}; its heartbeat lies in the future: a clock was set, and a stall wouldn't show"
+        )
     return status.message
 
 

@@ -1,5 +1,6 @@
 """What a run records while it trains: metrics, TensorBoard events and status."""
 
+import math
 import os
 import socket
 import threading
@@ -122,7 +123,7 @@ class Telemetry:
         self._evaluated = recorded_evaluations(run)
         self._events = EventWriter(run.events_path, first_step + 1)
         self._events.configuration(recorded_config(run))
-        self._status_written = 0.0
+        self._status_written = -math.inf  # by a clock that nobody sets
         self._lock = threading.Lock()
         now = time.time()
         self._status = Status(
@@ -141,7 +142,7 @@ class Telemetry:
         """Record one training step."""
         self._metrics.append([row])
         self._events.scalars(row)
-        if row["wall_time"] - self._status_written < SECONDS_BETWEEN_STATUSES:
+        if time.monotonic() - self._status_written < SECONDS_BETWEEN_STATUSES:
             self._status = replace(self._status, step=row["step"])
             return
         seconds = pace.seconds_per_step()
@@ -164,7 +165,7 @@ class Telemetry:
 
     def beat(self, message: str) -> None:
         """Update the run's heartbeat while no step ends, during validation or saving."""
-        if time.time() - self._status_written >= SECONDS_BETWEEN_STATUSES:
+        if time.monotonic() - self._status_written >= SECONDS_BETWEEN_STATUSES:
             self._write(message=message)
 
     def compiling(self, message: str) -> None:
@@ -180,8 +181,8 @@ class Telemetry:
 
     def _write(self, **changed: Any) -> None:
         with self._lock:  # threads that report a slow callback or a lost worker write, too
-            self._status_written = time.time()
-            self._status = replace(self._status, heartbeat=self._status_written, **changed)
+            self._status_written = time.monotonic()
+            self._status = replace(self._status, heartbeat=time.time(), **changed)
             self._run.write_status(self._status)
 
     def close(self) -> None:

@@ -61,6 +61,31 @@ def test_a_clock_that_is_set_back_breaks_nothing(tmp_path, times):
         assert (np.diff(values) >= 0).all()
 
 
+@pytest.mark.parametrize("jump", [-44.0, -86_400.0, 86_400.0])
+def test_a_clock_that_is_set_leaves_the_training_time_alone(tmp_path, jump):
+    times = [100.0 + step + (jump if step > 30 else 0) for step in range(1, 61)]
+    timeline = timeline_after(tmp_path / "m", *enumerate(times, 1))
+    took = np.diff(timeline.seconds)
+    assert took[29] == pytest.approx(0.3), "as long as the row itself says"
+    assert np.delete(took, 29) == pytest.approx(1.0)
+    assert timeline.clock[-1] == times[-1]
+    assert (np.diff(timeline.clock) > 0).all(), "no two steps stand at one place"
+
+
+def test_curves_and_resume_points_go_with_a_clock_that_was_set_back(tmp_path):
+    path = tmp_path / "m"
+    times = [1000.0, 1002.0, 904.0, 906.0]
+    writer = MetricsWriter(path)
+    writer.append([train_row(step, wall_time=when) for step, when in enumerate(times, 1)])
+    writer.append([evaluation_row(2, wall_time=1002.5), evaluation_row(4, wall_time=906.5)])
+    metrics = CurveStore(path).poll()
+    timeline = timeline_of(metrics)
+    assert timeline.clock.tolist() == pytest.approx([901.7, 903.7, 904, 906])
+    assert (
+        timeline.x(metrics.curve("validation", "loss"), "clock").tolist() == timeline.clock[[1, 3]].tolist()
+    )
+
+
 def test_an_evaluation_stands_where_its_step_ended(tmp_path):
     path = tmp_path / "m"
     writer = MetricsWriter(path)

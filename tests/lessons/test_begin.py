@@ -37,6 +37,15 @@ def test_a_parameter_without_effect_is_refused_unless_the_lesson_sets_it(paramet
     assert begin("04_replicas").parameters.chosen[name] == value
 
 
+def test_a_lesson_refuses_data_that_its_text_is_not_about(parameters):
+    parameters({"dataset": "auto"}, {"dataset": "my-pics"})
+    with pytest.raises(InputError, match="ten classes and 32×32 pixels.*run train.ipynb with 'my-pics'"):
+        begin("00_tour")
+    assert begin("sweep", own_data=True).config.data.dataset == "my-pics"
+    parameters({"dataset": "auto"}, {"dataset": "shapes"})
+    assert begin("00_tour").config.data.dataset == "shapes"
+
+
 def test_what_a_lesson_uses_is_taken_whether_its_cell_sets_it_or_not(parameters):
     parameters({"num_layers": 8}, {"num_layers": 14, "label_smoothing": 0.1})
     config = begin("04_replicas").config

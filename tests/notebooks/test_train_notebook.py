@@ -1,14 +1,18 @@
 """``notebooks/train.ipynb`` run by papermill, as a user would run it."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
+from PIL import Image
 
+import labkit
 from labkit.notebook.files import conclusion_of, read_notebook
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
@@ -53,12 +57,12 @@ class Execution:
         return RunDirectory(conclusion_of(read_notebook(self.path))["run"])
 
 
-def papermill(folder: Path, **parameters: object) -> Execution:
-    """Run the notebook from ``folder``, which isn't its own folder."""
+def papermill(folder: Path, *, source: Path = NOTEBOOK, **parameters: object) -> Execution:
+    """Run the notebook, or a part of it, from ``folder``, which isn't its own folder."""
     output = folder / "out.ipynb"
     given = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
     process = subprocess.run(
-        [sys.executable, "-m", "papermill", "--no-progress-bar", str(NOTEBOOK), str(output), *given],
+        [sys.executable, "-m", "papermill", "--no-progress-bar", str(source), str(output), *given],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -114,6 +118,41 @@ def test_running_it_again_trains_nothing_and_shows_everything(on_cpu, tmp_path):
         conclusion_of(read_notebook(again.path))["accuracy"]
         == conclusion_of(read_notebook(on_cpu.path))["accuracy"]
     )
+
+
+def test_what_it_says_of_the_data_is_true_of_own_pictures(tmp_path):
+    random = np.random.default_rng(0)
+    for name in ("apple", "pear", "plum", "quince"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = random.integers(0, 256, (64, 64, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{number}.png")
+    labkit.prepare_data(images=tmp_path / "pictures", name="fruit", data_dir=tmp_path / "data", image_size=64)
+    book = nbformat.read(NOTEBOOK, as_version=4)
+    told = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    assert not re.search(r"\d×\d|\d classes|\bten\b|\d,000", told), "the text has numbers of one data set"
+    book.cells = book.cells[: 1 + [cell.id for cell in book.cells].index("model")]
+    nbformat.write(book, tmp_path / "beginning.ipynb")
+    given = {
+        "dataset": "fruit",
+        "data_dir": tmp_path / "data",
+        "num_gpus": 0,
+        "train_steps": 4,
+        "train_batch_size": 16,
+    }
+    execution = papermill(tmp_path, source=tmp_path / "beginning.ipynb", **given)
+    assert execution.code == 0, execution.said
+    (model,) = [
+        output.data["text/markdown"]
+        for output in execution.outputs("model")
+        if "text/markdown" in output.get("data", {})
+    ]
+    assert model == (
+        "This network works at 64×64, 32×32, 16×16 pixels. Its last layer has one output for each of the "
+        "4 classes."
+    )
+    assert "classes: apple, pear, plum, quince" in execution.text
+    assert "64×64×3" in execution.text
 
 
 @pytest.mark.thorough

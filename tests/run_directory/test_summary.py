@@ -97,6 +97,36 @@ def test_rows_before_a_resumption_from_an_earlier_step_do_not_show(tmp_path):
     assert found.duration == 10 + 3, "two sessions, without the pause between them"
 
 
+@pytest.mark.parametrize("count", [1, 2, 20, 3000])
+@pytest.mark.parametrize("jump", [-44.0, -86_400.0, 86_400.0, -1000.0])
+def test_a_clock_that_is_set_does_not_change_the_duration(tmp_path, count, jump):
+    path, middle = tmp_path / "metrics.jsonl", count // 2
+    times = [1e9 + step + (jump if step > middle else 0) for step in range(1, count + 1)]
+    rows = [row(step, 1.0, when) for step, when in enumerate(times, 1)]
+    write(path, [*rows, {"resumed_at_step": count, "wall_time": 2e9}])
+    assert digest(path).duration == pytest.approx(count, rel=0.01)
+    late = [
+        row(count + step, 1.0, 2e9 + step + (jump if step > middle else 0)) for step in range(1, count + 1)
+    ]
+    write(path, [*rows, {"resumed_at_step": count, "wall_time": 2e9}, *late])
+    assert digest(path).duration == pytest.approx(2 * count, rel=0.01), "the pause doesn't count"
+
+
+def test_a_clock_set_back_over_a_validation_counts_the_validation(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = [row(1, 1.0, 101.0), row(2, 1.0, 102.0), evaluation("validation", 2, 0.5), row(3, 1.0, 63.0)]
+    rows[2] |= {"seconds": 30.0, "wall_time": 62.0}
+    write(path, rows)
+    assert digest(path).duration == 2 + 30 + 1
+
+
+def test_a_heartbeat_from_the_future_is_told(tmp_path):
+    found = summary_of(
+        make_run(tmp_path, "a", state="running", pid=os.getpid(), heartbeat=time.time() + 3600)
+    )
+    assert (found.state, "in the future" in found.message) == ("running", True)
+
+
 def test_a_growing_file_is_read_from_where_the_last_look_ended(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     write(path, [*map(row, range(1, 3001)), evaluation("validation", 3000, 0.5)])

@@ -45,6 +45,18 @@ def run(tmp_path) -> RunDirectory:
     return run
 
 
+def test_the_status_goes_on_when_the_clock_is_set_back(run, monkeypatch):
+    telemetry = session(run, [(1, 2.5)])
+    now = time.time() - 3600
+    monkeypatch.setattr("labkit.training.telemetry.SECONDS_BETWEEN_STATUSES", 0.0)
+    monkeypatch.setattr("labkit.training.telemetry.time.time", lambda: now)
+    telemetry.train_row(row(2, 2.4), Pace(32))
+    assert (run.read_status().step, run.read_status().heartbeat) == (2, now)
+    telemetry.beat("validation")
+    assert run.read_status().message == "validation"
+    telemetry.close()
+
+
 def scalars(run: RunDirectory, tag: str) -> list[tuple[int, float]]:
     events = EventAccumulator(str(run.events_path), size_guidance={"scalars": 0}).Reload()
     return [(event.step, event.value) for event in events.Scalars(tag)]

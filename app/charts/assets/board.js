@@ -81,13 +81,48 @@
     return (long ? 'step ' : '') + x.toLocaleString('en-US');
   }
 
-  const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]; // distances between ticks
+  // ---- axes ----------------------------------------------------------------------------------------------
+
+  const CLOSE = 1e-12; // a smaller part of a number is lost when ticks are added up
+  const MOST = 1e300; // the distance between two ends is a number, too
+
+  // uPlot never returns from ends that are equal, next to equal or not finite: every range it gets comes from here.
+  // Equal ends are moved apart by `room`; without it by a tenth of their value.
+  function ends(range, room) {
+    const [low, high] = (range || [0, 1]).map((end) => Math.min(MOST, Math.max(-MOST, end)));
+    if (!(low <= high)) return [0, 1]; // NaN
+    if (high - low > CLOSE * Math.max(Math.abs(low), Math.abs(high))) return [low, high];
+    const apart = Math.max(room ?? (Math.abs(high) * 0.1 || 1), 2 * CLOSE * Math.abs(high));
+    return [low >= 0 ? Math.max(0, low - apart) : low - apart, high + apart];
+  }
+
+  const ROUND = [1, 2, 5, 10];
+
+  // The ticks of a logarithmic axis, some eight at most. uPlot's own aren't round, and it never returns below 1e-22.
+  function powers(low, high) {
+    const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high)), span = Math.log10(high) - Math.log10(low);
+    if (span < 0.5) {
+      const size = 10 ** Math.floor(Math.log10((high - low) / 5)), step = size * ROUND.find((factor) => factor * size >= (high - low) / 5.001);
+      const from = Math.ceil(low / step), to = Math.floor(high / step);
+      return Array.from({ length: to - from + 1 }, (_, i) => Number(((from + i) * step).toPrecision(14)));
+    }
+    const digits = span > 2.5 ? [1] : span > 1.2 ? [1, 2, 5] : [1, 2, 3, 5, 7], every = Math.ceil(span / 8);
+    return Array.from({ length: last - first + 1 }, (_, i) => first + i).filter((power) => power % every === 0)
+      .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`))).filter((tick) => tick >= low && tick <= high);
+  }
+
+  const LOGARITHMIC = { splits: (u, axis, low, high) => powers(low, high), filter: (u, ticks) => ticks };
+
+  // Distances between ticks at whole numbers.
+  const WHOLE = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
   // The horizontal axis of names: they are long, so they stand upright.
   const NAMES = { size: (u, names) => Math.min(120, 14 + 6 * Math.max(0, ...(names || []).map((name) => String(name ?? '').length))),
     space: 16, rotate: -90, incrs: WHOLE };
 
-  const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power); // round distances between ticks of bytes
+  // Distances between ticks of values and of bytes. uPlot's own end at 1e32, a float32 at 3e38.
+  const DECIMAL = Array.from({ length: 330 }, (_, i) => [1, 2, 2.5, 5].map((digit) => Number(`${digit}e${i - 30}`))).flat();
+  const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
 
   const counted = (line) => !['faint', 'thin', 'dashed', 'edge'].includes(line.style);
 
@@ -192,13 +227,13 @@
         padding: [8, 22, 0, 0],
         cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
         scales: {
-          x: { time: false, range: (u, low, high) => board.shown() || [low ?? 0, high ?? 1] },
+          x: { time: false, range: () => board.shown() },
           y: { distr: this.data.logarithmic ? 3 : 1, range: () => this.range() },
         },
         axes: [
-          { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70, ...(board.data.axis === 'count' ? { incrs: WHOLE } : {}) }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
+          { ...axis, ...(board.data.axis === 'name' ? NAMES : { size: 24, space: 70, ...(whole(board.data.axis) ? { incrs: WHOLE } : {}) }), label: board.data.xTitle, labelSize: 15, labelGap: 0, labelFont: font,
             values: (u, ticks) => ticks.map((x) => board.place(x)) },
-          { ...axis, ...(this.data.unit === 'bytes' ? { incrs: BINARY } : {}), size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
+          { ...axis, incrs: this.data.unit === 'bytes' ? BINARY : DECIMAL, ...(this.data.logarithmic ? LOGARITHMIC : {}), size: (u, values) => Math.max(38, ...(values || []).map((v) => 7 * String(v ?? '').length + 10)), space: 28,
             values: (u, ticks, axis, space, apart) => ticks.map((y) => (y == null ? '' : number(y, this.data.unit, digits(y, apart)))) },
         ],
         series: [{}, ...this.data.lines.map((one) => ({
@@ -217,7 +252,7 @@
     }
 
     range() { // of the vertical axis: the visible points with some room, never a point at the very edge
-      const [from, to] = this.board.shown() || [-Infinity, Infinity];
+      const [from, to] = this.board.shown();
       let low = Infinity, high = -Infinity;
       for (const line of this.data.lines) {
         if (this.hidden.has(line.name)) continue;
@@ -229,16 +264,20 @@
         }
       }
       if (low > high) return this.data.logarithmic ? [0.1, 1] : [0, 1];
-      if (this.data.logarithmic) return low === high ? [low / 2, high * 2] : [low / 1.15, high * 1.15];
-      const room = low === high ? (Math.abs(low) * 0.1 || 1) : (high - low) * 0.06;
-      if (this.data.unit === 'bytes' && low >= 0) return [0, high ? high + room : 1];
+      if (this.data.logarithmic) {
+        const factor = low === high ? 2 : 1.15;
+        return ends([Math.max(low, 1 / MOST) / factor, Math.max(high, 1 / MOST) * factor]);
+      }
+      if (this.data.unit === 'bytes' && low >= 0) return ends([0, high * 1.06]);
+      [low, high] = ends([low, high]);
+      const room = (high - low) * 0.06;
       // A quantity that is never negative keeps its axis at or above zero.
       return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
     }
 
     rescale() {
-      const [low, high] = this.board.shown() || [0, 1];
-      this.plot.setScale('x', { min: low, max: high > low ? high : low + 1 });
+      const [min, max] = this.board.shown();
+      this.plot.setScale('x', { min, max });
     }
 
     size() {
@@ -578,7 +617,7 @@
 
     window() { return this.wanted !== undefined ? this.wanted : this.data.window; }
 
-    shown() { return this.window() || this.data.extent; }
+    shown() { return ends(this.window() || this.data.extent, this.data.axis === 'clock' ? 30 : 1); } // seconds; or one step, one epoch
 
     showRange() {
       const window = this.window();
@@ -591,7 +630,7 @@
       if (window) {
         const [low, high] = this.data.extent;
         window = [Math.max(window[0], low), Math.min(window[1], high)];
-        const least = whole(this.data.axis) ? 1 : (high - low) * 1e-7;
+        const least = whole(this.data.axis) ? 1 : Math.max((high - low) * 1e-7, 2 * CLOSE * Math.abs(high));
         if (!(window[1] - window[0] >= least)) return;
         if (window[0] <= low && window[1] >= high) window = null;
       }
@@ -604,9 +643,7 @@
     }
 
     scale(factor, centre) {
-      const shown = this.shown();
-      if (!shown) return;
-      const [low, high] = shown, middle = centre ?? (low + high) / 2;
+      const [low, high] = this.shown(), middle = centre ?? (low + high) / 2;
       this.zoom([middle - (middle - low) * factor, middle + (high - middle) * factor]);
     }
 
