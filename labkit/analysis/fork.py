@@ -174,7 +174,7 @@ def _make_checkpoint(
             f"--at is {step}; allowed: {'none' if first is None else f'from {first}'}, the first checkpoint "
             f"of {parent.path}, because it started from other weights"
         )
-    recorded = recorded_step(parent, step)
+    recorded = recorded_step(parent, step, announce=announce)
     if recorded.is_asynchronous:
         known = ", ".join(map(str, parent.checkpoint_steps()))
         raise InputError(

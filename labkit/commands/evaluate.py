@@ -83,6 +83,8 @@ def _run(options: argparse.Namespace) -> int:
         num_intra_threads=options.num_intra_threads,
         test_time_augmentation=options.test_time_augmentation,
     )
+    if plan.data_note:
+        print(plan.data_note, flush=True)
     _print_metrics(plan.evaluate(split, options.checkpoint or "best"))
     return 0
 

@@ -21,6 +21,7 @@ from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.of_run import data_of_run
 from labkit.data.resolve import find_data_set, resolve
 from labkit.data.shard_files import verify_shards
 from labkit.distributed.task import ClusterTask
@@ -233,25 +234,26 @@ def plan_evaluation(
 ) -> RunPlan:
     """Plan the evaluation of checkpoints of ``run`` in this process; None means the run's recorded value.
 
-    The plan has no devices yet (see ``RunPlan.on_one_device``). Raises InputError if the run can't be read or
+    The plan has no devices yet (see ``RunPlan.on_one_device``). Its ``data_note`` is empty unless the data have
+    moved (``labkit.data.of_run``). Raises InputError if the run can't be read or
     written to, or if its data set isn't prepared here.
     """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
     given = {
-        "data_dir": data_dir,
         "eval_batch_size": eval_batch_size,
         "num_intra_threads": num_intra_threads,
         "test_time_augmentation": test_time_augmentation,
     }
     changed = {name: value for name, value in given.items() if value is not None}
-    config = config.replace(changed | {"job_dir": str(run.path)})
-    manifest = load_manifest(data_directory(config), config.data.dataset)
+    manifest, note = data_of_run(run, config, data_dir)
+    places = {"job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
+    config = config.replace(changed | places)
     if not manifest.splits.get(split):
         raise InputError(
             f"--split is {split!r}; {manifest.dataset} is prepared with: {', '.join(manifest.splits)}"
         )
-    return RunPlan(config, manifest, run, "resumable", manifest.dataset, "")
+    return RunPlan(config, manifest, run, "resumable", manifest.dataset, note)
 
 
 # ---- configuration and data set ------------------------------------------------------------------------
@@ -372,9 +374,9 @@ def place_run(
     """
     # The name comes from the requested values, so that it doesn't depend on how ``auto`` resolves.
     run = RunDirectory(config.run.job_dir or home.runs_home() / _run_name(config, manifest.dataset, cluster))
-    config = config.replace(
-        {"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
-    )
+    # A folder that nobody chose isn't recorded: it is found again after labkit's home was moved.
+    chosen = None if config.data.data_dir is None else str(manifest.directory.parent)
+    config = config.replace({"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": chosen})
     config = _with_recorded_choices(config, overwrite)
     config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
     config = _with_crop(config, manifest)
