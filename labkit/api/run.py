@@ -1,6 +1,7 @@
 """``labkit.load_run`` and ``labkit.runs``: runs as objects with arrays. Needs no TensorFlow."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.find import find_run
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
+from labkit.run_directory.own_results import own_test
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +91,8 @@ class Run:
         """Return the metrics of one split as columns, one entry for each row, in order of steps.
 
         Args:
-            split: ``train`` (a row for each step), ``validation`` or ``test`` (a row for each evaluation).
+            split: ``train`` (a row for each step), ``validation`` (a row for each evaluation) or ``test`` (the
+                run's own result; ``evaluations`` has those of other checkpoints).
 
         Returns float64 [rows] by name: ``step``, ``epoch``, ``loss``, ``accuracy``, ``wall_time`` and the
         others that ``docs/run-directory.md`` lists. A value that a row lacks is NaN. Each step is there
@@ -97,21 +100,47 @@ class Run:
 
         Raises InputError for a split without rows.
         """
-        import numpy as np
+        own, every = self._rows()
+        if split == "test":
+            return self._columns(split, [] if own is None else [own], every)
+        return self._columns(split, every, every)
 
+    def evaluations(self, split: str = "test") -> "dict[str, NDArray[np.float64]]":
+        """Return every evaluation of a split as columns, those of ``labkit evaluate`` included, by step.
+
+        Returns float64 [rows] by name, as ``metrics`` does. ``own`` is 1 for the test result that the run
+        reported and 0 for those of other checkpoints. Whoever chooses among these by their test accuracy has
+        chosen on the test set.
+
+        Raises InputError for a split without evaluations.
+        """
+        own, every = self._rows()
+        if split == "test":
+            every = [{**row, "own": int(row is own)} for row in every]
+        return self._columns(split, [row for row in every if "examples" in row], every)
+
+    def _rows(self) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
+        """Return the run's own test result, and all rows that count."""
         reader = MetricsReader(self._directory.metrics_path)
         reader.poll()
         every = with_evaluations(reader)
-        rows = [row for row in every if row.get("split") == split]
-        if not rows:
+        return own_test(reader.rows, every), every
+
+    def _columns(
+        self, split: str, rows: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]
+    ) -> "dict[str, NDArray[np.float64]]":
+        import numpy as np
+
+        kept = [row for row in rows if row.get("split") == split]
+        if not kept:
             known = ", ".join(sorted({str(row.get("split")) for row in every})) or "no metrics yet"
             raise InputError(f"run {self.name} has no metrics of the split {split!r}; it has: {known}")
-        rows.sort(key=lambda row: row["step"])
-        names = dict.fromkeys(name for row in rows for name in row if name != "split")
+        kept.sort(key=lambda row: row["step"])
+        names = dict.fromkeys(name for row in kept for name in row if name != "split")
         return {
-            name: np.array([row.get(name, np.nan) for row in rows], np.float64)
+            name: np.array([row.get(name, np.nan) for row in kept], np.float64)
             for name in names
-            if all(isinstance(row.get(name, 0), int | float) for row in rows)
+            if all(isinstance(row.get(name, 0), int | float) for row in kept)
         }
 
     def predictions(self, split: str = "test") -> "Predictions":

@@ -18,7 +18,7 @@ from labkit.plurals import counted, printable
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.filters import chosen_runs
 from labkit.run_directory.find import find_run
-from labkit.run_directory.metrics import metrics_in_words
+from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = ["declare_runs", "declare_show"]
@@ -110,6 +110,15 @@ def _row(summary: RunSummary) -> tuple[str, ...]:
     )
 
 
+def _evaluation(row: dict[str, Any]) -> str:
+    """Return the metrics of an evaluation with its step, and with its views if they aren't the run's."""
+    metrics = {key: float("nan") if value is None else value for key, value in row.items()}
+    views = ""
+    if VIEWS in row:
+        views = f", {row[VIEWS]}: accuracy {metrics.get('tta_accuracy', float('nan')):.4f}"
+    return f"{metrics_in_words(metrics)}  (step {row.get('step')}{views})"
+
+
 def _or_dash(value: int | None) -> str:
     return "-" if value is None else str(value)
 
@@ -148,6 +157,7 @@ def _details(run: RunDirectory) -> dict[str, Any]:
             split: {key: _finite(value) for key, value in row.items()}
             for split, row in summary.results.items()
         },
+        "other_tests": [{key: _finite(value) for key, value in row.items()} for row in summary.other_tests],
         "checkpoints": run.checkpoint_steps(),
     }
 
@@ -167,9 +177,9 @@ def _print(shown: dict[str, Any]) -> None:
         ("model", shown["model"] or "unknown"),
         ("data set", shown["dataset"] or "unknown"),
     ]
-    for split, row in shown["results"].items():
-        metrics = {key: float("nan") if value is None else value for key, value in row.items()}
-        lines.append((split, f"{metrics_in_words(metrics)}  (step {row.get('step')})"))
+    lines += [(split, _evaluation(row)) for split, row in shown["results"].items()]
+    for index, row in enumerate(shown["other_tests"]):
+        lines.append(("other tests" if index == 0 else "", _evaluation(row)))
     if shown["settings"] is None:
         lines.append(("settings", "config.json is damaged"))
     elif shown["settings"]:

@@ -17,8 +17,9 @@ from labkit.errors import InputError
 from labkit.run_directory.digest import MetricsDigest, Row, number
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.lineage import read_lineage
-from labkit.run_directory.metrics import evaluations_path, evaluations_that_count
+from labkit.run_directory.metrics import evaluation_key, evaluations_path, evaluations_that_count
 from labkit.run_directory.notes import Notes, notes_path, read_notes
+from labkit.run_directory.own_results import own_test
 
 __all__ = ["Described", "RunSummary", "Summaries"]
 
@@ -49,7 +50,9 @@ class RunSummary:
         last_active: when the status was last written, in seconds since 1970.
         settings: the values that differ from the defaults; None where the configuration is damaged.
         values: all values of the configuration by their names; empty where it is damaged.
-        results: the latest row of ``test`` and of ``validation``, where there is one.
+        results: the run's own row of ``test`` (``own_results``) and the latest of ``validation``, where there
+            is one.
+        other_tests: rows of other checkpoints that ``labkit evaluate`` evaluated on ``test``.
         spark: training losses, evenly spread over the run.
         forked_from: name and step of the run whose past it shares, such as ``first, step 80``.
         complete: False if there was no time to read the metrics, which then are unknown.
@@ -79,6 +82,7 @@ class RunSummary:
     spark: tuple[float, ...]
     forked_from: str | None = None
     complete: bool = True
+    other_tests: tuple[Row, ...] = ()
 
     @property
     def age(self) -> float:
@@ -101,7 +105,7 @@ class RunSummary:
         }
 
 
-_NOT_IN_JSON = ("last_active", "values", "notes", "results", "complete")
+_NOT_IN_JSON = ("last_active", "values", "notes", "results", "complete", "other_tests")
 
 Describe = Callable[[Mapping[str, Any]], Described]
 Signature = tuple[int, int, int] | None
@@ -197,8 +201,11 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
     ]
     step = int(max(steps)) if steps else None
     total = number(status.total_steps) if status else None
-    evaluations = _evaluations(known) if complete else []
-    test, validation = (_latest(evaluations, split) for split in ("test", "validation"))
+    mine = known.metrics.evaluations if complete else []
+    beside = _beside(known) if complete else []
+    evaluations = [*mine, *beside]
+    test, validation = own_test(mine, beside), _latest(evaluations, "validation")
+    others = [row for row in evaluations if row.get("split") == "test" and row is not test]
     shown = validation if test is None else test
     bests = [number(row.get("accuracy")) for row in evaluations if row.get("split") == "validation"]
     described = known.described
@@ -223,6 +230,7 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
         settings=described.settings if described else None,
         values=described.values if described else {},
         notes=known.notes,
+        other_tests=tuple(others),
         results={str(row["split"]): row for row in (test, validation) if row is not None},
         spark=metrics.spark if complete else (),
         forked_from=known.forked_from,
@@ -230,16 +238,12 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
     )
 
 
-def _evaluations(known: _Known) -> list[Row]:
-    """Return the evaluations of the training, then those of ``labkit evaluate`` for other steps."""
-    mine = known.metrics.evaluations
-    there = set(map(_split_and_step, mine))
-    more = evaluations_that_count(map(dict, known.evaluations.evaluations), known.metrics.resume_points)
-    return [*mine, *(row for row in more if _split_and_step(row) not in there)]
-
-
-def _split_and_step(row: Row) -> tuple[str, float | None]:
-    return str(row.get("split")), number(row.get("step"))
+def _beside(known: _Known) -> list[Row]:
+    """Return the evaluations of ``labkit evaluate`` that the training hasn't made itself."""
+    there = set(map(evaluation_key, known.metrics.evaluations))
+    rows = map(dict, known.evaluations.evaluations)
+    more = evaluations_that_count(rows, known.metrics.resume_points, by_views=True)
+    return [row for row in more if evaluation_key(row) not in there]
 
 
 def _latest(rows: list[Row], split: str) -> Row | None:

@@ -234,9 +234,9 @@ def plan_evaluation(
 ) -> RunPlan:
     """Plan the evaluation of checkpoints of ``run`` in this process; None means the run's recorded value.
 
-    The plan has no devices yet (see ``RunPlan.on_one_device``). Its ``data_note`` is empty unless the data have
-    moved (``labkit.data.of_run``). Raises InputError if the run can't be read or
-    written to, or if its data set isn't prepared here.
+    The plan has no devices yet (see ``RunPlan.on_one_device``). Its ``data_note`` is empty unless the data
+    have moved (``labkit.data.of_run``). Raises InputError if the run can't be read or written to, or if its
+    data set isn't prepared here.
     """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
