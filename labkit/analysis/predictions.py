@@ -184,8 +184,8 @@ def of_another_checkpoint(run: RunDirectory, predictions: Predictions) -> str:
     if own is None or own == step:
         return ""
     return (
-        f"these test predictions are of step {step}, and the test result of {run.name} is that of step {own}; "
-        f"labkit evaluate {shlex.quote(str(run.path))} --checkpoint {own} writes those"
+        f"these test predictions are of step {step}, and the test result of {run.name} is that of step "
+        f"{own}; labkit evaluate {shlex.quote(str(run.path))} --checkpoint {own} writes those"
     )
 
 

@@ -91,8 +91,8 @@ class Run:
         """Return the metrics of one split as columns, one entry for each row, in order of steps.
 
         Args:
-            split: ``train`` (a row for each step), ``validation`` (a row for each evaluation) or ``test`` (the
-                run's own result; ``evaluations`` has those of other checkpoints).
+            split: ``train`` (a row for each step), ``validation`` (a row for each evaluation) or ``test``
+                (the run's own result; ``evaluations`` has those of other checkpoints).
 
         Returns float64 [rows] by name: ``step``, ``epoch``, ``loss``, ``accuracy``, ``wall_time`` and the
         others that ``docs/run-directory.md`` lists. A value that a row lacks is NaN. Each step is there

@@ -7,11 +7,16 @@ from typing import Any
 
 from labkit import home
 from labkit.config import Config
+from labkit.config.data_sets import GENERATED
 from labkit.data.manifest import Manifest, check_same_data, find_manifest, load_manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["data_dir_of_run", "data_of_run", "folder_to_prepare", "recorded_checksum", "recorded_manifest"]
+__all__ = ["NotPrepared", "data_dir_of_run", "data_of_run", "folder_to_prepare", "recorded_checksum", "recorded_manifest"]
+
+
+class NotPrepared(InputError):
+    """A run's data set isn't in any of the folders that it is looked for in."""
 
 
 def data_of_run(run: RunDirectory, config: Config, data_dir: str | None = None) -> tuple[Manifest, str]:
@@ -56,16 +61,22 @@ def data_of_run(run: RunDirectory, config: Config, data_dir: str | None = None) 
     except InputError as error:
         gone = [str(folder) for folder in folders if folder != there]
         also = f"; it isn't in {' or '.join(gone)} either" if gone else ""
-        raise InputError(f"{error}{also}; if it lies elsewhere, name its folder with --data-dir") from None
+        raise NotPrepared(f"{error}{also}; if it lies elsewhere, name its folder with --data-dir") from None
     return manifest, ""  # prepared a moment ago
 
 
 def data_dir_of_run(run: RunDirectory, config: Config, data_dir: str | None = None) -> tuple[str | None, str]:
     """Return the value of ``--data-dir`` that finds the run's data today, and the line of ``data_of_run``.
 
-    That is None if they lie in labkit's own folder and nobody named it. Raises InputError as ``data_of_run``.
+    That is None if they lie in labkit's own folder and nobody named it, or if a training generates them
+    there. Raises InputError as ``data_of_run``.
     """
-    manifest, note = data_of_run(run, config, data_dir)
+    try:
+        manifest, note = data_of_run(run, config, data_dir)
+    except NotPrepared:
+        if config.data.dataset in GENERATED and folder_to_prepare(run, config) == home.data_home():
+            return None, ""
+        raise
     folder = manifest.directory.parent
     is_own = data_dir is None and folder == home.data_home()
     return (None if is_own else str(folder)), note
