@@ -38,7 +38,7 @@ def _number(form: str, help: str | None = None, width: Any = None) -> Callable[[
 
 
 def _state(summary: RunSummary) -> str:
-    reason = f": {summary.message}" if summary.message and summary.state in REASONS else ""
+    reason = f": {summary.message}" if summary.message and (summary.state in REASONS or summary.damage) else ""
     return summary.state + reason
 
 

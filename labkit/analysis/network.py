@@ -14,6 +14,7 @@ from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, centra
 from labkit.data.of_run import data_of_run
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_checkpoint
 
 if TYPE_CHECKING:
     from labkit.training.losses import Loss
@@ -107,6 +108,7 @@ def load_network(
     manifest, note = data_of_run(directory, config)
     if note:
         announce(note)
+    check_checkpoint(directory.checkpoints_path, directory.checkpoint_steps(), checkpoint)
     import_tensorflow()
     from labkit.export.trained import trained_model
     from labkit.training.checkpoints import CheckpointStore

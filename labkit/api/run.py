@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import home
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
+from labkit.run_directory.elsewhere import known_runs
 from labkit.run_directory.find import find_run
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
 from labkit.run_directory.own_results import own_test
@@ -251,11 +251,12 @@ def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
     """Return the runs of a folder, the one that was active last first.
 
     Args:
-        folder: a folder of run directories; None: ``runs`` in labkit's home.
+        folder: a folder of run directories; None: ``runs`` in labkit's home, and the runs that labkit made
+            elsewhere.
 
     Returns an empty list where there are none. Raises InputError where ``folder`` isn't a directory.
     """
     if folder is not None and not Path(os.path.expanduser(folder)).is_dir():
         raise InputError(f"{os.fspath(folder)!r} is not a directory; name one that holds runs")
-    place = home.runs_home() if folder is None else Path(os.path.expanduser(folder))
-    return [Run(run.path) for run in list_runs(place)]
+    found = known_runs() if folder is None else list_runs(Path(os.path.expanduser(folder)))
+    return [Run(run.path) for run in found]

@@ -12,7 +12,14 @@ from labkit.data.manifest import Manifest, check_same_data, find_manifest, load_
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["NotPrepared", "data_dir_of_run", "data_of_run", "folder_to_prepare", "recorded_checksum", "recorded_manifest"]
+__all__ = [
+    "NotPrepared",
+    "data_dir_of_run",
+    "data_of_run",
+    "folder_to_prepare",
+    "recorded_checksum",
+    "recorded_manifest",
+]
 
 
 class NotPrepared(InputError):

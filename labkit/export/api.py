@@ -16,6 +16,7 @@ from labkit.export.request import ExportRequest, ExportResult
 from labkit.home import expanded
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_checkpoint
 
 __all__ = ["export"]
 
@@ -73,6 +74,7 @@ def export(
         raise InputError(
             f"--check needs test images, but {manifest.dataset} in {manifest.directory} has none"
         )
+    check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
     if note:
         announce(note)
 

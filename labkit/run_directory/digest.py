@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.run_directory.metrics import ResumePoint
+from labkit.run_directory.metrics import ResumePoint, parse_lines
 
 __all__ = ["SPARK_POINTS", "MetricsDigest", "number"]
 
@@ -55,6 +55,8 @@ class MetricsDigest:
     ``training_loss``: of the last training step that counts; NaN and infinity are kept.
     ``spark``: up to ``SPARK_POINTS`` finite losses, spread evenly over the bytes of the file.
     ``duration``: seconds of training, without the pauses between an interruption and the resumption.
+    ``damaged_lines``: lines that aren't rows, as far as the search in the bytes shows: damage within a row
+    that leaves its ends and its alphabet alone isn't seen.
     """
 
     path: Path
@@ -64,6 +66,7 @@ class MetricsDigest:
     last_step: int | None = None
     spark: tuple[float, ...] = ()
     duration: float | None = None
+    damaged_lines: int = 0
     complete: bool = False
     _seen: tuple[int, int, int] | None = None  # time of change, size and inode at the last complete poll
     _offset: int = 0
@@ -127,6 +130,9 @@ class MetricsDigest:
 
     def _take(self, data: bytes) -> None:
         starts = [found.end() for found in _OTHER_LINE.finditer(data)]
+        if _looks_damaged(data, starts):
+            values = parse_lines(data.splitlines())
+            self.damaged_lines += sum(not isinstance(value, dict) for value in values)
         for start in starts if data.startswith(b'{"split": "train"') else [0, *starts]:
             line = data[start : data.find(b"\n", start) + 1 or len(data)]
             if not any(word in line for word in _WANTED):
@@ -188,6 +194,13 @@ class MetricsDigest:
                 total, known = total + end - begin, True
             begin = number(point.wall_time)
         return total if known else None
+
+
+def _looks_damaged(data: bytes, other_lines: list[int]) -> bool:
+    """Return whether not all of ``data`` is text in ASCII whose lines each begin and end as an object."""
+    if not data.isascii() or data.count(b"\n") != data.count(b"}\n"):
+        return True
+    return any(data[start : start + 1] != b"{" for start in [0, *other_lines] if start < len(data))
 
 
 def _slice(data: bytes, length: int, offset: int) -> bytes:

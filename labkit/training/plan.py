@@ -28,7 +28,9 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_checkpoint
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
+from labkit.run_directory.find import missing_config
 from labkit.run_directory.metrics import MetricsReader, selection_metric
 from labkit.training.checks import (
     check_cluster,
@@ -133,6 +135,8 @@ class RunPlan:
         Returns the content of ``predictions/<split>.json``. The metrics are added to the run's, once for each
         split and step. Raises InputError if the checkpoint is missing or belongs to other data.
         """
+        assert self.run is not None
+        check_checkpoint(self.run.checkpoints_path, self.run.checkpoint_steps(), checkpoint)
         import_tensorflow()
         from labkit.training.checkpoint_evaluator import evaluate_checkpoint
 
@@ -410,6 +414,8 @@ def check_place(config: Config, run: RunDirectory) -> None:
     """Raise InputError if ``run`` can't be written, holds something else, or has too little disk space."""
     check_writable(run.path, "--job-dir")
     check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
+    if reason := missing_config(run):
+        raise InputError(f"--job-dir {run.path}: {reason}, or name another directory")
     if not run.exists() and holds_something_else(run):
         raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
 

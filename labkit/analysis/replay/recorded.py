@@ -195,7 +195,8 @@ def _replicas(run: RunDirectory, step: int, start: Start, environment: dict[str,
     The session that made the step is the one that wrote the next checkpoint or kept the state before the
     step; without either it is the last session. Its number comes last.
     """
-    last = int(environment.get("replicas", 1))
+    recorded = environment.get("replicas", 1)
+    last = recorded if isinstance(recorded, int) else 1
     if start.folder is None:
         before = []
     else:
