@@ -9,7 +9,7 @@ from labkit.config import Config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.elsewhere import known_runs
-from labkit.run_directory.find import find_run
+from labkit.run_directory.find import find_run, missing_config
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
 from labkit.run_directory.own_results import own_test
 
@@ -37,7 +37,8 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._directory = RunDirectory(path)
         if not self._directory.exists():
-            raise InputError(f"{self.path} is not a run directory: it has no config.json")
+            reason = missing_config(self._directory) or "it has no config.json"
+            raise InputError(f"{self.path} is not a run directory: {reason}")
 
     @property
     def path(self) -> Path:
@@ -117,7 +118,7 @@ class Run:
         own, every = self._rows()
         if split == "test":
             every = [{**row, "own": int(row is own)} for row in every]
-        return self._columns(split, [row for row in every if "examples" in row], every)
+        return self._columns(split, [row for row in every if split != "train" or "examples" in row], every)
 
     def _rows(self) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
         """Return the run's own test result, and all rows that count."""

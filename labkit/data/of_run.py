@@ -30,8 +30,9 @@ def data_of_run(run: RunDirectory, config: Config, data_dir: str | None = None) 
     """Return the prepared data set that a run was trained on, and a line if it isn't where it was.
 
     Without ``data_dir``, the first of these folders that holds the same data, by their checksum, is taken:
-    the folder that somebody chose for the run (``--data-dir``), labkit's own folder of today, and the one
-    that the data lay in when the run was trained. The line is empty if nothing has moved.
+    the folder that somebody chose for the run (``--data-dir``); labkit's own folder of today; and, if nobody
+    chose one, the folder that the data lay in when the run was trained. The line is empty if nothing has
+    moved.
 
     Args:
         run: the run directory.
@@ -156,11 +157,10 @@ def _recorded(run: RunDirectory) -> dict[str, Any]:
 def _folders(run: RunDirectory, config: Config) -> list[Path]:
     """Return the folders to search, in order; see ``data_of_run``."""
     chosen, lay = config.data.data_dir, _recorded(run).get("directory")
-    folders = [] if chosen is None else [home.expanded(chosen).absolute()]
-    folders.append(home.data_home())
-    if isinstance(lay, str):
-        folders.append(Path(lay).parent)
-    return list(dict.fromkeys(folders))
+    if chosen is not None:
+        return list(dict.fromkeys([home.expanded(chosen).absolute(), home.data_home()]))
+    before = [Path(lay).parent] if isinstance(lay, str) else []
+    return list(dict.fromkeys([home.data_home(), *before]))
 
 
 def _moved(run: RunDirectory, config: Config, manifest: Manifest) -> str:

@@ -116,7 +116,8 @@ class _Contents:
 
     def check_any(self) -> None:
         """Raise InputError if there are lines, but none of them is a row."""
-        if self._seen.damaged and not self._seen.rows and not self._more:
+        readable = self._seen.rows or self._seen.resume_points or self._more
+        if self._seen.damaged and not readable:
             lines = counted(self._seen.damaged, "line")
             raise InputError(
                 f"{self._path} is damaged: it has {lines} and none is a row, so nothing was written; restore "
@@ -126,11 +127,7 @@ class _Contents:
     def notes(self) -> Iterator[str]:
         """Yield a sentence for each thing that was left out."""
         if not self._seen.rows and not self._more:
-            yield (
-                f"{self._path} is empty: the run has made no step yet"
-                if self._path.exists()
-                else (f"there is no {self._path} yet")
-            )
+            yield f"{self._path} {'has no rows' if self._path.exists() else 'is missing'}"
         if points := len(self._seen.resume_points):
             yield f"rows that were made again after {counted(points, 'resume point')} are left out"
         if self._seen.damaged:

@@ -259,7 +259,9 @@ class RunDirectory:
         try:
             value = json.loads(self.config_path.read_text())
         except FileNotFoundError:
-            raise InputError(f"config.json is missing in {self.path}; a run directory has one") from None
+            raise InputError(
+                f"config.json is missing in {self.path}, which is not a run without it"
+            ) from None
         except UnicodeDecodeError:
             raise InputError(f"{self.config_path} can't be read: it isn't text in UTF-8") from None
         except (OSError, ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ under the final name.
 """
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -23,6 +24,12 @@ from labkit.run_directory.directory import check_checkpoint, flush
 __all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
 
 _NAME = re.compile(r"step-(\d{8,})")
+
+
+def _is_no_unread_value(record: logging.LogRecord) -> bool:
+    """Drop TensorFlow's lines about values of a checkpoint that didn't fit, after the error that says it."""
+    said = record.getMessage()
+    return not ("Value in checkpoint could not be found" in said or "deleted with unrestored values" in said)
 
 
 def checkpoint_of_network(config: Config, model: keras.Model) -> tf.train.Checkpoint:
@@ -129,6 +136,7 @@ class CheckpointStore:
             else:
                 status.assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
+            tf.get_logger().addFilter(_is_no_unread_value)
             if not isinstance(error, tf.errors.UnavailableError) and self._is_whole(step):
                 raise self._misfit(step, error) from error
             raise self._damaged(step, error) from error  # perhaps it is only a server that was lost meanwhile
