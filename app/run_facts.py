@@ -18,11 +18,13 @@ def key_figures(
     best = metrics.curve("validation", "accuracy").y
     best = best[~_nan(best)]
     tests = metrics.curve("test", "accuracy")
-    newest = int(tests.step.argmax()) if len(tests) else None
-    test = None if newest is None else float(tests.y[newest])
+    own = metrics.own_test_step
+    places = range(len(tests)) if own is None else (tests.step == own).nonzero()[0]
+    place = int(places[-1]) if len(places) else None
+    test = None if place is None else float(tests.y[place])
     test_label = "Test accuracy"
-    if newest is not None and tests.step[newest] != metrics.last_step():
-        test_label += f" (step {tests.step[newest]:,.0f})"
+    if place is not None and tests.step[place] != metrics.last_step():
+        test_label += f" (step {tests.step[place]:,.0f})"
     return [
         ("Training loss", _number(metrics.curve("train", "loss").last(), ".4g")),
         ("Validation accuracy", _number(metrics.curve("validation", "accuracy").last(), ".2%")),

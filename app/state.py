@@ -18,6 +18,7 @@ from labkit.home import runs_home
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.digest import MetricsDigest
+from labkit.run_directory.elsewhere import known_runs
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.run_directory.trash import list_trash
 
@@ -86,7 +87,9 @@ def listed_runs() -> dict[str, RunDirectory]:
 
     The label of a run is its name, or its path if another run has the same name.
     """
-    runs = [run for folder in run_folders() for run in list_runs(folder)]
+    others = [folder for folder in run_folders() if folder != runs_home()]
+    found = [*(run for folder in others for run in list_runs(folder)), *known_runs()]
+    runs = list({run.path: run for run in found}.values())
     runs.sort(key=RunDirectory.last_active, reverse=True)
     shared = Counter(clean(run.name) for run in runs)
     labels: dict[str, RunDirectory] = {}
@@ -147,8 +150,8 @@ def find_run(label: str) -> RunDirectory:
     here = RunDirectory(given)
     if here.exists():
         return here
-    listed = listed_runs() if "?" in label else {}  # which stands for what isn't Unicode
-    return listed.get(label) or RunDirectory(runs_home() / given)
+    # Of a run elsewhere, or with "?" for what isn't Unicode.
+    return listed_runs().get(label) or RunDirectory(runs_home() / given)
 
 
 def choose_run() -> None:

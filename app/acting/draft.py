@@ -21,6 +21,7 @@ from labkit.config.presets import AUTO as FITTED
 from labkit.config.presets import PRESETS, preset_values
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
+from labkit.data.of_run import data_dir_of_run, folder_to_prepare
 from labkit.data.recipe import requested_values
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
@@ -142,8 +143,11 @@ def draft_of(run: RunDirectory) -> Draft:
     values = {name: value for name, value in config.flat().items() if name in form_fields()}
     if values["num_layers"] == default_depth(config.model.model, config.model.block):
         values["num_layers"] = None
-    if values["data_dir"] is not None and Path(values["data_dir"]) == data_home():
-        values["data_dir"] = None
+    try:
+        values["data_dir"], _ = data_dir_of_run(run, config)
+    except InputError:  # the form says what is missing
+        folder = folder_to_prepare(run, config)
+        values["data_dir"] = None if folder == data_home() else str(folder)
     if values["input_path"] == "memory":  # which auto takes again
         values["input_path"] = "auto"
     tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]

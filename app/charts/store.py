@@ -20,6 +20,7 @@ from labkit.run_directory.metrics import (
     evaluations_that_count,
     resume_point_of,
 )
+from labkit.run_directory.own_results import own_test_step
 
 __all__ = ["SPLITS", "Curve", "CurveStore", "Floats", "Snapshot"]
 
@@ -57,6 +58,7 @@ class Snapshot:
     damaged_lines: int
     version: int  # grows with every change: equal versions mean equal contents
     memo: Memo = field(default_factory=Memo)
+    own_test_step: int | None = None  # of the test result that the run reported; None: the newest one
 
     def curve(self, split: str, value: str) -> Curve:
         """Return the metric ``value`` of ``split``. Rows that don't have it are left out."""
@@ -118,6 +120,7 @@ class CurveStore:
                 self._damaged_lines + self._evaluations.damaged_lines,
                 self._version,
                 self._memo,
+                own_test_step(_evaluation_rows(self._tables)),
             )
 
     def _restart(self) -> None:
@@ -185,6 +188,15 @@ class CurveStore:
             if rows:
                 tables[split] = tables.get(split, Table()).ordered_with(rows)
         return tables
+
+
+def _evaluation_rows(tables: dict[str, Table]) -> Iterator[dict[str, Any]]:
+    """Yield what ``own_test_step`` needs of the evaluations of the training itself."""
+    for split in SPLITS[1:]:
+        columns = tables[split].view().columns if tables[split].size else {}
+        names = [name for name in ("step", "accuracy", "f1_micro") if name in columns]
+        for values in zip(*(columns[name].tolist() for name in names), strict=True):
+            yield {"split": split, **dict(zip(names, values, strict=True))}
 
 
 def _is_new(step: Any, known: set[float]) -> bool:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from app.images import cards
 from app.report.markup import escaped, note, section, table
-from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -29,10 +29,12 @@ def predictions_html(run: RunDirectory) -> str:
         return ""
     except InputError as error:
         return section("Predictions", note(f"{error}"), 3)
+    other = of_another_checkpoint(run, predictions)
     wrong = predictions.select(wrong_only=True)[:MISTAKES]
     title = f"The {counted(len(wrong), 'most confident mistake')} on the test split"
     grid = cards.grid(_part(predictions, wrong), range(len(wrong))).replace(' loading="lazy"', "")
-    return _confusion(predictions) + (section(title, grid, 3) if len(wrong) else "")
+    said = note(f"{other[0].upper()}{other[1:]}.") if other else ""
+    return said + _confusion(predictions) + (section(title, grid, 3) if len(wrong) else "")
 
 
 def _part(predictions: Predictions, kept: NDArray[np.intp]) -> Predictions:

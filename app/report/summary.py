@@ -51,15 +51,16 @@ def overview_row(name: str, summary: RunSummary) -> tuple[str, ...]:
 
 
 def all_results(summary: RunSummary) -> str:
-    """Return the latest evaluation of each split, with all its numbers."""
-    splits = dict(summary.results)
-    names = dict.fromkeys(name for row in splits.values() for name in row if name not in NO_RESULTS)
+    """Return the run's own test result, the last validation and other tests, with all their numbers."""
+    shown = [*summary.results.values(), *summary.other_tests]
+    names = dict.fromkeys(name for row in shown for name in row if name not in NO_RESULTS)
     rows = [
-        (look_of(name).title, *(_metric(name, row) for row in splits.values()))
+        (look_of(name).title, *(_metric(name, row) for row in shown))
         for name in names
-        if any(type(row.get(name)) in (int, float) for row in splits.values())
+        if any(type(row.get(name)) in (int, float) for row in shown)
     ]
-    header = [f"{split}, step {row.get('step', '–')}" for split, row in splits.items()]
+    header = [f"{row['split']}, step {row.get('step', '–')}" for row in summary.results.values()]
+    header += [f"other test, step {row.get('step', '–')}" for row in summary.other_tests]
     return table(("Metric", *header), rows)
 
 

@@ -38,7 +38,9 @@ def _number(form: str, help: str | None = None, width: Any = None) -> Callable[[
 
 
 def _state(summary: RunSummary) -> str:
-    reason = f": {summary.message}" if summary.message and summary.state in REASONS else ""
+    # A configuration of another program is no damage to the state; its columns are empty.
+    has_reason = summary.state in REASONS or (summary.damage and summary.settings is not None)
+    reason = f": {summary.message}" if summary.message and has_reason else ""
     return summary.state + reason
 
 

@@ -56,8 +56,9 @@ def _grouped(results: Sequence[Result]) -> list[Group]:
 
 def _damaged(results: Sequence[Result]) -> None:
     for result in results:
-        if not result.settings:  # not even as a configuration of another program
-            st.warning(plain(str(result.summary.message)), icon=":material/broken_image:")
+        if result.summary.damage:
+            said = f"{result.label}: {'; '.join(result.summary.damage)}"
+            st.warning(plain(said), icon=":material/broken_image:")
 
 
 def _verdict(groups: Sequence[Group]) -> list[str]:

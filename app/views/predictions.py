@@ -10,7 +10,7 @@ from app.images.text import plain
 from app.predictions import images, quality, sides
 from app.predictions import source as sources
 from app.run_facts import facts_html
-from labkit.analysis.predictions import Predictions
+from labkit.analysis.predictions import Predictions, of_another_checkpoint
 from labkit.plurals import counted
 
 __all__ = ["page"]
@@ -30,6 +30,8 @@ def page() -> None:
     if predictions is None or source is None:
         return
     st.html(facts_html(_facts(predictions, split)))
+    if source.step is None and (other := of_another_checkpoint(run, predictions)):
+        st.warning(plain(f"{other[0].upper()}{other[1:]}."), icon=":material/compare_arrows:")
     if undefined := int(predictions.undefined.sum()):
         st.warning(
             f"{counted(undefined, 'image')} of {len(predictions):,} have probabilities that aren't numbers "

@@ -1,17 +1,15 @@
 """Single images of a run's data set, and the checkpoint to ask about them. Doesn't import TensorFlow."""
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit import home
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, check_same_data, load_manifest
+from labkit.data.manifest import Manifest
+from labkit.data.of_run import data_of_run
 from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -32,13 +30,7 @@ def data_set_of(run: RunDirectory) -> Manifest:
 
     Raises InputError if it is no longer prepared, or was prepared otherwise since.
     """
-    config = recorded_config(run)
-    named = config.data.data_dir
-    folder = Path(os.path.expanduser(named)).absolute() if named else home.data_home()
-    manifest = load_manifest(folder, config.data.dataset)
-    data = run.read_environment().get("data")
-    recorded = data.get("checksum") if isinstance(data, dict) else None
-    check_same_data(manifest, recorded, run.path)
+    manifest, _ = data_of_run(run, recorded_config(run))
     return manifest
 
 

@@ -16,6 +16,7 @@ from labkit.errors import InputError, unknown_name_error
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, check_writable
+from labkit.run_directory.elsewhere import remember
 from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 
@@ -102,6 +103,7 @@ def fork(
         differing = {name: (before[name], after[name]) for name in changes if before[name] != after[name]}
         write_lineage(made, Lineage(str(parent.path), step, differing))
         folder.rename(path)
+        remember(RunDirectory(path))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return RunDirectory(path)
@@ -174,7 +176,7 @@ def _make_checkpoint(
             f"--at is {step}; allowed: {'none' if first is None else f'from {first}'}, the first checkpoint "
             f"of {parent.path}, because it started from other weights"
         )
-    recorded = recorded_step(parent, step)
+    recorded = recorded_step(parent, step, announce=announce)
     if recorded.is_asynchronous:
         known = ", ".join(map(str, parent.checkpoint_steps()))
         raise InputError(

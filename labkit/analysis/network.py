@@ -1,5 +1,6 @@
 """The trained network of a run, to ask it about any image."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -8,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, check_same_data, load_manifest
+from labkit.data.manifest import Manifest, check_same_data
 from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner, network_input_of
+from labkit.data.of_run import data_of_run
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
-from labkit.training.plan import data_directory
+from labkit.run_directory.directory import check_checkpoint
 
 if TYPE_CHECKING:
     from labkit.training.losses import Loss
@@ -89,18 +91,24 @@ class Network:
         return np.asarray(self.loss.probabilities(self.logits(images)))
 
 
-def load_network(run: HasPath, checkpoint: str = "best") -> Network:
+def load_network(
+    run: HasPath, checkpoint: str = "best", *, announce: Callable[[str], None] = print
+) -> Network:
     """Return the network of a run.
 
     Args:
         run: a ``labkit.Run`` or a run directory.
         checkpoint: ``best`` (by validation accuracy), ``last``, or a step.
+        announce: takes a line if the data set has moved.
 
     Raises InputError if the checkpoint or the data set is missing, damaged, or doesn't belong to the run.
     """
     directory = RunDirectory(run.path)
     config = recorded_config(directory)
-    manifest = load_manifest(data_directory(config), config.data.dataset)
+    manifest, note = data_of_run(directory, config)
+    if note:
+        announce(note)
+    check_checkpoint(directory.checkpoints_path, directory.checkpoint_steps(), checkpoint)
     import_tensorflow()
     from labkit.export.trained import trained_model
     from labkit.training.checkpoints import CheckpointStore

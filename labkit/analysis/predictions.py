@@ -1,6 +1,7 @@
 """Read, sort, filter and count the predictions of a run. Doesn't import TensorFlow."""
 
 import json
+import shlex
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from labkit.analysis.examples import SplitImages, data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.own_results import own_test_step_of
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
-__all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "signature"]
+__all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "of_another_checkpoint", "signature"]
 
 Indices = NDArray[np.intp]
 SMALLEST_SHARE = 1e-45  # of float32 above zero: the loss of a probability that was rounded to zero
@@ -168,6 +170,23 @@ class Predictions:
         """Return a row for each class: its name, its number of examples, and its ``class_metrics``."""
         rows = class_metrics(self.labels, self.predicted, self.classes)
         return [{"class": row.pop("name"), "examples": row.pop("count"), **row} for row in rows]
+
+
+def of_another_checkpoint(run: RunDirectory, predictions: Predictions) -> str:
+    """Return a sentence if these test predictions aren't those of the run's own test result; else "".
+
+    ``labkit evaluate`` writes over them, with whichever checkpoint it is given.
+    """
+    step = predictions.summary.get("checkpoint_step")
+    if predictions.summary.get("split") != "test" or not isinstance(step, int):
+        return ""
+    own = own_test_step_of(run)
+    if own is None or own == step:
+        return ""
+    return (
+        f"these test predictions are of step {step}, and the test result of {run.name} is that of step "
+        f"{own}; labkit evaluate {shlex.quote(str(run.path))} --checkpoint {own} writes those"
+    )
 
 
 def signature(run: RunDirectory, split: str = "test") -> tuple[tuple[int, int], ...]:

@@ -1,15 +1,17 @@
 """``labkit.load_run`` and ``labkit.runs``: runs as objects with arrays. Needs no TensorFlow."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import home
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
-from labkit.run_directory.find import find_run
+from labkit.run_directory.elsewhere import known_runs
+from labkit.run_directory.find import find_run, missing_config
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
+from labkit.run_directory.own_results import own_test
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +37,8 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._directory = RunDirectory(path)
         if not self._directory.exists():
-            raise InputError(f"{self.path} is not a run directory: it has no config.json")
+            reason = missing_config(self._directory) or "it has no config.json"
+            raise InputError(f"{self.path} is not a run directory: {reason}")
 
     @property
     def path(self) -> Path:
@@ -89,7 +92,8 @@ class Run:
         """Return the metrics of one split as columns, one entry for each row, in order of steps.
 
         Args:
-            split: ``train`` (a row for each step), ``validation`` or ``test`` (a row for each evaluation).
+            split: ``train`` (a row for each step), ``validation`` (a row for each evaluation) or ``test``
+                (the run's own result; ``evaluations`` has those of other checkpoints).
 
         Returns float64 [rows] by name: ``step``, ``epoch``, ``loss``, ``accuracy``, ``wall_time`` and the
         others that ``docs/run-directory.md`` lists. A value that a row lacks is NaN. Each step is there
@@ -97,21 +101,47 @@ class Run:
 
         Raises InputError for a split without rows.
         """
-        import numpy as np
+        own, every = self._rows()
+        if split == "test":
+            return self._columns(split, [] if own is None else [own], every)
+        return self._columns(split, every, every)
 
+    def evaluations(self, split: str = "test") -> "dict[str, NDArray[np.float64]]":
+        """Return every evaluation of a split as columns, those of ``labkit evaluate`` included, by step.
+
+        Returns float64 [rows] by name, as ``metrics`` does. ``own`` is 1 for the test result that the run
+        reported and 0 for those of other checkpoints. Whoever chooses among these by their test accuracy has
+        chosen on the test set.
+
+        Raises InputError for a split without evaluations.
+        """
+        own, every = self._rows()
+        if split == "test":
+            every = [{**row, "own": int(row is own)} for row in every]
+        return self._columns(split, [row for row in every if split != "train" or "examples" in row], every)
+
+    def _rows(self) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
+        """Return the run's own test result, and all rows that count."""
         reader = MetricsReader(self._directory.metrics_path)
         reader.poll()
         every = with_evaluations(reader)
-        rows = [row for row in every if row.get("split") == split]
-        if not rows:
+        return own_test(reader.rows, every), every
+
+    def _columns(
+        self, split: str, rows: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]
+    ) -> "dict[str, NDArray[np.float64]]":
+        import numpy as np
+
+        kept = [row for row in rows if row.get("split") == split]
+        if not kept:
             known = ", ".join(sorted({str(row.get("split")) for row in every})) or "no metrics yet"
             raise InputError(f"run {self.name} has no metrics of the split {split!r}; it has: {known}")
-        rows.sort(key=lambda row: row["step"])
-        names = dict.fromkeys(name for row in rows for name in row if name != "split")
+        kept.sort(key=lambda row: row["step"])
+        names = dict.fromkeys(name for row in kept for name in row if name != "split")
         return {
-            name: np.array([row.get(name, np.nan) for row in rows], np.float64)
+            name: np.array([row.get(name, np.nan) for row in kept], np.float64)
             for name in names
-            if all(isinstance(row.get(name, 0), int | float) for row in rows)
+            if all(isinstance(row.get(name, 0), int | float) for row in kept)
         }
 
     def predictions(self, split: str = "test") -> "Predictions":
@@ -222,11 +252,12 @@ def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
     """Return the runs of a folder, the one that was active last first.
 
     Args:
-        folder: a folder of run directories; None: ``runs`` in labkit's home.
+        folder: a folder of run directories; None: ``runs`` in labkit's home, and the runs that labkit made
+            elsewhere.
 
     Returns an empty list where there are none. Raises InputError where ``folder`` isn't a directory.
     """
     if folder is not None and not Path(os.path.expanduser(folder)).is_dir():
         raise InputError(f"{os.fspath(folder)!r} is not a directory; name one that holds runs")
-    place = home.runs_home() if folder is None else Path(os.path.expanduser(folder))
-    return [Run(run.path) for run in list_runs(place)]
+    found = known_runs() if folder is None else list_runs(Path(os.path.expanduser(folder)))
+    return [Run(run.path) for run in found]

@@ -127,6 +127,8 @@ def evaluate(
         num_intra_threads=num_intra_threads,
         test_time_augmentation=test_time_augmentation,
     )
+    if plan.data_note:
+        print(plan.data_note)
     return plan.evaluate(split, str(checkpoint))
 
 

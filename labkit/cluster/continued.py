@@ -1,12 +1,15 @@
 """The commands that make a run again and that continue it, from what its directory records."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from labkit.cluster.flags import CLUSTER_FLAGS, train_arguments
 from labkit.cluster.hosts import is_host_address
 from labkit.config import Config, fields_by_name
 from labkit.config.recorded import recorded_config
+from labkit.data.of_run import data_dir_of_run
 from labkit.distributed.heartbeat import read_heartbeats
+from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
 __all__ = ["local_cluster_command", "making_command", "tasks_flag"]
@@ -27,7 +30,7 @@ def making_command(run: RunDirectory) -> list[str]:
     # The flags of a task have no meaning without the other tasks, whose commands aren't recorded.
     if tasks_flag(config):
         return ["labkit", *words[1:]]
-    return local_cluster_command(run, config) or ["labkit", *train_arguments(config)]
+    return local_cluster_command(run, config) or ["labkit", *train_arguments(_with_todays_data(run, config))]
 
 
 def tasks_flag(config: Config) -> str:
@@ -41,6 +44,7 @@ def local_cluster_command(run: RunDirectory, config: Config) -> list[str]:
     tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
     if not tasks:
         return []
+    config = _with_todays_data(run, config)
     servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
     hosts = is_host_address(config.distribution.bind)
     if hosts:
@@ -48,3 +52,10 @@ def local_cluster_command(run: RunDirectory, config: Config) -> list[str]:
     own = ["--hosts"] if hosts else []
     words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, *own, "--"]
     return [*words, *train_arguments(config)]
+
+
+def _with_todays_data(run: RunDirectory, config: Config) -> Config:
+    """Return ``config`` with the folder that holds the run's data today; unchanged if none does."""
+    with suppress(InputError):  # the command itself says what is missing
+        return config.replace({"data_dir": data_dir_of_run(run, config)[0]})
+    return config

@@ -72,18 +72,29 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
     from labkit.run_directory import RunDirectory
     from labkit.run_directory.find import find_run
+    from labkit.run_directory.own_results import own_test_step_of
     from labkit.training.plan import plan_evaluation
 
     split = options.split or "test"
+    run = RunDirectory(find_run(options.run))
     plan = plan_evaluation(
-        RunDirectory(find_run(options.run)),
+        run,
         split,
         data_dir=options.data_dir,
         eval_batch_size=options.eval_batch_size,
         num_intra_threads=options.num_intra_threads,
         test_time_augmentation=options.test_time_augmentation,
     )
-    _print_metrics(plan.evaluate(split, options.checkpoint or "best"))
+    if plan.data_note:
+        print(plan.data_note, flush=True)
+    metrics = plan.evaluate(split, options.checkpoint or "best")
+    _print_metrics(metrics)
+    own = own_test_step_of(run)
+    if split == "test" and own is not None and own != metrics["checkpoint_step"]:
+        print(
+            f"note: the test result of {run.name} stays that of step {own}; its predictions are now those of "
+            f"step {metrics['checkpoint_step']}, until labkit evaluate {options.run} --checkpoint {own}"
+        )
     return 0
 
 

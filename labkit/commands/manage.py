@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from labkit import home
 from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, seconds
+from labkit.commands.terminal.arguments import Parser, local_path, seconds
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import STOP_REQUEST
@@ -100,6 +100,9 @@ def _standing(status: Status | None) -> str:
 def declare_resume(parser: Parser) -> Run:
     """Declare the flags of ``labkit resume``."""
     _add_run(parser)
+    parser.add_argument(
+        "--data-dir", type=local_path, metavar="DIR", help="Folder of prepared data sets. Default: the run's."
+    )
     return _resume
 
 
@@ -120,6 +123,12 @@ def _resume(options: argparse.Namespace) -> int:
     refuse_elsewhere(run, "resume")
     if (words := _how_a_cluster_continues(run, config)) is not None:
         raise InputError(f"{run.name} was trained by a cluster; {words}")
+    from labkit.data.of_run import data_dir_of_run
+
+    folder, note = data_dir_of_run(run, config, options.data_dir)
+    if note:
+        print(note, flush=True)
+    config = config.replace({"data_dir": folder})
     return train_as(None, config, overwrite=False)
 
 

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import counted, printable
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.filters import chosen_runs
-from labkit.run_directory.find import find_run
-from labkit.run_directory.metrics import metrics_in_words
+from labkit.run_directory.find import find_run, lost_runs, missing_config
+from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = ["declare_runs", "declare_show"]
@@ -33,7 +33,10 @@ def declare_runs(parser: Parser) -> Run:
     """Declare the flags of ``labkit runs``."""
     parser.aliases["--runs"] = "--runs-dir"
     parser.add_argument(
-        "--runs-dir", type=local_path, metavar="DIR", help="Folder of runs. Default: <home>/runs."
+        "--runs-dir",
+        type=local_path,
+        metavar="DIR",
+        help="Folder of runs. Default: <home>/runs, and the runs that labkit made elsewhere.",
     )
     parser.add_argument(
         "--sort",
@@ -59,24 +62,30 @@ def _run(options: argparse.Namespace) -> int:
     """Print the runs. Returns 0. Raises InputError for an unknown field or a folder that isn't there."""
     from labkit import home
     from labkit.run_directory import list_runs
+    from labkit.run_directory.elsewhere import known_runs
 
     if options.sort not in FIELDS:
         raise unknown_name_error("field of --sort", options.sort, FIELDS)
     folder = Path(options.runs_dir) if options.runs_dir else home.runs_home()
     if options.runs_dir and not folder.is_dir():
         raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
-    found = Summaries(describe).of(list_runs(folder))
+    found = Summaries(describe).of(list_runs(folder) if options.runs_dir else known_runs())
     listed = [summary for summary in found if options.archived or not summary.notes.archived]
     chosen = _sorted(chosen_runs(listed, options.filter), options.sort)
     if options.json:
         print(json.dumps([summary.to_json() for summary in chosen], indent=2))
         return 0
     if chosen:
-        print_table(HEADER, [_row(summary) for summary in chosen], right=("step", "accuracy", "age"))
+        print_table(HEADER, [_row(summary, folder) for summary in chosen], right=("step", "accuracy", "age"))
     elif listed:
         print(f"none of the {len(listed)} runs in {folder} matches --filter {' '.join(options.filter)}")
     elif not found:
         print(f"no runs in {folder}; start one with: labkit train --preset smoke")
+    for summary in chosen:
+        if summary.damage:
+            print(f"note: {printable(summary.name)}: {printable('; '.join(summary.damage))}", file=sys.stderr)
+    for run in lost_runs(folder):
+        print(f"not shown: {printable(str(run.path))}, {missing_config(run)}", file=sys.stderr)
     if hidden := len(found) - len(listed):
         print(
             f"not shown: {counted(hidden, 'archived run')}; labkit runs --archived shows all", file=sys.stderr
@@ -92,15 +101,16 @@ def _sorted(summaries: Iterable[RunSummary], field: str) -> list[RunSummary]:
     return [*known, *(summary for summary in summaries if getattr(summary, field) is None)]
 
 
-def _row(summary: RunSummary) -> tuple[str, ...]:
+def _row(summary: RunSummary, folder: Path) -> tuple[str, ...]:
     step = "-" if summary.step is None else f"{summary.step}/{_or_dash(summary.total_steps)}"
     accuracy = "-"
     if summary.accuracy_split is not None:
         accuracy = "nan" if summary.accuracy is None else f"{summary.accuracy:.4f}"
         accuracy += " val" if summary.accuracy_split == "validation" else "    "
     dataset, model = (name or "damaged" for name in (summary.dataset, summary.model))
+    is_here = Path(summary.path).parent == folder.absolute()
     return (
-        summary.name,
+        summary.name if is_here else summary.path,
         summary.state,
         step,
         accuracy,
@@ -108,6 +118,15 @@ def _row(summary: RunSummary) -> tuple[str, ...]:
         model,
         age_in_words(summary.age),
     )
+
+
+def _evaluation(row: dict[str, Any]) -> str:
+    """Return the metrics of an evaluation with its step, and with its views if they aren't the run's."""
+    metrics = {key: float("nan") if value is None else value for key, value in row.items()}
+    views = ""
+    if VIEWS in row:
+        views = f", {row[VIEWS]}: accuracy {metrics.get('tta_accuracy', float('nan')):.4f}"
+    return f"{metrics_in_words(metrics)}  (step {row.get('step')}{views})"
 
 
 def _or_dash(value: int | None) -> str:
@@ -144,12 +163,21 @@ def _details(run: RunDirectory) -> dict[str, Any]:
         **summary.to_json(),
         "host": status.host if status else None,
         "devices": environment.get("description"),
+        "damage": [*summary.damage, *_unread(run, environment)],
         "results": {
             split: {key: _finite(value) for key, value in row.items()}
             for split, row in summary.results.items()
         },
+        "other_tests": [{key: _finite(value) for key, value in row.items()} for row in summary.other_tests],
         "checkpoints": run.checkpoint_steps(),
     }
+
+
+def _unread(run: RunDirectory, environment: dict[str, Any]) -> Iterator[str]:
+    if not environment and run.environment_path.exists():
+        yield "environment.json is damaged"
+    elif not environment and run.metrics_path.exists():
+        yield "environment.json is missing"
 
 
 def _finite(value: Any) -> Any:
@@ -159,7 +187,9 @@ def _finite(value: Any) -> Any:
 
 def _print(shown: dict[str, Any]) -> None:
     step = "-" if shown["step"] is None else f"{shown['step']} of {shown['total_steps']}"
-    message = f" ({shown['message']})" if shown["message"] else ""
+    # What is wrong with the files has lines of its own.
+    said = [text for text in shown["message"].split("; ") if text not in "; ".join(shown["damage"])]
+    message = f" ({'; '.join(said)})" if said else ""
     lines = [
         ("run", shown["name"]),
         ("state", f"{shown['state']}{message}, last active {age_in_words(shown['age'])} ago"),
@@ -167,9 +197,10 @@ def _print(shown: dict[str, Any]) -> None:
         ("model", shown["model"] or "unknown"),
         ("data set", shown["dataset"] or "unknown"),
     ]
-    for split, row in shown["results"].items():
-        metrics = {key: float("nan") if value is None else value for key, value in row.items()}
-        lines.append((split, f"{metrics_in_words(metrics)}  (step {row.get('step')})"))
+    lines += [("damage" if index == 0 else "", text) for index, text in enumerate(shown["damage"])]
+    lines += [(split, _evaluation(row)) for split, row in shown["results"].items()]
+    for index, row in enumerate(shown["other_tests"]):
+        lines.append(("other tests" if index == 0 else "", _evaluation(row)))
     if shown["settings"] is None:
         lines.append(("settings", "config.json is damaged"))
     elif shown["settings"]:

@@ -22,7 +22,7 @@ def recorded_config(run: RunDirectory) -> Config:
         reason = str(error)
         if str(run.path) not in reason:
             reason = f"{run.config_path} is damaged: {reason}"
-        raise InputError(f"{reason}; restore the file, or remove the directory") from None
+        raise InputError(f"{reason}; restore the file from a copy") from None
 
 
 def describe(recorded: Mapping[str, Any]) -> Described:

@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from labkit.config import Config
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import load_manifest
+from labkit.data.manifest import Manifest
+from labkit.data.of_run import data_of_run, recorded_manifest
 from labkit.errors import InputError
 from labkit.export.formats import FORMATS, check_installed
 from labkit.export.output import check_output
@@ -14,7 +16,7 @@ from labkit.export.request import ExportRequest, ExportResult
 from labkit.home import expanded
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
-from labkit.training.plan import data_directory
+from labkit.run_directory.directory import check_checkpoint
 
 __all__ = ["export"]
 
@@ -47,7 +49,8 @@ def export(
         probabilities: whether the network returns probabilities instead of logits.
         check: whether to compare the file with the run's own network on every test image before it is moved
             to ``output``.
-        data_dir: the folder of data sets; None uses the folder that the run was trained with.
+        data_dir: the folder of data sets; None: the run's. Images are needed only to check: without the data
+            set, its classes and statistics are those that the run recorded.
         overwrite: whether to replace an existing export.
         announce: called with lines about the progress.
 
@@ -66,10 +69,14 @@ def export(
     path = Path(os.path.abspath(expanded(output or run.name + kind.ending)))
     check_output(path, kind, overwrite=overwrite)
     check_installed(kind)
-    folder = data_directory(config.replace({"data_dir": data_dir} if data_dir else {}))
-    manifest = load_manifest(folder, config.data.dataset)
+    manifest, note = _data(run, config, data_dir, check)
     if check and not manifest.count("test"):
-        raise InputError(f"--check needs test images, but {manifest.dataset} in {folder} has none")
+        raise InputError(
+            f"--check needs test images, but {manifest.dataset} in {manifest.directory} has none"
+        )
+    check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
+    if note:
+        announce(note)
 
     _import_without_gpus()
     from labkit.export.write import write_export
@@ -78,6 +85,20 @@ def export(
         run, config, manifest, kind, path, checkpoint, standardized_input, probabilities, check
     )
     return write_export(request, announce)
+
+
+def _data(run: RunDirectory, config: Config, data_dir: str | None, check: bool) -> tuple[Manifest, str]:
+    """Return the run's data set and a line about it. Only a check needs images."""
+    try:
+        return data_of_run(run, config, data_dir)
+    except InputError:
+        recorded = None if check or data_dir is not None else recorded_manifest(run)
+        if recorded is None:
+            raise
+    return (
+        recorded,
+        f"the data set {recorded.dataset} isn't here; the export takes what {run.name} recorded of it",
+    )
 
 
 def _import_without_gpus() -> None:

@@ -55,10 +55,12 @@ def write_metrics(run: RunDirectory, path: Path, format: str | None = None) -> W
         path: is replaced, once all rows are written.
         format: a key of ``FORMATS``; None: the ending of ``path``.
 
-    Raises InputError if a package is missing, OSError for files that can't be read or written.
+    Raises InputError if a package is missing or no line is a row, OSError for files that can't be read or
+    written.
     """
     write = FORMATS[format or path.suffix]
     contents = _Contents(run)
+    contents.check_any()
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         rows = write(temporary, contents)
@@ -72,6 +74,7 @@ class _Seen:
     columns: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(FIRST, True))
     resume_points: list[tuple[int, ResumePoint]] = field(default_factory=list)  # with their row's number
     damaged: int = 0
+    rows: int = 0
     left_out: bool = False
 
     def take(self, row: Mapping[str, Any]) -> None:
@@ -111,8 +114,20 @@ class _Contents:
         """The names, each with whether all its values are whole numbers of 64 bits."""
         return self._seen.columns
 
+    def check_any(self) -> None:
+        """Raise InputError if there are lines, but none of them is a row."""
+        readable = self._seen.rows or self._seen.resume_points or self._more
+        if self._seen.damaged and not readable:
+            lines = counted(self._seen.damaged, "line")
+            raise InputError(
+                f"{self._path} is damaged: it has {lines} and none is a row, so nothing was written; restore "
+                "the file from a copy"
+            )
+
     def notes(self) -> Iterator[str]:
         """Yield a sentence for each thing that was left out."""
+        if not self._seen.rows and not self._more:
+            yield f"{self._path} {'has no rows' if self._path.exists() else 'is missing'}"
         if points := len(self._seen.resume_points):
             yield f"rows that were made again after {counted(points, 'resume point')} are left out"
         if self._seen.damaged:
@@ -153,6 +168,7 @@ class _Contents:
                     else:
                         seen.resume_points.append((number, point))
                 else:
+                    seen.rows += 1
                     seen.take(value)
         # The smallest step of each resume point and those after it: rows beyond it don't count.
         self._least: list[int] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
 from labkit.cluster.reaped import start_reaped
 from labkit.config import Config
 from labkit.errors import InputError
@@ -37,7 +37,11 @@ def predictions_of(result: "TrainResult") -> Predictions:
     split = "test" if Config.from_json(run.read_config()).run.evaluate_test else "validation"
     if not (run.predictions_path / f"{split}.npz").is_file():
         _evaluate(run, split)
-    return load_predictions(run, split)
+    predictions = load_predictions(run, split)
+    if of_another_checkpoint(run, predictions):  # somebody evaluated it since
+        _evaluate(run, split)
+        predictions = load_predictions(run, split)
+    return predictions
 
 
 def _evaluate(run: RunDirectory, split: str) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.run_directory.metrics import ResumePoint, clock_was_set
+from labkit.run_directory.metrics import ResumePoint, clock_was_set, parse_lines
 
 __all__ = ["SPARK_POINTS", "MetricsDigest", "number"]
 
@@ -58,6 +58,8 @@ class MetricsDigest:
     ``spark``: up to ``SPARK_POINTS`` finite losses, spread evenly over the bytes of the file.
     ``duration``: seconds of training, without the pauses between an interruption and the resumption. Where
     the clock was set, a row counts as long as it says itself.
+    ``damaged_lines``: lines that aren't rows, as far as the search in the bytes shows: damage within a row
+    that leaves its ends and its alphabet alone isn't seen.
     """
 
     path: Path
@@ -67,6 +69,7 @@ class MetricsDigest:
     last_step: int | None = None
     spark: tuple[float, ...] = ()
     duration: float | None = None
+    damaged_lines: int = 0
     complete: bool = False
     _seen: tuple[int, int, int] | None = None  # time of change, size and inode at the last complete poll
     _offset: int = 0
@@ -130,6 +133,9 @@ class MetricsDigest:
 
     def _take(self, data: bytes) -> None:
         starts = [found.end() for found in _OTHER_LINE.finditer(data)]
+        if _looks_damaged(data, starts):
+            values = parse_lines(data.splitlines())
+            self.damaged_lines += sum(not isinstance(value, dict) for value in values)
         for start in starts if data.startswith(b'{"split": "train"') else [0, *starts]:
             line = data[start : data.find(b"\n", start) + 1 or len(data)]
             if not any(word in line for word in _WANTED):
@@ -232,6 +238,13 @@ def _time_of_rows(lines: list[bytes], before: float | None) -> tuple[float, floa
         total += own if clock_was_set(took, own) else took
         before = when
     return total, before
+
+
+def _looks_damaged(data: bytes, other_lines: list[int]) -> bool:
+    """Return whether not all of ``data`` is text in ASCII whose lines each begin and end as an object."""
+    if not data.isascii() or data.count(b"\n") != data.count(b"}\n"):
+        return True
+    return any(data[start : start + 1] != b"{" for start in [0, *other_lines] if start < len(data))
 
 
 def _slice(data: bytes, length: int, offset: int) -> bytes:

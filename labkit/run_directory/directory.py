@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ __all__ = [
     "RunDirectory",
     "RunLock",
     "Status",
+    "check_checkpoint",
     "flush",
     "list_runs",
     "process_alive",
@@ -258,7 +259,9 @@ class RunDirectory:
         try:
             value = json.loads(self.config_path.read_text())
         except FileNotFoundError:
-            raise InputError(f"{self.path} is not a run directory: it has no config.json") from None
+            raise InputError(
+                f"config.json is missing in {self.path}, which is not a run without it"
+            ) from None
         except UnicodeDecodeError:
             raise InputError(f"{self.config_path} can't be read: it isn't text in UTF-8") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -314,6 +317,16 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def check_checkpoint(folder: Path, steps: Sequence[int], checkpoint: str) -> None:
+    """Raise InputError unless ``checkpoint`` is best, last or one of ``steps``, those kept in ``folder``."""
+    if not steps:
+        raise InputError(f"{folder} holds no checkpoint yet; train the run further")
+    is_step = checkpoint.isascii() and checkpoint.isdecimal() and len(checkpoint) < 20
+    if checkpoint not in ("best", "last") and not (is_step and int(checkpoint) in steps):
+        known = ", ".join(map(str, steps))
+        raise InputError(f"--checkpoint is {checkpoint!r}; allowed: best, last, or one of the steps {known}")
 
 
 def list_runs(folder: Path) -> list[RunDirectory]:

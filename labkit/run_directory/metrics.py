@@ -19,11 +19,13 @@ from labkit.errors import InputError
 from labkit.run_directory.appended import AppendedLines
 
 __all__ = [
+    "VIEWS",
     "MetricsReader",
     "MetricsWriter",
     "ResumePoint",
     "append_evaluation",
     "clock_was_set",
+    "evaluation_key",
     "evaluations_path",
     "evaluations_that_count",
     "is_superseded",
@@ -38,7 +40,7 @@ __all__ = [
 EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
 
 MAX_SECONDS_BETWEEN_ROWS = 6 * 3600.0  # beside the step itself; a validation takes minutes
-
+VIEWS = "test_time_augmentation"  # in a row of ``labkit evaluate`` that was given other views than the run's
 LOCK_TIMEOUT_SECONDS = 30.0  # writing a row takes milliseconds; a process that holds the lock longer hangs
 
 
@@ -238,20 +240,22 @@ def evaluations_path(metrics_path: Path) -> Path:
 
 
 def evaluations_that_count(
-    rows: Iterable[dict[str, Any]], resume_points: Iterable[ResumePoint]
+    rows: Iterable[dict[str, Any]], resume_points: Iterable[ResumePoint], *, by_views: bool = False
 ) -> list[dict[str, Any]]:
     """Return the rows of ``evaluations.jsonl`` that count: the first one for each split and step.
+
+    With ``by_views``, rows with another test-time augmentation than the run's count as well.
 
     As in ``metrics.jsonl``, a resume point at step s makes earlier rows of later steps invalid. Here a row
     is earlier if its checkpoint was read (``wall_time``) before the time of the resume point.
     """
     points = list(resume_points)
-    kept: dict[tuple[str, float], dict[str, Any]] = {}
+    kept: dict[tuple[str, float, str], dict[str, Any]] = {}
     for row in rows:
         wall_time = row.get("wall_time")
         read = wall_time if isinstance(wall_time, int | float) else math.inf
         if not is_superseded(_step_of(row), read, points):
-            kept.setdefault(_split_and_step(row), row)
+            kept.setdefault((*_split_and_step(row), str(row.get(VIEWS)) if by_views else ""), row)
     return list(kept.values())
 
 
@@ -275,7 +279,7 @@ def with_evaluations(reader: MetricsReader) -> list[dict[str, Any]]:
 def append_evaluation(
     metrics_path: Path, row: Mapping[str, Any], resume_points: Iterable[ResumePoint]
 ) -> bool:
-    """Append ``row`` to ``evaluations.jsonl``, unless a row of its split and step that counts is there.
+    """Append ``row`` to ``evaluations.jsonl``, unless one of its split, step and views that counts is there.
 
     Returns whether the row was appended.
 
@@ -291,7 +295,8 @@ def append_evaluation(
         _lock(locked, path)
         reader = MetricsReader(path)
         reader.poll()
-        if _split_and_step(row) in map(_split_and_step, evaluations_that_count(reader.rows, resume_points)):
+        counting = evaluations_that_count(reader.rows, resume_points, by_views=True)
+        if evaluation_key(row) in map(evaluation_key, counting):
             return False
         writer = MetricsWriter(path)
         writer.append([row])
@@ -310,6 +315,11 @@ def _lock(file: Any, path: Path) -> None:
             if time.monotonic() >= give_up:
                 raise InputError(f"{path} is locked by another process; end it and try again") from None
             time.sleep(0.05)
+
+
+def evaluation_key(row: Mapping[str, Any]) -> tuple[str, float, str]:
+    """Return what an evaluation is of: split, step, and the test-time augmentation if it isn't the run's."""
+    return *_split_and_step(row), str(row.get(VIEWS))
 
 
 def _split_and_step(row: Mapping[str, Any]) -> tuple[str, float]:

@@ -8,17 +8,19 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.run_directory.digest import MetricsDigest, Row, number
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.lineage import read_lineage
-from labkit.run_directory.metrics import evaluations_path, evaluations_that_count
+from labkit.run_directory.metrics import evaluation_key, evaluations_path, evaluations_that_count
 from labkit.run_directory.notes import Notes, notes_path, read_notes
+from labkit.run_directory.own_results import own_test
 
 __all__ = ["Described", "RunSummary", "Summaries"]
 
@@ -49,7 +51,10 @@ class RunSummary:
         last_active: when the status was last written, in seconds since 1970.
         settings: the values that differ from the defaults; None where the configuration is damaged.
         values: all values of the configuration by their names; empty where it is damaged.
-        results: the latest row of ``test`` and of ``validation``, where there is one.
+        results: the run's own row of ``test`` (``own_results``) and the latest of ``validation``, where there
+            is one.
+        damage: what is wrong with the run's files, a sentence each; part of ``message``.
+        other_tests: rows of other checkpoints that ``labkit evaluate`` evaluated on ``test``.
         spark: training losses, evenly spread over the run.
         forked_from: name and step of the run whose past it shares, such as ``first, step 80``.
         complete: False if there was no time to read the metrics, which then are unknown.
@@ -79,6 +84,8 @@ class RunSummary:
     spark: tuple[float, ...]
     forked_from: str | None = None
     complete: bool = True
+    other_tests: tuple[Row, ...] = ()
+    damage: tuple[str, ...] = ()
 
     @property
     def age(self) -> float:
@@ -101,7 +108,7 @@ class RunSummary:
         }
 
 
-_NOT_IN_JSON = ("last_active", "values", "notes", "results", "complete")
+_NOT_IN_JSON = ("last_active", "values", "notes", "results", "complete", "other_tests", "damage")
 
 Describe = Callable[[Mapping[str, Any]], Described]
 Signature = tuple[int, int, int] | None
@@ -196,17 +203,22 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
         step for step in (number(status.step) if status else None, metrics.last_step) if step is not None
     ]
     step = int(max(steps)) if steps else None
-    total = number(status.total_steps) if status else None
-    evaluations = _evaluations(known) if complete else []
-    test, validation = (_latest(evaluations, split) for split in ("test", "validation"))
+    total = (number(status.total_steps) if status else None) or _configured_steps(known)
+    mine = known.metrics.evaluations if complete else []
+    beside = _beside(known) if complete else []
+    evaluations = [*mine, *beside]
+    test, validation = own_test(mine, beside), _latest(evaluations, "validation")
+    others = [row for row in evaluations if row.get("split") == "test" and row is not test]
     shown = validation if test is None else test
     bests = [number(row.get("accuracy")) for row in evaluations if row.get("split") == "validation"]
     described = known.described
+    damage = tuple(_damage(run, known))
     return RunSummary(
         name=run.name,
         path=str(run.path),
         state=state,
-        message="; ".join(filter(None, (_reason(status, state), known.damage))),
+        message="; ".join(filter(None, (_reason(status, state), *damage))),
+        damage=damage,
         step=step,
         total_steps=None if total is None else int(total),
         progress=min(max(step / total, 0.0), 1.0) if step is not None and total else None,
@@ -223,6 +235,7 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
         settings=described.settings if described else None,
         values=described.values if described else {},
         notes=known.notes,
+        other_tests=tuple(others),
         results={str(row["split"]): row for row in (test, validation) if row is not None},
         spark=metrics.spark if complete else (),
         forked_from=known.forked_from,
@@ -230,22 +243,35 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
     )
 
 
-def _evaluations(known: _Known) -> list[Row]:
-    """Return the evaluations of the training, then those of ``labkit evaluate`` for other steps."""
-    mine = known.metrics.evaluations
-    there = set(map(_split_and_step, mine))
-    more = evaluations_that_count(map(dict, known.evaluations.evaluations), known.metrics.resume_points)
-    return [*mine, *(row for row in more if _split_and_step(row) not in there)]
-
-
-def _split_and_step(row: Row) -> tuple[str, float | None]:
-    return str(row.get("split")), number(row.get("step"))
+def _beside(known: _Known) -> list[Row]:
+    """Return the evaluations of ``labkit evaluate`` that the training hasn't made itself."""
+    there = set(map(evaluation_key, known.metrics.evaluations))
+    rows = map(dict, known.evaluations.evaluations)
+    more = evaluations_that_count(rows, known.metrics.resume_points, by_views=True)
+    return [row for row in more if evaluation_key(row) not in there]
 
 
 def _latest(rows: list[Row], split: str) -> Row | None:
     """Return the row of the highest step; of several, the last one."""
     found = [row for row in rows if row.get("split") == split]
     return max(reversed(found), key=lambda row: number(row.get("step")) or 0) if found else None
+
+
+def _configured_steps(known: _Known) -> float | None:
+    return number(known.described.values.get("train_steps")) if known.described else None
+
+
+def _damage(run: RunDirectory, known: _Known) -> Iterator[str]:
+    """Yield a sentence for each of the run's files that can't be read."""
+    if known.damage:
+        yield known.damage
+    if known.status is None and known.seen.get("status.json"):
+        yield "status.json is damaged"
+    elif known.status is None and known.metrics.last_step:
+        yield "status.json is missing"
+    for digest in (known.metrics, known.evaluations):
+        if digest.damaged_lines:
+            yield f"left out of {digest.path.name}: {counted(digest.damaged_lines, 'damaged line')}"
 
 
 def _of(row: Row | None, key: str) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from labkit import home
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
+from labkit.run_directory.elsewhere import runs_elsewhere
 
 __all__ = ["RunWatch", "Standing", "wait_for_run"]
 
@@ -28,7 +29,7 @@ def wait_for_run(
     give_up = time.monotonic() + wait_seconds
     announced = False
     while True:
-        for run in candidates:
+        for run in (*candidates, *(other for other in runs_elsewhere() if other.name == name)):
             if run.exists():
                 return run
         if time.monotonic() >= give_up:

@@ -7,7 +7,7 @@ from typing import Any
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import check_same_data
 from labkit.errors import InputError
-from labkit.run_directory.metrics import MetricsReader, append_evaluation
+from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation, evaluation_key
 from labkit.tensorboard.events import EventWriter
 from labkit.training.checkpoints import CheckpointStore
 from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions
@@ -115,6 +115,10 @@ def evaluate_checkpoint(plan: RunPlan, split: str, checkpoint: str) -> dict[str,
     metrics = write_predictions(run, evaluation, manifest, checkpoint_step=step)
     reader = MetricsReader(run.metrics_path)
     reader.poll()
-    if split == "train" or (split, step) not in {(row.get("split"), row.get("step")) for row in reader}:
-        append_evaluation(run.metrics_path, evaluator.row(evaluation), reader.resume_points)
+    row = evaluator.row(evaluation)
+    views = plan.config.run.test_time_augmentation
+    if evaluation.augmented is not None and views != recorded_config(run).run.test_time_augmentation:
+        row[VIEWS] = views
+    if split == "train" or evaluation_key(row) not in map(evaluation_key, reader):
+        append_evaluation(run.metrics_path, row, reader.resume_points)
     return metrics

@@ -6,6 +6,7 @@ under the final name.
 """
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -18,11 +19,17 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.run_directory.directory import flush
+from labkit.run_directory.directory import check_checkpoint, flush
 
 __all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
 
 _NAME = re.compile(r"step-(\d{8,})")
+
+
+def _is_no_unread_value(record: logging.LogRecord) -> bool:
+    """Drop TensorFlow's lines about values of a checkpoint that didn't fit, after the error that says it."""
+    said = record.getMessage()
+    return not ("Value in checkpoint could not be found" in said or "deleted with unrestored values" in said)
 
 
 def checkpoint_of_network(config: Config, model: keras.Model) -> tf.train.Checkpoint:
@@ -129,6 +136,9 @@ class CheckpointStore:
             else:
                 status.assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
+            tf.get_logger().addFilter(_is_no_unread_value)
+            if not isinstance(error, tf.errors.UnavailableError) and self._is_whole(step):
+                raise self._misfit(step, error) from error
             raise self._damaged(step, error) from error  # perhaps it is only a server that was lost meanwhile
         return state
 
@@ -153,16 +163,8 @@ class CheckpointStore:
         if checkpoint == "best":
             return self.chosen_step()
         steps = self.steps()
-        if not steps:
-            raise InputError(f"{self._folder} holds no checkpoint yet; train the run further")
-        if checkpoint == "last":
-            return steps[-1]
-        if not checkpoint.isdecimal() or int(checkpoint) not in steps:
-            known = ", ".join(str(step) for step in steps)
-            raise InputError(
-                f"--checkpoint is {checkpoint!r}; allowed: best, last, or one of the steps {known}"
-            )
-        return int(checkpoint)
+        check_checkpoint(self._folder, steps, checkpoint)
+        return steps[-1] if checkpoint == "last" else int(checkpoint)
 
     def _prune(self, best_step: int | None) -> None:
         steps = self.steps()
@@ -175,6 +177,26 @@ class CheckpointStore:
         doomed = self._folder / f".{self.path(step).name}.{os.getpid()}.tmp"
         os.rename(self.path(step), doomed)
         shutil.rmtree(doomed)
+
+    def _is_whole(self, step: int) -> bool:
+        """Return whether every tensor of a checkpoint can be read."""
+        try:
+            reader = tf.train.load_checkpoint(str(self.path(step) / "variables"))
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
+        except (tf.errors.OpError, ValueError, IndexError, RuntimeError):
+            return False
+        return True
+
+    def _misfit(self, step: int, error: Any) -> InputError:
+        """Return the error for a checkpoint that is whole, but of another network."""
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[0][:160] if lines else type(error).__name__
+        return InputError(
+            f"checkpoint {self.path(step)} is whole, but doesn't fit the network of "
+            f"{self._folder.parent / 'config.json'} ({reason}); keep both: restore the config.json that it "
+            "was trained with, or train the other network in another --job-dir"
+        )
 
     def _damaged(self, step: int, error: Any) -> InputError:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:160]

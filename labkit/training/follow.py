@@ -94,6 +94,8 @@ def follow(
                 num_intra_threads=num_intra_threads,
                 test_time_augmentation="none",
             )
+            if plan.data_note:
+                announce(plan.data_note)
             announce(f"following {directory.path}: {split} of each checkpoint, on the CPU")
             import_tensorflow()
             from labkit.training.checkpoint_evaluator import CheckpointEvaluator

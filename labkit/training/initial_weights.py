@@ -51,10 +51,14 @@ def _from_run(source: WeightSource, run: RunDirectory, manifest: Manifest) -> In
     config = recorded_config(run)
     store = CheckpointStore(run.checkpoints_path)
     step = store.chosen_step()
-    data: Any = run.read_environment().get("data", {})
+    recorded = run.read_environment().get("data")
+    data: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
     classes = data.get("classes")
     if not isinstance(classes, list) or not classes:
-        raise InputError(f"--start-from {run.path}: its environment.json names no classes; train it again")
+        raise InputError(
+            f"--start-from {run.path}: its environment.json is missing, damaged or names no classes; restore "
+            "the file from a copy"
+        )
     if config.model.precision != "float64":  # mixed precision also keeps its weights in float32
         config = config.replace({"precision": "float32"})
     height, width, channels = data.get("image_shape", manifest.image_shape)

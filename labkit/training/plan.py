@@ -21,13 +21,16 @@ from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.of_run import data_of_run
 from labkit.data.resolve import find_data_set, resolve
 from labkit.data.shard_files import verify_shards
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_checkpoint
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
+from labkit.run_directory.find import missing_config
 from labkit.run_directory.metrics import MetricsReader, selection_metric
 from labkit.training.checks import (
     check_cluster,
@@ -132,6 +135,8 @@ class RunPlan:
         Returns the content of ``predictions/<split>.json``. The metrics are added to the run's, once for each
         split and step. Raises InputError if the checkpoint is missing or belongs to other data.
         """
+        assert self.run is not None
+        check_checkpoint(self.run.checkpoints_path, self.run.checkpoint_steps(), checkpoint)
         import_tensorflow()
         from labkit.training.checkpoint_evaluator import evaluate_checkpoint
 
@@ -233,25 +238,26 @@ def plan_evaluation(
 ) -> RunPlan:
     """Plan the evaluation of checkpoints of ``run`` in this process; None means the run's recorded value.
 
-    The plan has no devices yet (see ``RunPlan.on_one_device``). Raises InputError if the run can't be read or
-    written to, or if its data set isn't prepared here.
+    The plan has no devices yet (see ``RunPlan.on_one_device``). Its ``data_note`` is empty unless the data
+    have moved (``labkit.data.of_run``). Raises InputError if the run can't be read or written to, or if its
+    data set isn't prepared here.
     """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
     given = {
-        "data_dir": data_dir,
         "eval_batch_size": eval_batch_size,
         "num_intra_threads": num_intra_threads,
         "test_time_augmentation": test_time_augmentation,
     }
     changed = {name: value for name, value in given.items() if value is not None}
-    config = config.replace(changed | {"job_dir": str(run.path)})
-    manifest = load_manifest(data_directory(config), config.data.dataset)
+    manifest, note = data_of_run(run, config, data_dir)
+    places = {"job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
+    config = config.replace(changed | places)
     if not manifest.splits.get(split):
         raise InputError(
             f"--split is {split!r}; {manifest.dataset} is prepared with: {', '.join(manifest.splits)}"
         )
-    return RunPlan(config, manifest, run, "resumable", manifest.dataset, "")
+    return RunPlan(config, manifest, run, "resumable", manifest.dataset, note)
 
 
 # ---- configuration and data set ------------------------------------------------------------------------
@@ -372,9 +378,9 @@ def place_run(
     """
     # The name comes from the requested values, so that it doesn't depend on how ``auto`` resolves.
     run = RunDirectory(config.run.job_dir or home.runs_home() / _run_name(config, manifest.dataset, cluster))
-    config = config.replace(
-        {"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
-    )
+    # A folder that nobody chose isn't recorded: it is found again after labkit's home was moved.
+    chosen = None if config.data.data_dir is None else str(manifest.directory.parent)
+    config = config.replace({"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": chosen})
     config = _with_recorded_choices(config, overwrite)
     config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
     config = _with_crop(config, manifest)
@@ -408,6 +414,8 @@ def check_place(config: Config, run: RunDirectory) -> None:
     """Raise InputError if ``run`` can't be written, holds something else, or has too little disk space."""
     check_writable(run.path, "--job-dir")
     check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
+    if reason := missing_config(run):
+        raise InputError(f"--job-dir {run.path}: {reason}, or name another directory")
     if not run.exists() and holds_something_else(run):
         raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
 

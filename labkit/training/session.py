@@ -41,6 +41,7 @@ from labkit.optim.schedules import learning_rate_at
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.certificate import write_certificate
 from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
+from labkit.run_directory.elsewhere import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump
@@ -151,6 +152,7 @@ def train_session(
             write_json_atomic(run.config_path, config.to_json())
             environment = {**describe_environment(plan), "parameters": session.num_parameters()}
             write_json_atomic(run.environment_path, environment)
+            remember(run)
             run.flush()
         if transfer and state is None and writes:
             # Once this checkpoint is saved, the run no longer needs the source of its weights.

@@ -56,8 +56,7 @@ def make_train_step(
     ``train_step`` takes a distributed batch and two float32 scalars: the learning rate, and ``stop``, 1
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
-    Layers in ``frozen`` aren't updated; images are resized to ``image_size``; ``follow`` is called after each
-    update; ``observer`` sees what's computed; for ``adapts_averages`` see ``update_moving_averages``.
+    ``frozen`` layers aren't updated; ``follow`` is called after each update; ``observer`` sees the values.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)

@@ -400,7 +400,7 @@ def test_loading_that_takes_too_long_is_ended(run):
 
 
 @pytest.mark.slow
-def test_a_network_that_cannot_be_loaded_says_why(run, several, tmp_path):
+def test_a_network_that_cannot_be_loaded_says_why(run, several, tmp_path, monkeypatch):
     import shutil
 
     damaged = RunDirectory(shutil.copytree(run.path, tmp_path / "damaged"))
@@ -415,6 +415,7 @@ def test_a_network_that_cannot_be_loaded_says_why(run, several, tmp_path):
         assert [bool(found.problem) for found in moments] == [False, False, True]
     finally:
         networks.close()
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))  # without data
     moved = RunDirectory(shutil.copytree(run.path, tmp_path / "moved"))
     text = moved.config_path.read_text().replace(str(run.path.parent / "data"), str(tmp_path / "none"))
     moved.config_path.write_text(text)

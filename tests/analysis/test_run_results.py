@@ -1,5 +1,6 @@
 """What several runs have reached: configurations over their seeds, and which of two is better."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -182,3 +183,14 @@ def test_several_labels_are_exact_matches_with_their_f1(tmp_path):
     assert header[3:6] == ["test exact match", "test micro F1", "test macro F1"]
     assert table[0][3:6] == ["40.00 %", "80.00 %", "70.00 %"]
     assert "test exact match is the same" in versus(*groups, "test_accuracy").headline
+
+
+def test_predictions_of_another_checkpoint_are_not_compared(tmp_path):
+    runs = [made(tmp_path, name, seed=4, learning_rate=rate) for name, rate in (("a", 0.1), ("b", 0.2))]
+    for run in runs:
+        write_predictions(run)
+    load_on_same_images(*runs)
+    path = runs[1].predictions_path / "test.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"checkpoint_step": 10}))
+    with pytest.raises(InputError, match="of step 10, and the test result of b is that of step 20"):
+        load_on_same_images(*runs)

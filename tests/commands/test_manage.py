@@ -15,6 +15,7 @@ from labkit.commands import manage, train
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from labkit.run_directory import RunDirectory, RunLock
 from tests.commands.made_runs import make_run
+from tests.tiny import prepare_tiny
 
 # Holds the locks of a run as a training does; ``kind`` says what SIGTERM does.
 TRAINING = """
@@ -190,6 +191,21 @@ def test_a_run_is_continued_with_its_own_configuration_where_it_lies_now(folder,
     assert (task, overwrite) == (None, False)
     assert config.run.job_dir == str(folder / "after")
     assert (config.optimizer.learning_rate, config.run.train_steps) == (0.3, 20)
+
+
+def test_a_run_is_continued_with_the_data_set_that_is_named(folder, resumed, tmp_path, capsys):
+    prepare_tiny(tmp_path / "there")
+    make_run(folder, "mine", state="interrupted", step=7, data_dir=str(tmp_path / "gone" / "data"))
+    assert labkit(capsys, "resume", "mine", "--data-dir", str(tmp_path / "there")).code == 0
+    assert resumed[0][1].data.data_dir == str(tmp_path / "there")
+
+
+def test_a_run_is_continued_with_the_same_data_of_todays_home(folder, resumed, tmp_path, capsys):
+    prepare_tiny(tmp_path / "data")
+    make_run(folder, "mine", state="interrupted", step=7, data_dir=str(tmp_path / "gone" / "data"))
+    done = labkit(capsys, "resume", "mine")
+    assert f"shapes in {tmp_path / 'data' / 'shapes'}" in done.out
+    assert resumed[0][1].data.data_dir is None, "nobody chose it"
 
 
 def test_nothing_is_left_of_a_finished_run(folder, resumed, capsys):

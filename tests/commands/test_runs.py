@@ -197,3 +197,76 @@ def test_a_run_that_is_not_found_gets_the_nearest_names(folder, capsys):
     assert "did you mean vgg11-shapes-3c4d?" in capsys.readouterr().err
     assert cli.main(["show", "zz"]) == 2
     assert "the newest in" in capsys.readouterr().err
+
+
+# ---- damaged files ---------------------------------------------------------------------------------------
+
+
+def train_rows(count):
+    return [{"split": "train", "step": step, "loss": 1.0} for step in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "count"),
+    [
+        (b"\x93\xf2\x00\xff garbage\n", 1),
+        (b'{"split": "train", "step": 21, "lo\n', 1),
+        (b'{"split": "train", "step": 21, "loss": \xe9}\n', 1),
+        (b"no row\n\n[1, 2]\n", 2),
+    ],
+)
+def test_damaged_rows_are_counted_wherever_the_run_is_shown(folder, capsys, damage, count):
+    run = make_run(folder, "mine", rows=train_rows(20))
+    run.metrics_path.write_bytes(run.metrics_path.read_bytes() + damage)
+    said = f"left out of metrics.jsonl: {count} damaged line{'s' if count > 1 else ''}"
+    assert cli.main(["runs"]) == 0
+    assert f"note: mine: {said}" in capsys.readouterr().err
+    assert cli.main(["show", "mine"]) == 0
+    assert said in capsys.readouterr().out
+    assert cli.main(["metrics", "mine", "--output", str(folder / "m.csv")]) == 0
+    assert "left out: " + said.partition(": ")[2] in capsys.readouterr().out
+
+
+def test_metrics_without_a_readable_row_are_an_error(folder, capsys):
+    run = make_run(folder, "mine")
+    run.metrics_path.write_bytes(os.urandom(5000).replace(b"{", b"x") + b"\n")
+    assert cli.main(["metrics", "mine", "--output", str(folder / "m.csv")]) == 2
+    assert "none is a row, so nothing was written" in capsys.readouterr().err
+    assert not (folder / "m.csv").exists()
+    run.metrics_path.write_bytes(b"")
+    assert cli.main(["metrics", "mine", "--output", str(folder / "m.csv")]) == 0
+    assert f"note: {run.metrics_path} has no rows" in capsys.readouterr().out
+
+
+def test_a_damaged_status_leaves_the_number_of_steps(folder, capsys):
+    run = make_run(folder, "mine", rows=train_rows(6))
+    run.status_path.write_text('{"state"')
+    assert cli.main(["show", "mine"]) == 0
+    shown = capsys.readouterr().out
+    assert "6 of 20" in shown and "status.json is damaged" in shown
+    assert table(capsys)[0][:3] == ["mine", "unknown", "6/20"]
+
+
+def test_a_damaged_environment_is_named(folder, capsys):
+    run = make_run(folder, "mine")
+    run.environment_path.write_text("[1")
+    assert cli.main(["show", "mine"]) == 0
+    assert "environment.json is damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["show"], ["evaluate"], ["resume"], ["metrics"], ["export"]])
+def test_a_run_without_its_configuration_is_not_said_to_be_no_run(folder, capsys, command):
+    run = make_run(folder, "mine", rows=train_rows(6))
+    run.config_path.unlink()
+    assert cli.main([*command, "mine"]) == 2
+    error = capsys.readouterr().err
+    assert "config.json is missing" in error and str(run.path) in error
+    assert "no run" not in error and "remove" not in error
+    assert cli.main(["runs"]) == 0
+    assert f"not shown: {run.path}, config.json is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["\0", "", "none"])
+def test_any_name_that_is_no_run_is_refused_in_a_line(folder, capsys, name):
+    assert cli.main(["show", name]) == 2
+    assert "no run at" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -118,3 +119,25 @@ def test_another_data_set_than_the_runs_is_refused(run, here, tmp_path_factory):
     with pytest.raises(InputError, match="was trained on other data"):
         api.export(str(run), data_dir=str(other))
     assert os.listdir(here) == []
+
+
+def test_only_a_check_needs_images(run, here, shapes, monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_HOME", str(here / "empty"))
+    copy = here / "copy"
+    shutil.copytree(run, copy)
+    environment = json.loads((copy / "environment.json").read_text())
+    environment["data"]["directory"] = str(here / "gone" / "shapes")
+    (copy / "environment.json").write_text(json.dumps(environment))
+    assert cli.main(["export", str(copy), "--check", "--output", "a.keras"]) == 2
+    assert "no prepared 'shapes' data set" in capsys.readouterr().err
+    assert cli.main(["export", str(copy), "--output", "a.keras"]) == 0
+    assert "takes what copy recorded of it" in capsys.readouterr().out
+    assert (
+        cli.main(["export", str(run), "--data-dir", str(shapes.directory.parent), "--output", "b.keras"]) == 0
+    )
+    made = [json.loads((here / f"{name}.keras.json").read_text()) for name in "ab"]
+    made[0]["file"], made[0]["run"]["name"] = made[1]["file"], made[1]["run"]["name"]
+    assert made[0] == made[1]
+    images = load_split(shapes, "test")[0][:20].astype(np.float32)
+    outputs = [keras.saving.load_model(here / f"{name}.keras").predict(images, verbose=0) for name in "ab"]
+    np.testing.assert_array_equal(*outputs)

@@ -89,3 +89,18 @@ def test_other_variables_are_refused(store, variable):
     save(store, variable, 1)
     with pytest.raises(InputError, match="step-00000001"):
         store.restore(tf.train.Checkpoint(v=tf.Variable([1.0]), w=tf.Variable(2.0)), 1)
+
+
+def test_a_checkpoint_of_another_network_is_whole_and_kept(store, variable):
+    save(store, variable, 3)
+    others = {"shape": {"v": tf.Variable([0.0])}, "name": {"v": variable, "w": tf.Variable(1.0)}}
+    for other in others.values():
+        with pytest.raises(InputError) as raised:
+            store.restore(tf.train.Checkpoint(**other), 3)
+        said = str(raised.value)
+        assert "is whole, but doesn't fit the network of" in said and "config.json" in said
+        assert "keep both" in said and "remove" not in said
+    for path in store.path(3).glob("variables.data*"):
+        path.write_bytes(path.read_bytes()[:2])
+    with pytest.raises(InputError, match="can't be restored"):
+        store.restore(tf.train.Checkpoint(v=variable), 3)

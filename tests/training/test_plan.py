@@ -189,3 +189,14 @@ def test_a_finished_run_that_is_gone_by_now_is_planned_with_devices(steps, run, 
     again = planned.looked_up_again()
     assert again.found == "resumable" and again.devices is not None
     assert steps == ["devices"]
+
+
+@pytest.mark.parametrize("checkpoint", ["foo", "5", "-1", "\u0664", "best "])
+def test_a_checkpoint_that_is_not_kept_is_refused_before_tensorflow_is_loaded(
+    run, manifest, monkeypatch, checkpoint
+):
+    monkeypatch.setattr(plan, "import_tensorflow", lambda: pytest.fail("TensorFlow is loaded"))
+    (run.checkpoints_path / "step-00000004").mkdir()
+    planned = plan.plan_evaluation(run, "test", data_dir=str(manifest.directory.parent))
+    with pytest.raises(InputError, match="allowed: best, last, or one of the steps 4"):
+        planned.evaluate("test", checkpoint)

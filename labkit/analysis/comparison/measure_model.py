@@ -11,9 +11,10 @@ from labkit.analysis.comparison.files import update_measurements
 from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import Manifest
+from labkit.data.of_run import data_of_run
 from labkit.run_directory import RunDirectory
-from labkit.training.plan import RunPlan, data_directory
+from labkit.training.plan import RunPlan
 
 __all__ = ["images_per_second", "main", "measure"]
 
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def work() -> None:
         config = recorded_config(run)
-        manifest = load_manifest(data_directory(config), config.data.dataset)
+        manifest, _ = data_of_run(run, config)
         update_measurements(run, measure(config, manifest))
 
     return exit_code(work)

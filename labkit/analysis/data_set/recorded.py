@@ -8,6 +8,7 @@ from labkit import home
 from labkit.config.data_sets import is_own
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest
+from labkit.data.of_run import folder_to_prepare
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -20,7 +21,7 @@ def prepare_command(run: RunDirectory) -> str:
     Raises InputError if the run's configuration is damaged.
     """
     config = recorded_config(run)
-    folder = config.data.data_dir or str(home.data_home())
+    folder = str(folder_to_prepare(run, config))
     data = run.read_environment().get("data")
     recorded: dict[str, Any] = data if isinstance(data, dict) else {}
     source = recorded.get("source")

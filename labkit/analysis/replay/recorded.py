@@ -1,6 +1,7 @@
 """What a run recorded of a step, checked before work starts. Doesn't import TensorFlow."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,14 @@ from typing import Any
 from labkit.analysis.replay.batch import is_asynchronous
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, check_same_data, load_manifest
+from labkit.data.manifest import Manifest
+from labkit.data.of_run import data_of_run
 from labkit.data.step_batch.batch import StepBatch, batch_of_step
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import MetricsReader
-from labkit.training.plan import data_directory
 
 __all__ = [
     "MAX_STEPS",
@@ -95,7 +96,12 @@ def batch_of_run(run: RunDirectory, step: int, *, data_dir: str | None = None) -
 
 
 def recorded_step(
-    run: RunDirectory, step: int, *, data_dir: str | None = None, max_steps: int = MAX_STEPS
+    run: RunDirectory,
+    step: int,
+    *,
+    data_dir: str | None = None,
+    max_steps: int = MAX_STEPS,
+    announce: Callable[[str], None] = print,
 ) -> RecordedStep:
     """Look a step up, and choose where to start.
 
@@ -104,6 +110,7 @@ def recorded_step(
         step: from 1.
         data_dir: folder of prepared data sets; None: the run's.
         max_steps: most steps to make before this one.
+        announce: takes a line if the data set has moved.
 
     Raises InputError for a step that the run hasn't made, for a data set that is gone or has changed, and
     where the nearest checkpoint is too far away.
@@ -125,7 +132,7 @@ def recorded_step(
             f"step {step} of {run.path} was made with other settings, by the run that it was forked from: "
             f"{lineage.parent}"
         )
-    config, manifest = with_data(run, config, data_dir)
+    config, manifest = with_data(run, config, data_dir, announce)
     start = _start(run, config, step, max_steps)
     environment = run.read_environment()
     replicas = _replicas(run, step, start, environment)
@@ -144,14 +151,13 @@ def _check_number(step: Any) -> None:
         raise InputError(f"--step is {step!r}; allowed: a whole number from 1, as in the metrics")
 
 
-def with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[Config, Manifest]:
+def with_data(
+    run: RunDirectory, config: Config, data_dir: str | None, announce: Callable[[str], None] = print
+) -> tuple[Config, Manifest]:
     """Return the configuration with the data set's folder, and the data set that the run trained on."""
-    if data_dir is not None:
-        config = config.replace({"data_dir": data_dir})
-    manifest = load_manifest(data_directory(config), config.data.dataset)
-    recorded = run.read_environment().get("data", {})
-    checksum = recorded.get("checksum") if isinstance(recorded, dict) else None
-    check_same_data(manifest, checksum, run.path)
+    manifest, note = data_of_run(run, config, data_dir)
+    if note:
+        announce(note)
     return config.replace({"job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}), manifest
 
 
@@ -189,7 +195,8 @@ def _replicas(run: RunDirectory, step: int, start: Start, environment: dict[str,
     The session that made the step is the one that wrote the next checkpoint or kept the state before the
     step; without either it is the last session. Its number comes last.
     """
-    last = int(environment.get("replicas", 1))
+    recorded = environment.get("replicas", 1)
+    last = recorded if isinstance(recorded, int) else 1
     if start.folder is None:
         before = []
     else:

@@ -122,7 +122,7 @@ def replay(
 
     Raises InputError as ``recorded_step`` does, and where this process can't run the network.
     """
-    recorded = recorded_step(run, step, data_dir=data_dir, max_steps=max_steps)
+    recorded = recorded_step(run, step, data_dir=data_dir, max_steps=max_steps, announce=announce)
     import_tensorflow()
     plan, notes = plan_replay(recorded)
     from labkit.inspection.diagnosis import diagnose_step

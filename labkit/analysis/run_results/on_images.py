@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.inference import Discordance, Interval, mcnemar, paired_interval
-from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -75,6 +75,9 @@ def on_same_images(
     """
     mine, theirs = predictions
     _check_data(first.read_environment(), second.read_environment())
+    for run, found in ((first, mine), (second, theirs)):
+        if reason := of_another_checkpoint(run, found):
+            raise InputError(reason)
     if len(mine) != len(theirs):
         raise InputError(f"one predicted {len(mine):,} test images and the other {len(theirs):,}")
     if not len(mine):

@@ -96,7 +96,7 @@ def verify_steps(
     if not rows:
         raise InputError(f"{run.path} has made no step yet, so there is nothing to verify")
     first, last = _range(run, rows, start, steps)
-    recorded = recorded_step(run, first + 1, data_dir=data_dir, max_steps=0)
+    recorded = recorded_step(run, first + 1, data_dir=data_dir, max_steps=0, announce=announce)
     if recorded.is_asynchronous:
         raise InputError(
             f"asynchronous workers made {run.path}: its steps depend on their timing, so they can't be "

@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
         run,
         start=options.start,
         steps=options.steps,
-        data_dir=options.data_dir,
+        data_dir=config.data.data_dir,  # found above
         announce=lambda line: print(line, flush=True),
     )
     return _report(result, options.tolerance)

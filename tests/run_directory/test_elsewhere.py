@@ -1,0 +1,78 @@
+"""Runs outside of the home's folder are remembered, by any number of trainings at once."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import labkit
+from labkit.commands import main as cli
+from labkit.errors import InputError
+from labkit.run_directory import elsewhere
+from labkit.run_directory.elsewhere import known_runs, remember, runs_elsewhere
+from labkit.run_directory.find import find_run
+from tests.commands.made_runs import make_run
+
+
+@pytest.fixture(autouse=True)
+def runs_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "runs"
+
+
+def test_a_run_elsewhere_is_listed_with_its_path_and_found_by_its_name(runs_home, tmp_path, capsys):
+    make_run(runs_home, "mine")
+    other = make_run(tmp_path / "else where", "other")
+    remember(other)
+    remember(other)
+    assert [run.path for run in runs_elsewhere()] == [other.path]
+    assert cli.main(["runs"]) == 0
+    assert capsys.readouterr().out.count(str(other.path)) == 1
+    assert find_run("other") == other.path
+    assert {run.name for run in labkit.runs()} == {"mine", "other"}
+    remember(make_run(tmp_path / "more", "other"))
+    with pytest.raises(InputError, match="several runs are named 'other'"):
+        find_run("other")
+    shutil.rmtree(tmp_path / "more")
+    shutil.rmtree(tmp_path / "else where")
+    assert [run.name for run in known_runs()] == ["mine"]
+
+
+def test_runs_of_the_home_and_of_comparisons_are_not_remembered(runs_home, tmp_path):
+    remember(make_run(runs_home, "mine"))
+    (tmp_path / "comparison").mkdir()
+    (tmp_path / "comparison" / "comparison.json").write_text("{}")
+    remember(make_run(tmp_path / "comparison", "resnet8-seed0"))
+    assert runs_elsewhere() == []
+
+
+def test_a_link_in_the_home_is_the_same_run(runs_home, tmp_path):
+    other = make_run(tmp_path / "else", "other")
+    remember(other)
+    (runs_home / "link").symlink_to(other.path)
+    assert [run.name for run in known_runs()] == ["link"]
+
+
+def test_trainings_that_begin_at_once_are_all_remembered(tmp_path):
+    made = [make_run(tmp_path / "else", str(number)) for number in range(16)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(remember, made))
+    assert {run.path for run in runs_elsewhere()} == {run.path for run in made}
+
+
+def test_the_list_is_bounded_and_damage_in_it_is_passed_over(runs_home, tmp_path, monkeypatch):
+    monkeypatch.setattr(elsewhere, "MOST_RUNS", 3)
+    made = [make_run(tmp_path / "else", str(number)) for number in range(5)]
+    for run in made:
+        remember(run)
+    assert runs_elsewhere() and [run.name for run in runs_elsewhere()] == ["2", "3", "4"]
+    path = runs_home / ".elsewhere"
+    path.write_bytes(b"\xff\xfe\x00\n/\0bad\n" + path.read_bytes() + b"/cut of")
+    assert [run.name for run in runs_elsewhere()] == ["2", "3", "4"]
+
+
+def test_a_home_that_cannot_be_written_fails_no_training(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "file"))
+    remember(make_run(tmp_path / "else", "other"))
+    assert runs_elsewhere() == []

@@ -1,0 +1,110 @@
+"""A run's own test result is what the training reported; other evaluations stand beside it."""
+
+import json
+
+import pytest
+
+import labkit
+from labkit.analysis.predictions import load_predictions, of_another_checkpoint
+from labkit.commands import main as cli
+from labkit.config.recorded import describe
+from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation
+from labkit.run_directory.own_results import own_test, own_test_step
+from labkit.run_directory.summary import Summaries
+from tests.commands.made_runs import evaluation, make_run
+
+VALIDATIONS = [evaluation("validation", 10, 0.9), evaluation("validation", 20, 0.7)]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run that reported 0.667 for step 10, its best on validation."""
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    return make_run(tmp_path / "runs", "a", rows=[*VALIDATIONS, evaluation("test", 10, 0.667)])
+
+
+def evaluate(run, step, accuracy, **more):
+    """Record an evaluation as ``labkit evaluate`` does."""
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    row = evaluation("test", step, accuracy) | {"examples": 3, "wall_time": 1.0} | more
+    return append_evaluation(run.metrics_path, row, reader.resume_points)
+
+
+def test_a_better_checkpoint_does_not_replace_what_the_run_reported(run, capsys):
+    assert evaluate(run, 20, 0.875)
+    [summary] = Summaries(describe).of([run])
+    assert (summary.test_accuracy, summary.accuracy) == (0.667, 0.667)
+    assert summary.results["test"]["step"] == 10
+    assert [row["accuracy"] for row in summary.other_tests] == [0.875]
+    assert cli.main(["runs"]) == 0
+    assert "0.6670" in (shown := capsys.readouterr().out) and "0.8750" not in shown
+    assert cli.main(["show", "a"]) == 0
+    lines = {line[:13].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert "0.6670  (step 10)" in lines["test"] and "0.8750  (step 20)" in lines["other tests"]
+    found = labkit.load_run(run.path)
+    assert found.metrics("test")["accuracy"].tolist() == [0.667]
+    both = found.evaluations("test")
+    assert (both["accuracy"].tolist(), both["own"].tolist()) == ([0.667, 0.875], [1, 0])
+
+
+def test_other_views_of_the_same_checkpoint_stand_beside(run, capsys):
+    assert evaluate(run, 20, 0.875)
+    assert evaluate(run, 20, 0.875, tta_accuracy=0.9, **{VIEWS: "mirror"})
+    assert not evaluate(run, 20, 0.875, tta_accuracy=0.9, **{VIEWS: "mirror"}), "once each"
+    assert cli.main(["show", "a"]) == 0
+    assert "step 20, mirror: accuracy 0.9000" in capsys.readouterr().out
+    assert labkit.load_run(run.path).evaluations("test")["step"].tolist() == [10, 20], "each step once"
+
+
+def test_a_run_that_reported_none_stands_for_its_best_on_validation(tmp_path):
+    run = make_run(tmp_path, "a", rows=VALIDATIONS)
+    assert evaluate(run, 20, 0.875)
+    [summary] = Summaries(describe).of([run])
+    assert (summary.accuracy, summary.accuracy_split, summary.test_accuracy) == (0.7, "validation", None)
+    assert evaluate(run, 10, 0.6)
+    [summary] = Summaries(describe).of([run])
+    assert summary.test_accuracy == 0.6
+
+
+def test_without_validation_it_is_the_newest_checkpoint():
+    beside = [evaluation("test", 5, 0.9), evaluation("test", 7, 0.8)]
+    assert own_test([], beside) == beside[1]
+    assert own_test([evaluation("test", 3, 0.1)], beside)["step"] == 3
+    assert own_test_step([]) is None
+    assert own_test([], []) is None
+    assert own_test_step([*VALIDATIONS, {"split": "validation", "step": "x"}, {"split": "test"}]) == 10
+
+
+def test_predictions_of_another_checkpoint_are_told_from_the_runs_own(run):
+    from tests.app.conftest import write_predictions
+
+    write_predictions(run)
+    assert of_another_checkpoint(run, load_predictions(run)) == ""
+    path = run.predictions_path / "test.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"checkpoint_step": 20}))
+    said = of_another_checkpoint(run, load_predictions(run))
+    assert "are of step 20" in said and "of a is that of step 10" in said and "--checkpoint 10" in said
+
+
+def test_the_live_page_shows_the_runs_own_result(run):
+    from app.charts.store import CurveStore
+    from app.run_facts import key_figures
+
+    def shown():
+        snapshot = CurveStore(run.metrics_path).poll()
+        return [text for label, text in key_figures(None, "finished", snapshot, None) if "Test" in label]
+
+    assert shown() == ["66.70%"]
+    evaluate(run, 20, 0.875)
+    assert shown() == ["66.70%"]
+
+
+def test_the_report_lists_other_tests_beside_the_runs_own(run):
+    from app.report.summary import all_results, overview_row
+
+    evaluate(run, 20, 0.875)
+    [summary] = Summaries(describe).of([run])
+    assert "66.70%" in overview_row("a", summary)
+    html = all_results(summary)
+    assert "test, step 10" in html and "other test, step 20" in html
