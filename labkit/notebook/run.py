@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError, require_extra
+from labkit.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 from labkit.notebook.files import conclusion_of, failed_path, read_notebook, write_notebook
 from labkit.notebook.given import check_given
 from labkit.notebook.output import output_path, partial_file
@@ -56,8 +56,8 @@ def run_notebook(
 ) -> Execution:
     """Run a notebook and show what it prints while it runs. Its kernel works in the current folder.
 
-    A notebook that fails is kept beside its place as ``…-failed.ipynb``, with a banner at the failed cell. An
-    interrupt (also SIGTERM and SIGHUP) reaches the running cell, so that a training saves; nothing is kept.
+    A notebook that fails is kept beside its place as ``…-failed.ipynb``, with a banner at the failed cell. A
+    signal that asks to stop interrupts the running cell, so that a training saves; nothing is kept.
 
     Args:
         notebook: its file.
@@ -145,25 +145,20 @@ class _Lines:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the execution as Ctrl-C does; yields the list that gets the signal."""
+    """Let each signal in ``REQUESTS`` end the execution as Ctrl-C does; yields the list that gets it."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
 
     def interrupt(number: int, frame: Any) -> None:
+        if received and number in ANNOUNCEMENTS:  # repeated, while a training saves
+            return
         received.append(number)
         raise KeyboardInterrupt
 
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP, `command &` SIGINT
-            before[number] = signal.signal(number, interrupt)
+    before = take_requests(interrupt)
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_handlers(before)
 
 
 def _kernel_manager(was_stopped: Callable[[], bool]) -> type:
