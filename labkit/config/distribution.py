@@ -157,6 +157,11 @@ class DistributionConfig(FieldOwner):
             raise InputError(
                 "--debugger-dump can't see into steps that --xla compiles; leave one of them out"
             )
+        if "/" in self.bind or re.fullmatch(r"[^:]+:\d+|\[.*", self.bind):
+            raise InputError(
+                f"--bind is {self.bind!r}; allowed: a host's address or name, without a scheme and a port, such "
+                "as 127.0.0.1"
+            )
         if self.num_gpus == 0 and self.variable_strategy == "GPU":
             raise InputError(
                 "--variable-strategy is 'GPU' with --num-gpus 0; allowed: 'CPU', or one GPU or more"

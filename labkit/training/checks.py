@@ -99,7 +99,9 @@ def refuse_cluster(config: Config) -> None:
 
 
 def check_cluster(config: Config, task: ClusterTask) -> None:
-    """Raise InputError if the cluster of ``task`` can't train ``config``."""
+    """Raise InputError if the cluster of ``task`` can't train ``config``. An evaluator may always join."""
+    if task.job_name == "evaluator":
+        return
     host, bind = split_address(task.address)[0], config.distribution.bind
     if _is_loopback(bind) and not _is_loopback(host):
         raise InputError(
