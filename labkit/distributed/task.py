@@ -1,12 +1,13 @@
 """A process's role in a cluster. Does not import TensorFlow."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labkit.errors import InputError
 from labkit.plurals import printable
 
-__all__ = ["JOBS", "ClusterTask", "split_address", "without_scheme"]
+__all__ = ["JOBS", "ClusterTask", "is_loopback", "split_address", "without_scheme"]
 
 JOBS = ("chief", "worker", "ps", "evaluator")
 
@@ -102,6 +103,14 @@ class ClusterTask:
     def is_chief(self) -> bool:
         """Return whether this process writes the run."""
         return self.job_name in ("chief", "worker") and self.worker_number == 0
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def without_scheme(address: str) -> str:

@@ -246,7 +246,9 @@ def test_an_evaluator_is_no_part_of_the_cluster_that_trains(sync):
         assert task is not None and task.name == "evaluator:0"
 
 
-@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:65536", "host:x", "http://host:1"])
+@pytest.mark.parametrize(
+    "address", ["host", "host:", ":1", "host:0", "host:65536", "host:x", "http://host:1"]
+)
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(InputError, match="not the address"):
         split_address(address)
