@@ -5,8 +5,8 @@ module is imported when the name is first used, so ``import labkit`` loads neith
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as type checkers know it; to import typing would take half of this module's time
 if TYPE_CHECKING:
     from typing import Any
 

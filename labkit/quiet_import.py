@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
+from labkit import interruption
+
 __all__ = ["import_tensorflow", "leave_out_extras"]
 
 # Keras imports these where they are installed: for its galleries, data frames, and wrappers for scikit-learn.
@@ -65,13 +67,14 @@ def import_tensorflow() -> None:
 def _without_routine_messages() -> Iterator[None]:
     """Hold back what is written to stderr, and print all but ``ROUTINE_MESSAGES`` in the end."""
     sys.stderr.flush()
-    real = os.dup(2)
+    real = interruption.stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
             yield
         finally:
             os.dup2(real, 2)
+            interruption.stderr = 2
             os.close(real)
             held.seek(0)
             for line in held.read().decode(errors="replace").splitlines():

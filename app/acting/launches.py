@@ -81,7 +81,7 @@ class Launch:
         lines = self.output
         said = [line.partition(ERROR_PREFIX)[2] for line in lines if ERROR_PREFIX in line]
         last = [*lines, "it printed nothing"][len(lines) - 1 if lines else 0]
-        if self.process.returncode == -signal.SIGTERM:
+        if self.process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM):
             return "The start was cancelled."
         return said[-1] if said else f"it ended with exit code {self.process.returncode}: {last}"
 

@@ -108,14 +108,16 @@ case $code in
 0) rm -f "$job.losses" "$job.step" ;;
 1 | 2 | 126 | 127 | 130) echo "labkit: exit code $code; not restarted, because it would fail again" ;;
 *)
-    if ((code == 143 && step > reached)); then
+    # SIGTERM, or another signal that --signal or the site's Slurm names: SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP.
+    case $code in 143 | 138 | 140 | 152 | 129) stopped=1 ;; *) stopped=0 ;; esac
+    if ((stopped && step > reached)); then
         echo "$step" >"$job.step"
         echo "labkit: stopped after a checkpoint; requeued"
         scontrol requeue "$SLURM_JOB_ID"
         exit $code
     fi
     why="lost a task (exit code $code)"
-    if ((code == 143)); then why="stopped without a new step"; fi
+    if ((stopped)); then why="stopped without a new step"; fi
     echo "$code" >>"$job.losses"
     if (($(wc -l <"$job.losses") > {max_restarts})); then
         echo "labkit: $why; gave up, --max-restarts is {max_restarts}"

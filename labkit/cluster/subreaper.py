@@ -26,6 +26,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# A batch system sends these to the command and the launcher as well: here they have no effect.
+ANNOUNCEMENTS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 COULD_NOT_START = 127  # as shells return it
 KILL_SECONDS = 10.0  # processes that are left after this can't be killed by a signal
 
@@ -126,9 +129,9 @@ def watch(task: int, control: int, launcher: int, wake: int) -> int:
         told = os.read(control, 100) if control in ready else b"-"
         if not told or b"K" in told or os.getppid() != launcher:
             return kill_all(task)
-        # Pass on signals sent to this process; SIGCHLD, from an ended child, wakes it as well.
+        # Pass on requests to this process; SIGCHLD, from an ended child, wakes it as well.
         signals = os.read(wake, 100) if wake in ready else b""
-        if b"T" in told or any(number != signal.SIGCHLD for number in signals):
+        if b"T" in told or any(number in REQUESTS for number in signals):
             kill_group(task, signal.SIGTERM)
 
 
@@ -152,7 +155,7 @@ def main() -> NoReturn:
     wake, alarm = os.pipe()
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGCHLD, *REQUESTS, *ANNOUNCEMENTS):
         # Ignored signals (SIGHUP under nohup) stay ignored, for the command as well; SIGCHLD is needed.
         if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)

@@ -9,7 +9,6 @@ import os
 import selectors
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,13 +21,13 @@ from labkit.distributed.heartbeat import PeerState, heartbeat_path
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import make_tf_config
+from labkit.interruption import ANNOUNCEMENTS, STOPPED, restore_handlers, take_requests
 
 __all__ = ["Lines", "Supervisor", "TaskExit", "stop_signals"]
 
 LONGEST_LINE = 1 << 16  # bytes of an unfinished line that are buffered
 DRAIN_SECONDS = 2.0  # for the output of a task that has ended while another process holds its pipes
 REAP_SECONDS = 15.0  # for the subreapers to kill their tasks; more than subreaper.KILL_SECONDS
-REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class TaskExit:
     @property
     def stopped(self) -> bool:
         """Return whether it ended on request, after a checkpoint."""
-        return self.code in [128 + number for number in REQUESTS]
+        return self.code in STOPPED
 
     @property
     def lost(self) -> bool:
@@ -271,30 +270,23 @@ class Supervisor:
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP in a list in place of acting on them.
+    """Collect the signals in ``labkit.interruption.REQUESTS`` in a list in place of acting on them.
 
-    Ignored signals, such as SIGHUP under nohup, stay ignored. Signals within a second count as one request,
-    because a closing terminal and its shell both send SIGHUP. Outside of the main thread, where Python can't
-    handle signals, the list stays empty.
+    Signals within a second count as one request, because a closing terminal and its shell both send SIGHUP.
+    What batch systems send counts once, however often they do. Outside of the main thread the list stays
+    empty.
     """
     received: list[int] = []
     last = -math.inf
 
     def note(number: int, frame: object) -> None:
         nonlocal last
-        if time.monotonic() - last > 1.0:
+        if time.monotonic() - last > 1.0 and not (received and number in ANNOUNCEMENTS):
             received.append(number)
             last = time.monotonic()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before = {number: signal.getsignal(number) for number in REQUESTS}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, note)
+    before = take_requests(note)
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_handlers(before)

@@ -1,6 +1,7 @@
-"""``labkit dashboard`` and ``labkit tensorboard``: servers of pages, on loopback alone."""
+"""``labkit dashboard`` and ``labkit tensorboard``: servers of pages, on loopback unless told otherwise."""
 
 import argparse
+import errno
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, whole_number
+from labkit.distributed.task import is_loopback
 from labkit.errors import InputError, require_extra
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, list_runs
@@ -48,6 +50,13 @@ def declare_tensorboard(parser: Parser) -> Run:
         nargs="*",
         help="Directories of runs, or their names. Default: all in <home>/runs, also those that begin later.",
     )
+    parser.add_argument(
+        "--host",
+        default=LOOPBACK,
+        metavar="HOST",
+        help="Address to listen on. 0.0.0.0 listens on every address of this machine. Default: 127.0.0.1, "
+        "which other machines can't reach.",
+    )
     _add_port(parser)
     return _tensorboard
 
@@ -75,15 +84,20 @@ def _dashboard(options: argparse.Namespace) -> int:
     return _become(["streamlit", "run", str(home.shipped("app") / "main.py"), *flags], environment)
 
 
-def _free_port(wanted: int | None) -> int:
+def _free_port(wanted: int | None, host: str = LOOPBACK) -> int:
     """Return ``wanted``, or a port that nobody listens on. Raises InputError where it can't be had."""
     if wanted is not None and not 1 <= wanted <= 65535:
         raise InputError(f"--port is {wanted}; allowed: a whole number from 1 to 65535")
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just given up is free
         try:
-            probe.bind((LOOPBACK, wanted or 0))
-        except OSError as error:
+            probe.bind((host or "no host", wanted or 0))  # an empty name would be every address
+        except (OSError, UnicodeError) as error:
+            if not isinstance(error, OSError) or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise InputError(
+                    f"--host is {host!r}, which is no address of this machine; allowed: its addresses and "
+                    f"names, such as {LOOPBACK}, and 0.0.0.0 for all of them"
+                ) from None
             raise InputError(
                 f"--port is {wanted}, which can't be used: {error.strerror}; name another"
             ) from None
@@ -99,7 +113,11 @@ def _become(module: list[str], environment: dict[str, str]) -> int:
 def _tensorboard(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C. Raises InputError for runs that aren't there, and for a port that is taken."""
     runs = _runs(options.run)
-    port = _free_port(options.port)
+    port = _free_port(options.port, options.host)
+    if not is_loopback(options.host):
+        print(
+            f"warning: --host is {options.host}: whoever reaches this machine can read the runs", flush=True
+        )
     from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
     from labkit.tensorboard.server import start_server
 
@@ -111,7 +129,7 @@ def _tensorboard(options: argparse.Namespace) -> int:
             print(f"note: the Debugger V2 page shows the run {folder.debugged}, whose dump is the newest")
         if folder.debugged:
             import_tensorflow()  # the page is inactive until its reader is imported
-        address = start_server(folder.path, port)
+        address = start_server(folder.path, port, host=options.host)
         print(f"TensorBoard: {address} (Ctrl-C ends it)", flush=True)
         try:
             import_tensorflow()  # which TensorBoard would import on first use, with its messages

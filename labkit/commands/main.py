@@ -16,6 +16,7 @@ from labkit import __version__
 from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, Run
 from labkit.errors import DiskFailure, InputError
+from labkit.interruption import described
 from labkit.plurals import printable
 from labkit.quiet_import import leave_out_extras
 
@@ -63,9 +64,10 @@ def _main(arguments: list[str]) -> int:
     except DiskFailure as error:
         print(f"labkit: failed: {printable(str(error))}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("labkit: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as stop:
+        number = stop.args[0] if stop.args else signal.SIGINT
+        print(f"labkit: {described(number)}", file=sys.stderr)
+        return 128 + int(number)
     except BrokenPipeError:
         # The reader of our output has gone, as in `labkit runs | head -1`: nothing left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,7 +11,8 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, add_training_flags, config_of
 from labkit.config import Config
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
-from labkit.errors import DiskFailure
+from labkit.errors import DiskFailure, InputError
+from labkit.plurals import counted
 
 __all__ = ["declare_train", "train_as"]
 
@@ -43,6 +44,8 @@ def _train(options: argparse.Namespace) -> int:
         if config.distribution.sync:
             print("note: --sync without a cluster (no TF_CONFIG, no --worker-hosts): training in one process")
         return train_as(None, config, options.overwrite)
+    if task.job_name == "evaluator":
+        return _evaluate_as(task, config, options.overwrite)
     try:
         code = train_as(task, config, options.overwrite)
     except PeerLost as error:
@@ -56,6 +59,39 @@ def _train(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _evaluate_as(task: Any, config: Config, overwrite: bool) -> int:
+    """Evaluate each checkpoint of the run that the other tasks of the cluster train, until it ends.
+
+    Returns 0 if the run is finished, 1 if it failed, 128 + signal if it or this task was stopped, 75 if the
+    cluster is lost.
+    """
+    from labkit.training.follow import follow
+    from labkit.training.plan import plan_run
+
+    plan = plan_run(config, task=task, overwrite=overwrite, uses_devices=False)
+    assert plan.run is not None
+    try:
+        result = follow(
+            str(plan.run.path),
+            data_dir=plan.config.data.data_dir,
+            eval_batch_size=config.data.eval_batch_size,
+            num_intra_threads=config.distribution.num_intra_threads,
+            wait_seconds=config.distribution.rendezvous_seconds,
+            wait_flag="--rendezvous-seconds",
+            announce=lambda line: print(line, flush=True),
+        )
+    except InputError as error:
+        if plan.run.exists():
+            raise
+        print(f"labkit: lost peer: {error}", file=sys.stderr)
+        return EXIT_LOST_PEER
+    print(f"{counted(result.evaluated, 'checkpoint')} evaluated; {result.message}")
+    if result.signal_number:
+        return 128 + result.signal_number
+    codes = {"finished": 0, "failed": 1, "interrupted": 128 + signal.SIGTERM}
+    return codes.get(result.state, EXIT_LOST_PEER)
 
 
 def train_as(task: Any, config: Config, overwrite: bool) -> int:

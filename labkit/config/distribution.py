@@ -56,6 +56,11 @@ class DistributionConfig(FieldOwner):
         "Compiles loss and gradients with XLA, for one replica in each process. Makes steps slower on CPUs.",
         identity=False,
     )
+    allow_soft_placement: bool = option(
+        True,
+        "Lets TensorFlow run an operation on another device where the chosen one can't, instead of failing.",
+        identity=False,
+    )
     log_device_placement: bool = option(
         False, "Logs the device of each operation.", identity=False, group="logging"
     )
@@ -156,6 +161,11 @@ class DistributionConfig(FieldOwner):
         if self.xla and self.debugger_dump:
             raise InputError(
                 "--debugger-dump can't see into steps that --xla compiles; leave one of them out"
+            )
+        if "/" in self.bind or re.fullmatch(r"[^:]+:\d+|\[.*", self.bind):
+            raise InputError(
+                f"--bind is {self.bind!r}; allowed: a host's address or name, without a scheme and a port, "
+                "such as 127.0.0.1"
             )
         if self.num_gpus == 0 and self.variable_strategy == "GPU":
             raise InputError(

@@ -145,7 +145,6 @@ class Config:
 
 # Removed fields that older versions recorded, with the value that matches this version's behaviour.
 _REMOVED: dict[str, Any] = {
-    "allow_soft_placement": True,
     "lookahead_decay": 0.95,
     "lookahead_every_steps": 0,
     "muon_momentum": 0.6,

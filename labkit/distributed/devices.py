@@ -136,6 +136,7 @@ def configure_tensorflow(
             "TensorFlow is already running in this process with other threads or devices; "
             "restart the kernel (or start a new process) and train first thing"
         ) from None
+    tf.config.set_soft_device_placement(config.allow_soft_placement)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     return devices

@@ -71,7 +71,7 @@ def _start_server(task: ClusterTask, config: Config, inter_threads: int) -> Any:
     proto = tf.compat.v1.ConfigProto()
     proto.intra_op_parallelism_threads = config.distribution.num_intra_threads
     proto.inter_op_parallelism_threads = config.distribution.num_inter_threads or inter_threads
-    proto.allow_soft_placement = True
+    proto.allow_soft_placement = config.distribution.allow_soft_placement
     proto.gpu_options.allow_growth = True
     wants_gpu = task.job_name == "worker" and config.distribution.num_gpus != 0
     proto.device_count["GPU"] = 1 if wants_gpu else 0

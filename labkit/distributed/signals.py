@@ -1,10 +1,11 @@
-"""Turn Ctrl-C, SIGTERM and a closed terminal into a stop request that the loop checks between steps."""
+"""Turn Ctrl-C, a closed terminal and a batch system's signals into a request that the loop checks."""
 
 import contextlib
 import signal
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from labkit.interruption import ANNOUNCEMENTS, end_command, restore_handlers, take_requests
 
 __all__ = ["StopRequest", "stop_on_signals"]
 
@@ -14,23 +15,16 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
-        self._before: dict[int, Any] = {}
+        self._before: Mapping[int, Any] = {}
 
     def _handle(self, number: int, frame: Any) -> None:
-        self.signal_number = number
-        signal.signal(number, self._before[number])
-
-    def _install(self, numbers: Iterable[int]) -> None:
-        handlers = {number: signal.getsignal(number) for number in numbers}
-        self._before = {
-            number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
-        }
-        for number in self._before:
-            signal.signal(number, self._handle)
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self.signal_number = self.signal_number or number
+        if number in ANNOUNCEMENTS:
+            return
+        handler = self._before[number]
+        # Without a handler, a second SIGTERM ends a process that waits in TensorFlow, too.
+        by_default = handler is end_command and number != signal.SIGINT
+        signal.signal(number, signal.SIG_DFL if by_default else handler)
 
     def __bool__(self) -> bool:
         return self.signal_number is not None
@@ -42,17 +36,14 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a request; a second one has its usual effect.
+    """Turn the first signal in ``labkit.interruption.REQUESTS`` into a request.
 
-    Ignored signals, such as SIGHUP under nohup, stay ignored. Outside of the main thread, where Python can't
-    handle signals, there is never a request.
+    A second SIGINT, SIGTERM or SIGHUP has its usual effect. What batch systems send (SIGUSR1, SIGUSR2,
+    SIGXCPU) has no other effect when it is repeated. Outside of the main thread there is never a request.
     """
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    request._install((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    request._before = take_requests(request._handle)
     try:
         yield request
     finally:
-        request._restore()
+        restore_handlers(request._before)

@@ -1,12 +1,13 @@
 """A process's role in a cluster. Does not import TensorFlow."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labkit.errors import InputError
 from labkit.plurals import printable
 
-__all__ = ["JOBS", "ClusterTask", "split_address"]
+__all__ = ["JOBS", "ClusterTask", "is_loopback", "split_address", "without_scheme"]
 
 JOBS = ("chief", "worker", "ps", "evaluator")
 
@@ -81,10 +82,10 @@ class ClusterTask:
         """Return whether there are parameter servers; their workers don't wait for each other."""
         return self.count("ps") > 0
 
-    def synchronous(self) -> "ClusterTask":
-        """Return the synchronous cluster: the chief, if there is one, and the workers."""
-        jobs = {job: self.jobs[job] for job in ("chief", "worker") if self.jobs.get(job)}
-        return ClusterTask(jobs, self.job_name, self.task_index)
+    def only(self, *jobs: str) -> "ClusterTask":
+        """Return the same task of a cluster that has no other jobs."""
+        kept = {job: self.jobs[job] for job in jobs if self.jobs.get(job)}
+        return ClusterTask(kept, self.job_name, self.task_index)
 
     # ---- synchronous training: every task trains, and the first one writes the run
 
@@ -104,10 +105,23 @@ class ClusterTask:
         return self.job_name in ("chief", "worker") and self.worker_number == 0
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def without_scheme(address: str) -> str:
+    """Return ``address`` without ``grpc://``, with which TensorFlow's examples write it."""
+    return address[len("grpc://") :] if address.lower().startswith("grpc://") else address
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``. Raises InputError for anything else."""
     host, colon, port = address.rpartition(":")
-    is_host = host.isprintable() and not any(map(str.isspace, host))
+    is_host = host.isprintable() and "/" not in host and not any(map(str.isspace, host))
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
     if not (colon and host and is_host and is_port):
         raise InputError(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from labkit.config import DistributionConfig
-from labkit.distributed.task import ClusterTask, split_address
+from labkit.distributed.task import ClusterTask, split_address, without_scheme
 from labkit.errors import InputError
 from labkit.plurals import printable
 
@@ -83,7 +83,7 @@ def _addresses(job: str, given: Any) -> list[str]:
             f"{VARIABLE} names the tasks of job {job[:200]!r} as {repr(given)[:200]}; "
             "allowed: a list of host:port"
         )
-    return [str(address) for address in given]
+    return [without_scheme(str(address)) for address in given]
 
 
 def task_from_hosts(config: DistributionConfig) -> ClusterTask | None:
@@ -128,15 +128,15 @@ def task_from_hosts(config: DistributionConfig) -> ClusterTask | None:
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    return tuple(without_scheme(part.strip()) for part in (text or "").split(",") if part.strip())
 
 
 def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> ClusterTask | None:
     """Return this process's task from its flags, or else from ``TF_CONFIG``; None without a cluster.
 
     Synchronous training leaves parameter servers out; a process that is one gets its task, but has nothing
-    to do. Raises InputError for an unusable description, for ``--sync`` with a ``TF_CONFIG`` without a
-    cluster, and for an evaluator.
+    to do. An evaluator gets its task, but is no part of the cluster of the others. Raises InputError for an
+    unusable description, and for ``--sync`` with a ``TF_CONFIG`` without a cluster.
     """
     task = task_from_hosts(config)
     text = environment.get(VARIABLE, "").strip()
@@ -149,7 +149,7 @@ def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> Clu
     if task is None:
         return None
     if task.job_name == "evaluator":
-        raise InputError(f"this task is {task.name}, which doesn't train; run: labkit evaluate RUN --watch")
+        return task
     if task.asynchronous_by_default and not config.sync:
         if not task.count("chief"):
             raise InputError(
@@ -158,10 +158,10 @@ def find_task(config: DistributionConfig, environment: Mapping[str, str]) -> Clu
             )
         if not task.count("worker"):
             raise InputError("the cluster has parameter servers but no worker; name at least one worker")
-        return task
+        return task.only("chief", "worker", "ps")
     if task.job_name not in ("chief", "worker"):
         return task
-    return task.synchronous()
+    return task.only("chief", "worker")
 
 
 def bypass_proxy(task: ClusterTask, environment: MutableMapping[str, str]) -> None:

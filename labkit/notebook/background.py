@@ -24,6 +24,7 @@ from labkit.config import Config
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
+from labkit.interruption import STOPPED
 from labkit.notebook.cluster import ClusterFailed
 from labkit.notebook.progress import Progress
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
@@ -33,7 +34,6 @@ __all__ = ["BackgroundTraining", "launch", "start"]
 
 BAD_INPUT = 2  # exit code of labkit's commands
 ERROR_PREFIX = "labkit: error: "  # of the line in which they give the reason
-STOPPED = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
 POLL_SECONDS = 0.2
 START_SECONDS = 600.0  # until a session has written its first status; TensorFlow's import alone takes 5 s
 STEP_SECONDS = 300.0  # until the step that is waited for

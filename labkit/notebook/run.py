@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError, require_extra
+from labkit.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 from labkit.notebook.files import conclusion_of, failed_path, read_notebook, write_notebook
 from labkit.notebook.given import check_given
 from labkit.notebook.output import output_path, partial_file
@@ -56,8 +56,8 @@ def run_notebook(
 ) -> Execution:
     """Run a notebook and show what it prints while it runs. Its kernel works in the current folder.
 
-    A notebook that fails is kept beside its place as ``…-failed.ipynb``, with a banner at the failed cell. An
-    interrupt (also SIGTERM and SIGHUP) reaches the running cell, so that a training saves; nothing is kept.
+    A notebook that fails is kept beside its place as ``…-failed.ipynb``, with a banner at the failed cell. A
+    signal that asks to stop interrupts the running cell, so that a training saves; nothing is kept.
 
     Args:
         notebook: its file.
@@ -121,6 +121,23 @@ def _kernel(notebook: Any, path: Path) -> tuple[str, str]:
 # ---- execution -----------------------------------------------------------------------------------------
 
 
+class _StoppedByCell(RuntimeError):
+    pass
+
+
+def _check_reply(cell: Any, cell_index: int, execute_reply: Mapping[str, Any]) -> None:
+    """Raise _StoppedByCell if a cell has asked to end the notebook.
+
+    Papermill takes ``sys.exit(0)`` for success, and goes on after ``exit()``, which asks the kernel to end.
+    """
+    reply = execute_reply["content"]
+    if any(item.get("source") == "ask_exit" for item in reply.get("payload") or ()):
+        raise _StoppedByCell("exit()")
+    if reply.get("ename") == "SystemExit" and "raises-exception" not in cell.metadata.get("tags", ()):
+        said = _one_line(reply.get("evalue", ""))
+        raise _StoppedByCell(f"SystemExit: {said}" if said else "SystemExit")
+
+
 class _Lines:
     """A file that hands whole lines on. Papermill writes what the notebook prints into it."""
 
@@ -145,25 +162,20 @@ class _Lines:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the execution as Ctrl-C does; yields the list that gets the signal."""
+    """Let each signal in ``REQUESTS`` end the execution as Ctrl-C does; yields the list that gets it."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
 
     def interrupt(number: int, frame: Any) -> None:
+        if received and number in ANNOUNCEMENTS:  # repeated, while a training saves
+            return
         received.append(number)
         raise KeyboardInterrupt
 
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP, `command &` SIGINT
-            before[number] = signal.signal(number, interrupt)
+    before = take_requests(interrupt)
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_handlers(before)
 
 
 def _kernel_manager(was_stopped: Callable[[], bool]) -> type:
@@ -218,6 +230,7 @@ def _execute(
             stderr_file=sys.stderr,
             start_timeout=SECONDS_TO_START,
             kernel_manager_class=manager,
+            on_cell_executed=_check_reply,
             # Its messages are about the transport to this very process, and about its end.
             extra_arguments=["--IPKernelApp.log_level=50"] if language == "python" else [],
         )
@@ -241,15 +254,19 @@ def _failed(error: Exception, partial: Path, target: Path, seconds: float) -> Ex
     """Keep what a failed notebook wrote. Raises InputError for what the notebook refused."""
     from papermill.exceptions import PapermillExecutionError
 
-    kept, cell = None, ""
+    kept, cell, stopped = None, "", isinstance(error, _StoppedByCell)
     if partial.stat().st_size:  # it is empty if no kernel was found
         notebook, kept = read_notebook(partial), failed_path(target)
-        cell = _mark_failed_cell(notebook)
+        cell = _mark_failed_cell(notebook, "Stopped by" if stopped else "The kernel was lost in")
         _write(notebook, kept)
     place, where = (f" in cell {cell}" if cell else ""), (f" (see {kept})" if kept else "")
+    rest = "; the cells after it didn't run" if cell else ""
+    if stopped:
+        reason = f"cell {cell} stopped the notebook with {error}{rest}{where}"
+        return Execution(1, kept, reason, seconds)
     if not isinstance(error, PapermillExecutionError):
         said = _one_line(str(error)) or type(error).__name__
-        reason = f"the notebook's kernel was lost{place}: {said}{where}"
+        reason = f"the notebook's kernel was lost{place}: {said}{rest}{where}"
         return Execution(1, kept, reason, seconds)
     said = _one_line(error.evalue)
     if error.ename == "InputError":
@@ -263,8 +280,8 @@ def _one_line(text: str) -> str:
     return lines[0] if len(lines[0]) <= LONGEST_REASON else lines[0][: LONGEST_REASON - 1] + "…"
 
 
-def _mark_failed_cell(notebook: Any) -> str:
-    """Return the id of the cell that failed. Puts a banner there if papermill hasn't: for a lost kernel."""
+def _mark_failed_cell(notebook: Any, what: str) -> str:
+    """Return the id of the cell that failed. Marks it, if papermill hasn't, in words that begin with ``what``."""
     from nbformat.v4 import new_markdown_cell
     from papermill.execute import ERROR_ANCHOR_MSG, ERROR_MARKER_TAG, ERROR_STYLE
 
@@ -280,7 +297,7 @@ def _mark_failed_cell(notebook: Any) -> str:
     if not begun:
         return ""
     found = str(cells[begun[-1]].id)
-    top = f"<span {ERROR_STYLE}>The kernel was lost in <a href='#papermill-error-cell'>this cell</a>.</span>"
+    top = f"<span {ERROR_STYLE}>{what} <a href='#papermill-error-cell'>this cell</a>.</span>"
     metadata = {"tags": [ERROR_MARKER_TAG]}  # papermill removes such cells when it runs the notebook again
     cells.insert(begun[-1], new_markdown_cell(ERROR_ANCHOR_MSG, metadata=metadata))
     cells.insert(0, new_markdown_cell(top, metadata=metadata))

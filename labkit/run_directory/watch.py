@@ -13,7 +13,11 @@ __all__ = ["RunWatch", "Standing", "wait_for_run"]
 
 
 def wait_for_run(
-    name: str, wait_seconds: float, pause: Callable[[], None], announce: Callable[[str], None]
+    name: str,
+    wait_seconds: float,
+    pause: Callable[[], None],
+    announce: Callable[[str], None],
+    flag: str = "--wait-seconds",
 ) -> RunDirectory:
     """Return the run that ``name`` refers to, a path or a name under ``<home>/runs``, once it exists.
 
@@ -22,6 +26,7 @@ def wait_for_run(
         wait_seconds: how long to wait for the run.
         pause: sleeps between two checks.
         announce: takes one line for people when the waiting begins.
+        flag: the one that sets ``wait_seconds``.
 
     Raises InputError if the run doesn't exist within ``wait_seconds``.
     """
@@ -34,11 +39,11 @@ def wait_for_run(
                 return run
         if time.monotonic() >= give_up:
             raise InputError(
-                f"no run at {name!r} within {wait_seconds:g} s (--wait-seconds); "
+                f"no run at {name!r} within {wait_seconds:g} s ({flag}); "
                 "give a run directory or a name that labkit runs lists"
             )
         if not announced:
-            announce(f"no run at {name!r} yet; waiting for it for up to {wait_seconds:g} s (--wait-seconds)")
+            announce(f"no run at {name!r} yet; waiting for it for up to {wait_seconds:g} s ({flag})")
             announced = True
         pause()
 
@@ -64,12 +69,17 @@ class RunWatch:
         run: may have no status yet.
         wait_seconds: how long to wait for a run that has stopped or stalled.
         clock: returns seconds; tests replace it.
+        flag: the one that sets ``wait_seconds``.
     """
 
     def __init__(
-        self, run: RunDirectory, wait_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        run: RunDirectory,
+        wait_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        flag: str = "--wait-seconds",
     ) -> None:
-        self._run, self._wait_seconds, self._clock = run, wait_seconds, clock
+        self._run, self._wait_seconds, self._clock, self._flag = run, wait_seconds, clock, flag
         self._seen: tuple[Status | None, str] | None = None
         self._since = 0.0
 
@@ -97,7 +107,7 @@ class RunWatch:
         what = f"the run {phrases.get(state, f'is {state}')}{progress}{reason}"
         if silence < patience:
             return Standing(
-                state, False, f"{what}; waiting {self._wait_seconds:g} s for it to resume (--wait-seconds)"
+                state, False, f"{what}; waiting {self._wait_seconds:g} s for it to resume ({self._flag})"
             )
         return Standing(state, True, f"{what}, and did not resume within {self._wait_seconds:g} s")
 

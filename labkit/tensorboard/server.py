@@ -1,4 +1,4 @@
-"""Run TensorBoard in this process, on loopback."""
+"""Run TensorBoard in this process."""
 
 import contextlib
 import io
@@ -14,13 +14,14 @@ LOOPBACK = "127.0.0.1"
 SECONDS_TO_ANSWER = 60
 
 
-def start_server(folder: Path, port: int, prefix: str = "") -> str:
+def start_server(folder: Path, port: int, prefix: str = "", host: str = LOOPBACK) -> str:
     """Serve ``folder`` until this process ends. Returns the address, once it answers.
 
     Args:
         folder: a log folder.
         port: 0 takes a free one.
         prefix: path below which it answers, such as ``/user/ada/tensorboard``.
+        host: address to listen on.
 
     Raises InputError if the port is taken.
     """
@@ -30,7 +31,7 @@ def start_server(folder: Path, port: int, prefix: str = "") -> str:
     from tensorboard import default, program
 
     board = program.TensorBoard(default.get_plugins())
-    flags = ["--host", LOOPBACK, "--port", str(port), "--path_prefix", prefix]
+    flags = ["--host", host, "--port", str(port), "--path_prefix", prefix]
     board.configure(argv=["tensorboard", "--logdir", str(folder), *flags])
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a note on the loader, at each start

@@ -1,12 +1,11 @@
 """Checks of a configuration against its data set, devices and cluster."""
 
-import ipaddress
 import os
 
 from labkit.config import Config
 from labkit.config.data_sets import MULTI_LABEL, is_own
 from labkit.data.manifest import Manifest
-from labkit.distributed.task import ClusterTask, split_address
+from labkit.distributed.task import ClusterTask, is_loopback, split_address
 from labkit.distributed.tf_config import find_task
 from labkit.errors import InputError
 
@@ -99,9 +98,11 @@ def refuse_cluster(config: Config) -> None:
 
 
 def check_cluster(config: Config, task: ClusterTask) -> None:
-    """Raise InputError if the cluster of ``task`` can't train ``config``."""
+    """Raise InputError if the cluster of ``task`` can't train ``config``. An evaluator may always join."""
+    if task.job_name == "evaluator":
+        return
     host, bind = split_address(task.address)[0], config.distribution.bind
-    if _is_loopback(bind) and not _is_loopback(host):
+    if is_loopback(bind) and not is_loopback(host):
         raise InputError(
             f"--bind is {bind}, which other machines can't reach, but {task.name} is at {task.address}; "
             f"give --bind {host}, or 0.0.0.0 for every address (whoever reaches a TensorFlow server can run "
@@ -193,11 +194,3 @@ def _check_asynchronous(config: Config) -> None:
                 f"{flag} is not available in asynchronous training, where workers don't wait for each other "
                 "and parameter servers hold the variables; leave it out, or train with --sync"
             )
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether ``host`` can be reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

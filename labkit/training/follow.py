@@ -56,6 +56,7 @@ def follow(
     eval_batch_size: int | None = None,
     num_intra_threads: int | None = None,
     wait_seconds: float = 60.0,
+    wait_flag: str = "--wait-seconds",
     announce: Callable[[str], None] = print,
 ) -> FollowResult:
     """Evaluate every checkpoint of a run that isn't evaluated yet, on the CPU, until the run ends.
@@ -70,6 +71,7 @@ def follow(
         data_dir: the folder of data sets; None means the run's.
         eval_batch_size, num_intra_threads: None means the run's.
         wait_seconds: how long a run may stall.
+        wait_flag: the flag that sets ``wait_seconds``, for messages.
         announce: takes lines for users.
 
     Raises InputError if the run doesn't appear, its data set isn't available here, or it is started over with
@@ -85,7 +87,7 @@ def follow(
             _check(stop)
 
         try:
-            directory = wait_for_run(run, wait_seconds, pause, announce)
+            directory = wait_for_run(run, wait_seconds, pause, announce, wait_flag)
             plan = plan_evaluation(
                 directory,
                 split,
@@ -101,9 +103,8 @@ def follow(
             from labkit.training.checkpoint_evaluator import CheckpointEvaluator
 
             evaluator = CheckpointEvaluator(plan, split, num_gpus=0, on_batch=lambda: _check(stop))
-            follower = Follower(
-                directory, split, evaluator, RunWatch(directory, wait_seconds), pause, announce
-            )
+            watch = RunWatch(directory, wait_seconds, flag=wait_flag)
+            follower = Follower(directory, split, evaluator, watch, pause, announce)
             standing = follower.follow()
         except _StopRequested:
             evaluated = follower.evaluated if follower else 0

@@ -155,6 +155,7 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
     # What decides neither the weights nor a measurement; a new field has to be thought about here.
     of_no_weight = {
         "data_dir", "log_device_placement", "log_every_steps", "checkpoint_every_steps",
+        "allow_soft_placement",
         "checkpoint_every_seconds", "keep_checkpoints", "inspect_every_steps", "write_graph",
         "write_images", "callbacks", "check_numerics", "debugger_dump", "profile_steps",
     }  # fmt: skip

@@ -261,6 +261,20 @@ def test_a_cell_that_fails(tmp_path, home, capsys):
     assert "An Exception was encountered" in banner_of(kept)[0]
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("import sys; sys.exit(0)", "SystemExit: 0"), pytest.param("exit()", "exit()", marks=pytest.mark.slow)],
+)
+def test_a_cell_that_asks_to_exit_stops_the_notebook_and_is_named(code, said, tmp_path, home, capsys):
+    path = notebook(tmp_path / "n.ipynb", code, "open('went on', 'w').close()", parameters=None)
+    assert cli.main(["notebook", "run", str(path), "--output", "out.ipynb"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    cell, kept = nbformat.read(path, 4).cells[0].id, Path("out-failed.ipynb").absolute()
+    assert last == f"cell {cell} stopped the notebook with {said}; the cells after it didn't run (see {kept})"
+    assert left_behind(Path()) == ["out-failed.ipynb"]
+    assert "Stopped by" in banner_of(kept)[0]
+
+
 @pytest.mark.slow
 def test_a_kernel_that_is_killed(tmp_path, home, capsys):
     path = notebook(tmp_path / "n.ipynb", "1", "import os\nos.kill(os.getpid(), 9)", "2")

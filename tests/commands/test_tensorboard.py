@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def never(monkeypatch):
     """No server may start."""
-    monkeypatch.setattr(server, "start_server", lambda *_: pytest.fail("a server was started"))
+    monkeypatch.setattr(server, "start_server", lambda *_, **__: pytest.fail("a server was started"))
 
 
 def refused(capsys, *arguments):
@@ -46,6 +46,35 @@ def test_bad_input_is_one_line_before_anything_starts(home, never, capsys):
         taken.listen()
         port = str(taken.getsockname()[1])
         assert f"--port is {port}, which can't be used" in refused(capsys, "--port", port)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "8.8.8.8", "http://127.0.0.1", ""])
+def test_a_host_that_is_not_this_machine_is_refused(home, never, capsys, host):
+    record(RunDirectory(home / "runs" / "first"))
+    line = refused(capsys, "--host", host)
+    assert line.startswith(f"labkit: error: --host is {host!r}, which is no address of this machine")
+
+
+@pytest.mark.parametrize(("arguments", "warned"), [([], False), (["--host", "0.0.0.0"], True)])
+def test_other_machines_are_let_in_only_on_request_and_with_a_warning(
+    home, monkeypatch, capsys, arguments, warned
+):
+    class Begun(Exception):
+        pass
+
+    served = []
+
+    def begin(folder, port, host):
+        served.append(host)
+        raise Begun
+
+    monkeypatch.setattr(server, "start_server", begin)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    record(RunDirectory(home / "runs" / "first"))
+    with pytest.raises(Begun):
+        cli.main(["tensorboard", *arguments])
+    assert served == ["0.0.0.0" if warned else "127.0.0.1"]
+    assert ("whoever reaches this machine can read the runs" in capsys.readouterr().out) == warned
 
 
 @pytest.mark.slow

@@ -55,7 +55,6 @@ def test_json_round_trip():
 def test_a_removed_field_is_passed_over_where_its_value_is_what_is_done_now():
     recorded = Config().to_json()
     recorded["optimizer"] |= {"muon_momentum": 0.6, "lookahead_every_steps": 0, "lookahead_decay": 0.95}
-    recorded["distribution"] |= {"allow_soft_placement": True}
     assert Config.from_json(recorded) == Config()
     recorded["optimizer"]["muon_momentum"] = 0.5
     with pytest.raises(InputError, match="--muon-momentum was given, which this labkit doesn't have"):

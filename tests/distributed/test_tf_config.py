@@ -1,6 +1,7 @@
 """Who is who in a cluster: TF_CONFIG, the flags of 2017, and what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,6 +20,7 @@ from labkit.distributed.tf_config import (
 )
 from labkit.errors import InputError
 from labkit.training.checks import check_cluster
+from labkit.training.follow import FollowResult
 from labkit.training.plan import plan_run
 from tests.fuzzing import damaged_bytes, damaged_json, json_values, value_or_line
 
@@ -73,7 +75,7 @@ def test_any_tf_config_is_a_task_or_refused_in_one_line(text, sync):
     assert len(line) < 1000, "it fits on a screen"
     found, _ = value_or_line(lambda: find_task(distribution(sync=sync), {"TF_CONFIG": text}))
     if found is not None:
-        assert found.address in found.addresses().values()
+        assert found.job_name == "evaluator" or found.address in found.addresses().values()
         bypass_proxy(found, {})
 
 
@@ -182,11 +184,6 @@ def test_flags_come_before_the_environment():
         ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": []}}', "allowed: a JSON object"),
         ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": Infinity}}', "allowed: a JSON object"),
         ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 0.5}}', "allowed: a JSON object"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "labkit evaluate RUN --watch"),
-        (
-            '{"cluster": {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}, "task": {"type": "evaluator"}}',
-            "labkit evaluate RUN --watch",
-        ),
         ('{"cluster": {"worker": ["a:1", "b:1"]}}', "not which of them this is"),
         ('{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps"}}', "no chief"),
         ('{"cluster": {"chief": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps"}}', "no worker"),
@@ -219,7 +216,39 @@ def test_flags_that_describe_no_cluster_are_refused(values, part):
     assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:65536", "host:x"])
+def test_addresses_may_be_written_as_tensorflows_examples_write_them():
+    cluster = {"worker": ["grpc://a:1", "GRPC://b:1"]}
+    task = find_task(distribution(sync=True), tf_config(cluster, "worker", 1))
+    assert task == ClusterTask({"worker": ("a:1", "b:1")}, "worker", 1)
+    hosts = {"worker_hosts": "grpc://a:1, grpc://b:1,c:1", "ps_hosts": "grpc://d:1"}
+    task = task_from_hosts(distribution(**hosts, job_name="worker", task_index=1))
+    assert task == ClusterTask({"chief": ("a:1",), "worker": ("b:1", "c:1"), "ps": ("d:1",)}, "worker", 0)
+
+
+@pytest.mark.parametrize("bind", ["grpc://10.0.0.1:2222", "http://a", "10.0.0.1:2222", "a:1", "[::1]:22"])
+def test_bind_takes_an_address_without_scheme_and_port(bind):
+    with pytest.raises(InputError, match="allowed: a host's address or name, without a scheme and a port"):
+        distribution(bind=bind)
+    for allowed in ("::1", "fe80::1%eth0", "0.0.0.0", "node-1"):
+        assert distribution(bind=allowed).bind == allowed
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_an_evaluator_is_no_part_of_the_cluster_that_trains(sync):
+    cluster = ASYNC | {"evaluator": ["e:1"]}
+    for job in ("chief", "worker", "ps"):
+        task = find_task(distribution(sync=sync), tf_config(cluster, job, 0))
+        assert task is not None
+        if job != "ps" or not sync:
+            assert "e:1" not in task.addresses().values()
+    for named in (cluster, ASYNC, {"worker": ["w:1"]}, {}):
+        task = find_task(distribution(sync=sync), tf_config(named, "evaluator", 0))
+        assert task is not None and task.name == "evaluator:0"
+
+
+@pytest.mark.parametrize(
+    "address", ["host", "host:", ":1", "host:0", "host:65536", "host:x", "http://host:1"]
+)
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(InputError, match="not the address"):
         split_address(address)
@@ -291,6 +320,37 @@ def test_sync_without_a_cluster_is_said(monkeypatch, capsys):
     assert not capsys.readouterr().out
     assert cli.main(["train", "--sync"]) == 0
     assert capsys.readouterr().out.startswith("note: --sync without a cluster")
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (FollowResult("finished", "", 3), 0),
+        (FollowResult("failed", "", 3), 1),
+        (FollowResult("interrupted", "", 3), 143),
+        (FollowResult("stopped", "", 3, signal_number=10), 138),
+        (FollowResult("lost", "", 3), 75),
+        (InputError("no run"), 75),
+    ],
+    ids=str,
+)
+def test_an_evaluator_follows_the_run_of_the_same_flags(result, code, monkeypatch, capsys, tmp_path):
+    followed = []
+
+    def follow(run, **settings):
+        followed.append(run)
+        if isinstance(result, InputError):
+            raise result
+        return result
+
+    monkeypatch.setattr("labkit.training.follow.follow", follow)
+    run = SimpleNamespace(path=tmp_path / "run", exists=lambda: False)
+    planned = SimpleNamespace(run=run, config=Config())
+    monkeypatch.setattr("labkit.training.plan.plan_run", lambda config, **settings: planned)
+    for name, value in tf_config({"worker": ["w:1", "w:2"]}, "evaluator", 0).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["train", "--sync"]) == code
+    assert followed == [str(tmp_path / "run")]
 
 
 def test_list_presets_behind_dashes_is_refused(capsys):

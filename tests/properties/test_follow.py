@@ -1,6 +1,7 @@
 """Evaluation beside a training, with real processes: each checkpoint once, whatever ends the follower."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from labkit.analysis.curves import read_curves
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsReader, evaluations_path
-from tests.properties.harness import TIME_LIMIT, labkit, start
+from tests.properties.harness import TIME_LIMIT, labkit, start, train_arguments
 
 STEPS = 80
 FIGURES = ("loss", "accuracy", "top5_accuracy", "examples")
@@ -24,6 +25,17 @@ def watch(job_dir: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "labkit", "evaluate", str(job_dir), "--watch"]
     command += ["--num-intra-threads", "0"]  # as in this process, for the same figures
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def evaluator_task(job_dir: Path, **fields: object) -> subprocess.Popen:
+    """Start the cluster's evaluator, as the Estimator had it: ``labkit train`` with a task of that type."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "labkit", *train_arguments(job_dir, **fields)],
+        env={**os.environ, "TF_CONFIG": '{"task": {"type": "evaluator", "index": 0}}'},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def rows_beside(job_dir: Path) -> list[dict]:
@@ -43,18 +55,17 @@ def wait_for_rows(job_dir: Path, count: int, *processes: subprocess.Popen) -> No
 
 def test_followers_that_are_killed_leave_each_checkpoint_evaluated_once(tmp_path):
     job_dir = tmp_path / "run"
-    processes = [watch(job_dir)]  # before there is a run
+    fields = {
+        "train_steps": STEPS,
+        "checkpoint_every_steps": 10,
+        "keep_checkpoints": STEPS,
+        "validate_every_steps": 0,
+        "num_intra_threads": 1,
+    }
+    # Before there is a run; with as many threads as in this process, for the same figures.
+    processes = [evaluator_task(job_dir, **{**fields, "num_intra_threads": 0})]
     try:
-        processes.append(
-            start(
-                job_dir,
-                train_steps=STEPS,
-                checkpoint_every_steps=10,
-                keep_checkpoints=STEPS,
-                validate_every_steps=0,
-                num_intra_threads=1,
-            )
-        )
+        processes.append(start(job_dir, **fields))
         training = processes[-1]
         wait_for_rows(job_dir, 1, *processes)
         processes[0].kill()

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +19,13 @@ from labkit.analysis.comparison.trials import ComparisonPlan, Trial
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.interruption import STOPPED
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 
 __all__ = ["Execution", "check_command", "check_new", "measure_command", "prepare_data_set", "train_command"]
 
 BAD_INPUT = 2
 PREPARE = (sys.executable, "-m", "labkit.analysis.comparison.child")
-STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 
 def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
