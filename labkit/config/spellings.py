@@ -104,7 +104,7 @@ ANSWERS = {
         ("device devices cuda no_cuda use_cuda use_cpu cpu accelerator",
          "GPUs are used where there are any; --num-gpus says how many, and 0 trains on the CPU"),
         ("workers num_workers data_workers dataloader_num_workers",
-         "images are read without worker processes; labkit cluster local --workers N trains with N processes"),
+         "images are read by threads; labkit cluster local --workers N -- train trains with N processes"),
         ("threads num_threads cpus num_cpus", "--num-intra-threads and --num-inter-threads set the threads"),
         ("nodes num_nodes nnodes nproc_per_node world_size rank local_rank dist_url dist_backend "
          "master_addr master_port strategy distribution_strategy distributed ddp", _PROCESSES),
@@ -145,7 +145,8 @@ ANSWERS = {
         ("loss_fn loss_function criterion",
          "--loss is softmax for one label in each image and sigmoid for several"),
         ("metric metrics", "loss and accuracy are always measured, more with --loss sigmoid; leave it out"),
-        ("amp fp16 bf16 half mixed_precision dtype autocast", "--precision sets the number format, such as mixed_bfloat16"),
+        ("amp fp16 bf16 half mixed_precision dtype autocast",
+         "--precision sets the number format, such as mixed_bfloat16"),
         ("patience early_stopping early_stop early_stopping_rounds", _PATIENCE),
         ("eval_every eval_interval eval_freq val_interval val_every val_check_interval validation_freq "
          "validate_every evaluate_every validate_every_epochs check_val_every_n_epoch test_every", _VALIDATE),
@@ -165,7 +166,8 @@ ANSWERS = {
         ("bn_momentum batch_norm_momentum",
          "--batch-norm-decay is the fraction kept at each step: Keras's momentum, or 1 minus PyTorch's"),
         ("betas adam_betas", "--adamw-beta1 and --adamw-beta2 are the two"),
-        ("eps epsilon adam_eps adam_epsilon", "labkit has none for optimizers; --batch-norm-epsilon is another"),
+        ("eps epsilon adam_eps adam_epsilon",
+         "labkit has none for optimizers; --batch-norm-epsilon is another"),
         ("bn_eps batch_norm_eps", "--batch-norm-epsilon is added to the variance"),
         ("l1 l2 l2_reg regularization reg", "--weight-decay sets the decay of the weights"),
         ("grad_clip clip_grad gradient_clip_val clipnorm clip_norm clipvalue clip",
