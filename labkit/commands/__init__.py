@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command] = {
     "dashboard": Command("dashboard", "Open the dashboard in a browser."),
     "tensorboard": Command("dashboard", "Start TensorBoard on runs."),
     "models": Command("models", "List the networks, or show one stage by stage."),
-    "compare": Command("compare", "Train several models with one budget and compare them."),
+    "compare": Command("compare", "Compare runs, or train several models with one budget and compare them."),
     "replicas": Command("replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
     "profile": Command("profile", "Show where the time of a training step goes."),
     "trace": Command("trace", "Write the last steps of a cluster's workers on one time axis, for Perfetto."),
