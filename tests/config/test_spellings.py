@@ -35,6 +35,7 @@ def parser_of_train():
         ("gpus", "num_gpus", 1),
         ("steps", "train_steps", 7),
         ("random_state", "seed", 3),
+        ("num_epochs", "epochs", 2.0),
         ("arch", "model", "vgg"),
         ("augment", "use_distortion_for_training", False),
     ],
@@ -116,7 +117,7 @@ def test_a_batch_size_for_each_gpu_is_not_taken_for_that_of_all_in_python_and_no
     ],
 )
 def test_only_a_misspelling_of_a_name_is_taken_for_it(name, meant):
-    names = [name for name in FIELDS if name not in ("epochs",)]
+    names = [name for name in FIELDS if name != "epochs"]
     assert nearest(name, names) == meant
 
 
