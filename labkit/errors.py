@@ -2,11 +2,12 @@
 
 import difflib
 import importlib.util
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 
-__all__ = ["DiskFailure", "InputError", "listed", "require_extra", "unknown_name_error"]
+from labkit.plurals import listed
 
-_MOST_LISTED = 100
+__all__ = ["DiskFailure", "InputError", "nearest", "require_extra", "unknown_name_error"]
 
 
 class InputError(ValueError):
@@ -44,14 +45,33 @@ def require_extra(extra: str, modules: tuple[str, ...], needed_by: str) -> None:
 
 
 def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Return an InputError that names the nearest known name, or those that are known."""
+    """Return an InputError that names the known name that was meant, or the first of those that are known."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {listed(names)}"
+    near = nearest(name, names)
+    hint = f"did you mean {near!r}?" if near else f"known: {listed(names)}"
     return InputError(f"unknown {kind} {name!r}; {hint}")
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names for a sentence: all, or the first hundred and how many more there are."""
-    more = len(names) - _MOST_LISTED
-    return ", ".join(names[:_MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that ``name`` misspells, or None.
+
+    Every word has to be like the other's, so that ``batch_size`` isn't taken for ``eval_batch_size``, nor
+    ``validate_every_epochs`` for ``validate_every_steps``; and numbers the same, for ``cifar100``.
+    """
+    found = max(known, key=lambda other: _likeness(name, other), default=None)
+    return found if found is not None and _likeness(name, found) >= 0.8 else None
+
+
+def _likeness(name: str, other: str) -> float:
+    """Return 1 for the same words in any order, joined or apart; else that of the least similar words."""
+    words, others = (re.findall(r"[^\W_]+", text.lower()) for text in (name, other))
+    joined, others_joined = "".join(words), "".join(others)
+    if joined == others_joined or sorted(words) == sorted(others):
+        return 1.0
+    if re.findall(r"\d+", joined) != re.findall(r"\d+", others_joined):
+        return 0.0
+    if len(words) != len(others):
+        whole = difflib.SequenceMatcher(None, joined, others_joined).ratio()
+        return whole if whole >= 0.93 else 0.0
+    pairs = zip(words, others, strict=True)
+    return min((difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0.0)

@@ -1,9 +1,10 @@
-"""Counts and lists in sentences, and texts of users on a terminal."""
+"""Counts and lists in sentences, facts by name, and texts of users on a terminal."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from html import escape
 
-__all__ = ["counted", "listed", "printable"]
+__all__ = ["counted", "facts_html", "facts_text", "listed", "printable"]
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control characters, marks of direction, half characters, breaks
 _SEEN = "\u200c\u200d"  # which join and part letters, and belong to words of Persian and Hindi
@@ -22,6 +23,21 @@ def listed(names: Sequence[str], most: int = 30) -> str:
     """Return names with commas between them; of more than ``most``, the first and the number of the rest."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def facts_text(facts: Iterable[tuple[str, str]]) -> str:
+    """Return a line for each fact: ``name: value``."""
+    return "\n".join(f"{name}: {printable(text)}" for name, text in facts)
+
+
+def facts_html(facts: Iterable[tuple[str, str]]) -> str:
+    """Return an HTML table with a row for each fact, its name and its value. The value is escaped."""
+    rows = "".join(
+        f"<tr><th style='text-align:left;vertical-align:top'>{name}</th>"
+        f"<td style='text-align:left'>{escape(text)}</td></tr>"
+        for name, text in facts
+    )
+    return f"<table>{rows}</table>"
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ from labkit.analysis.replay.step import engine_from_start, plan_replay
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.config.whole import fields_by_name
-from labkit.errors import InputError, unknown_name_error
+from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, check_writable
@@ -113,8 +113,6 @@ def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -
     """Return the fork's configuration. Raises InputError for what can't change."""
     known = fields_by_name()
     for name, value in changes.items():
-        if name not in known:
-            raise unknown_name_error("setting", name, known)
         if name in FIXED and value != config.flat()[name]:
             raise InputError(f"--set {name}={value}: a fork can't change it, because {FIXED[name]}")
     defaults = {name: known[name].default for name in _OF_ONE_SESSION}

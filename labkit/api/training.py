@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.api.run import Run, load_run
-from labkit.config import Config
+from labkit.config import Config, by_field
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError
@@ -82,7 +82,7 @@ def _configuration(config: Config | None, preset: str | None, flags: dict[str, A
     }
     if config is not None:
         return config.replace(paths)
-    values, recipe = requested_values(preset, paths)
+    values, recipe = requested_values(preset, by_field(paths))
     if recipe:
         print(recipe)
     return Config.from_flat(values)

@@ -1,14 +1,20 @@
-"""``labkit compare``: several models with one budget, side by side."""
+"""``labkit compare``: finished runs, or several models trained with one budget, side by side."""
 
 import argparse
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.comparison.budget import shared_fields
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, add_hidden_fields, local_path, typed, whole_number
+from labkit.commands.terminal.text_tables import print_table
 from labkit.config import fields_by_name
+from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.find import find_run
 
 if TYPE_CHECKING:
     from labkit.analysis.comparison.read import Comparison
@@ -32,6 +38,12 @@ def declare_compare(parser: Parser) -> Run:
     parser.epilog = (
         "The other flags are those of labkit train that don't choose a network, a seed, a directory or a "
         "cluster: see labkit train --help-all."
+    )
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="Two or more runs to compare as they are: directories, or names. Nothing is trained.",
     )
     parser.add_argument(
         "--models",
@@ -66,6 +78,8 @@ def declare_compare(parser: Parser) -> Run:
 
 def _run(options: argparse.Namespace) -> int:
     """Train, measure, print and write what is compared. Returns the exit code. Raises InputError."""
+    if options.runs:
+        return _compare_runs(options)
     require_extra("notebook", ("matplotlib",), "labkit compare")
     models, values = _asked(options)
     from labkit.analysis.comparison.execute import Execution, check_new, prepare_data_set
@@ -111,11 +125,68 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
         if given is not None:
             raise InputError(f"{fields[name].flag} is {given!r}; {instead}")
     if options.models is None:
-        raise InputError("--models names none; give some, such as resnet20,vgg11 (see labkit models)")
+        raise InputError(
+            "nothing to compare; name runs, or models to train (see labkit models): --models resnet20,vgg11"
+        )
     models = [name.strip() for name in options.models.split(",")]
     given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
     values, _ = requested_values(options.preset, given) if options.preset else (given, "")
     return models, {name: value for name, value in values.items() if name in given or name not in INSTEAD}
+
+
+def _compare_runs(options: argparse.Namespace) -> int:
+    """Print the results of runs that are there, and what is known of their difference. Returns 0."""
+    from labkit.analysis.run_results.groups import grouped, known_measures
+    from labkit.analysis.run_results.results import MEASURES, read_results
+    from labkit.analysis.run_results.text import result_rows
+    from labkit.analysis.run_results.versus import told_of_two
+
+    groups = grouped(read_results(_named_runs(options)))
+    header, rows = result_rows(groups)
+    print_table(header, rows)
+    measure = next((name for name in known_measures(groups) if MEASURES[name].better), None)
+    if measure is None:
+        print("\nNone of these runs has a result yet.")
+    elif len(groups) == 1:
+        print("\nThese runs differ in nothing but their seed, if in anything: they are one configuration.")
+    else:
+        letters = [chr(ord("A") + place) for place in range(len(groups))]
+        for letter, other in zip(letters[1:], groups[1:], strict=True):
+            told = told_of_two(groups[0], other, measure, names=(letters[0], letter), candidates=len(groups))
+            print("", *told, sep="\n")
+    return 0
+
+
+MAX_RUNS = 26  # each has a letter
+
+
+def _named_runs(options: argparse.Namespace) -> dict[str, RunDirectory]:
+    """Return the runs that are named, by their labels. Raises InputError."""
+    given = [name for name in fields_by_name() if name in vars(options)]
+    given += [name for name in ("models", "preset", "output") if getattr(options, name) is not None]
+    if given or options.retry_failed:
+        flag = "--" + (given or ["retry_failed"])[0].replace("_", "-")
+        raise InputError(f"{flag} belongs to trainings, but runs are compared as they are; leave it out")
+    runs = [_named_run(name, options.runs) for name in options.runs]
+    paths = [run.path.resolve() for run in runs]
+    if twice := next((run for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1), None):
+        raise InputError(f"{twice.name} is named twice; name two different runs")
+    if not 2 <= len(runs) <= MAX_RUNS:
+        raise InputError(f"{counted(len(runs), 'run')} to compare; allowed: 2 to {MAX_RUNS}")
+    names = [run.name for run in runs]
+    return {str(run.path) if names.count(run.name) > 1 else run.name: run for run in runs}
+
+
+def _named_run(name: str, names: Sequence[str]) -> RunDirectory:
+    """Return the run of that name. Raises InputError, with the flag for models where it is a model's name."""
+    try:
+        return RunDirectory(find_run(name))
+    except InputError as missing:
+        try:
+            parse_model_name(name.split(",")[0])
+        except InputError:
+            raise missing from None
+        raise InputError(f"{missing}; to train models, write --models {','.join(names)}") from None
 
 
 def _write(comparison: "Comparison") -> None:

@@ -4,7 +4,6 @@ Nothing heavy is imported before a command runs.
 """
 
 import argparse
-import difflib
 import importlib
 import io
 import os
@@ -14,8 +13,8 @@ from collections.abc import Sequence
 
 from labkit import __version__
 from labkit.cluster.exit_status import record_failure
-from labkit.commands import COMMANDS, Run
-from labkit.errors import DiskFailure, InputError
+from labkit.commands import COMMANDS, GROUPS, INSTEAD, Run
+from labkit.errors import DiskFailure, InputError, nearest
 from labkit.interruption import described
 from labkit.plurals import printable
 from labkit.quiet_import import leave_out_extras
@@ -46,7 +45,7 @@ def _main(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal's encoding lacks is escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if not arguments or arguments[0] in ("-h", "--help"):
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_overview(list(COMMANDS)))
             return 0
         if arguments[0] == "--version":
@@ -102,18 +101,24 @@ def _name(arguments: Sequence[str]) -> str:
         raise InputError(f"unknown argument {arguments[0]!r} before the command; see labkit --help")
     groups = [name.split()[0] for name in COMMANDS if " " in name]
     given = " ".join(arguments[: 2 if arguments[0] in groups else 1])
-    near = difflib.get_close_matches(given, [*COMMANDS, *groups], n=1, cutoff=0.5)
-    if not near:  # the second word alone, such as labkit prepare
-        near = [name for name in COMMANDS if difflib.get_close_matches(given, name.split(), n=1)][:1]
-    hint = f"did you mean {near[0]}?" if near else "see labkit --help"
+    near = INSTEAD.get(given) or nearest(given, [*COMMANDS, *groups])
+    if near is None:  # the second word alone, such as labkit prepare
+        near = next((name for name in COMMANDS if nearest(given, name.split()[1:])), None)
+    hint = f"did you mean {near}?" if near else "see labkit --help"
     raise InputError(f"no command {given!r}; {hint}")
 
 
 def _overview(names: list[str]) -> str:
-    width = max(map(len, names)) + 2
-    commands = "\n".join(f"  {name:<{width}}{COMMANDS[name].help}" for name in names)
+    """Return the help on these commands, under their headings where they are of several groups."""
+    lines = []
+    for heading, group in GROUPS.items():
+        shown = [name for name in group if name in names]
+        width = max(map(len, shown), default=0) + 2
+        lines += [f"\n{heading}:"] if shown else []
+        lines += [f"  {name:<{width}}{COMMANDS[name].help}" for name in shown]
+    commands = "\n".join(lines)
     return (
-        "usage: labkit COMMAND [flags]\n\nUnderstand, run and trust distributed training.\n\n"
-        f"commands:\n{commands}\n\n"
+        "usage: labkit COMMAND [flags]\n\nUnderstand, run and trust distributed training.\n"
+        f"{commands}\n\n"
         "labkit COMMAND --help shows the flags of a command, labkit --version the version."
     )

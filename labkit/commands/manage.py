@@ -1,20 +1,25 @@
-"""``labkit stop``, ``resume``, ``note``, ``delete``, ``restore``: what is done with a run that is there."""
+"""``labkit stop``, ``resume``, ``rename``, ``note``, ``delete``, ``restore``: what is done with a run."""
 
 import argparse
+import dataclasses
 import os
+import re
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import home
 from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, local_path, seconds
+from labkit.commands.terminal.arguments import Parser, add_hidden_fields, local_path, seconds
+from labkit.config import fields_by_name
 from labkit.errors import InputError
-from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import find_run
+from labkit.run_directory.lineage import read_lineage, write_lineage
 from labkit.run_directory.notes import Notes, change_notes, notes_path, read_notes
 from labkit.run_directory.stop import (
     LOCKS,
@@ -28,8 +33,16 @@ from labkit.run_directory.trash import list_trash, move_to_trash, restore
 
 if TYPE_CHECKING:
     from labkit.config import Config
+    from labkit.config.fields import FieldInfo
 
-__all__ = ["declare_delete", "declare_note", "declare_restore", "declare_resume", "declare_stop"]
+__all__ = [
+    "declare_delete",
+    "declare_note",
+    "declare_rename",
+    "declare_restore",
+    "declare_resume",
+    "declare_stop",
+]
 
 
 def _add_run(parser: Parser) -> None:
@@ -100,22 +113,38 @@ def _standing(status: Status | None) -> str:
 def declare_resume(parser: Parser) -> Run:
     """Declare the flags of ``labkit resume``."""
     _add_run(parser)
+    parser.epilog = (
+        "A run is resumed with its own settings; labkit fork changes them, the number of steps too."
+    )
     parser.add_argument(
         "--data-dir", type=local_path, metavar="DIR", help="Folder of prepared data sets. Default: the run's."
     )
+    add_hidden_fields(parser, _fixed_settings().values())  # to say how they are changed
     return _resume
+
+
+def _fixed_settings() -> "dict[str, FieldInfo]":
+    return {name: info for name, info in fields_by_name().items() if name != "data_dir"}
 
 
 def _resume(options: argparse.Namespace) -> int:
     """Train a run to its end with the configuration that it was started with. Returns the exit code."""
     from labkit.commands.train import train_as
     from labkit.config.recorded import recorded_config
+    from labkit.training.plan import fork_command
 
     run = RunDirectory(find_run(options.run))
     config = recorded_config(run).replace({"job_dir": str(run.path)})
     status = run.read_status()
+    step = status.step if status else 0
+    fixed = _fixed_settings()
+    if changed := {name: value for name, value in vars(options).items() if name in fixed}:
+        flags = ", ".join(fixed[name].flag for name in changed)
+        way_out = fork_command(run, step, **changed) if step else "start it anew with labkit train"
+        raise InputError(f"{flags} can't be changed in a run; to go on from it with others: {way_out}")
     if status and status.state == "finished":
-        print(f"nothing left to do: {run.name} is finished at step {status.step}")
+        more = fork_command(run, step, train_steps=2 * step)
+        print(f"nothing left to do: {run.name} is finished at step {step}; for more steps: {more}")
         return 0
     process = training_process(run)
     if process is not None:
@@ -142,6 +171,74 @@ def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:
     if not command:
         return None
     return f"submit its job again, or continue it on this machine with: {shlex.join(command)}"
+
+
+# ---- rename --------------------------------------------------------------------------------------------
+
+
+def declare_rename(parser: Parser) -> Run:
+    """Declare the flags of ``labkit rename``."""
+    _add_run(parser)
+    parser.add_argument("new", metavar="NEW", help="The new name; the run stays in its folder.")
+    return _rename
+
+
+def _rename(options: argparse.Namespace) -> int:
+    """Rename the directory of a run, and the parent in what was forked from it. Returns 0."""
+    run, name = RunDirectory(find_run(options.run)), options.new
+    new = RunDirectory(run.path.with_name(name) if _is_name(name) else run.path)
+    if new.path == run.path:
+        raise InputError(
+            f"NEW is {name!r}; allowed: another name than {run.name}, without /, . or - in front"
+        )
+    if os.path.lexists(new.path):
+        raise InputError(f"{new.path} is there already; give another name")
+    if found := next(
+        (run.path.parent / file for file in COMPARISONS if (run.path.parent / file).exists()), None
+    ):
+        raise InputError(
+            f"{run.name} belongs to {found.parent}, which finds its runs by their names; it keeps its name"
+        )
+    refuse_elsewhere(run, "stop")
+    locks = take_locks(run)
+    if not locks:
+        raise InputError(f"{run.name} is running; labkit stop {options.run} stops it")
+    others = {one.path: one for folder in (run.path.parent, home.runs_home()) for one in list_runs(folder)}
+    try:
+        os.rename(run.path, new.path)
+    finally:
+        for lock in locks:
+            lock.release()
+    print(f"renamed {run.name} to {new.path}")
+    for other in others.values():
+        for line in _still_naming(other, run, new):
+            print(line)
+    return 0
+
+
+COMPARISONS = ("comparison.json", "replicas.json")
+
+
+def _is_name(name: str) -> bool:
+    return "/" not in name and not name.startswith((".", "-")) and name.isprintable() and bool(name.strip())
+
+
+def _still_naming(other: RunDirectory, run: RunDirectory, new: RunDirectory) -> Iterator[str]:
+    """Let ``other`` name ``new`` as its parent in place of ``run``; yield what names ``run`` and stays."""
+    if other.path == run.path:
+        other = new
+    lineage = read_lineage(other)
+    if lineage is not None and Path(lineage.parent) == run.path:
+        write_lineage(other, dataclasses.replace(lineage, parent=str(new.path)))
+        yield f"{other.name}, a fork of it, names its new directory"
+    try:
+        start = str(other.read_config().get("transfer", {}).get("start_from"))
+    except (InputError, AttributeError):
+        start = ""
+    if start in (run.name, str(run.path)):
+        yield f"note: {other.name} records that it started from {start}, its name until now"
+    if re.search(rf"(?<![\w-]){re.escape(run.name)}(?![\w-])", read_notes(other).note):
+        yield f"note: the note on {other.name} names {run.name}; labkit note {other.name} --text changes it"
 
 
 # ---- delete --------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ class DataConfig(FieldOwner):
         minimum=1,
         maximum=2**17,
         common=True,
-        aliases=("batch_size",),
     )
     eval_batch_size: int = option(
         100, "Examples in an evaluation step, over all replicas.", minimum=1, maximum=2**17, identity=False

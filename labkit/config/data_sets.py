@@ -1,12 +1,11 @@
 """Names of data sets: labkit's own, and those that people give to theirs."""
 
-import difflib
 import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
 
-from labkit.errors import InputError
+from labkit.errors import InputError, nearest
 
 __all__ = [
     "AUTO",
@@ -104,14 +103,14 @@ def unknown_data_set(name: str, data_dir: str, prepared: Sequence[str], *, is_ho
         prepared: the names of the data sets there.
         is_home: whether the folder is labkit's own, where commands look without ``--data-dir``.
     """
-    near = difflib.get_close_matches(name, [*prepared, *BUILT_IN], n=1, cutoff=0.6)
+    near = nearest(name, [*prepared, *BUILT_IN])
     listed = ", ".join(prepared[:_LISTED]) or "none"
     if len(prepared) > _LISTED:
         listed += f" and {len(prepared) - _LISTED:,} more (labkit data list)"
     command = prepare_command(name, None if is_home else data_dir)
     return InputError(
         f"--dataset is {name!r}, which is not prepared in {data_dir}"
-        + (f"; did you mean {near[0]!r}?" if near else ";")
+        + (f"; did you mean {near!r}?" if near else ";")
         + f" prepared there: {listed}; labkit's own: {', '.join(BUILT_IN)}; "
         f"for pictures of your own: {command}"
     )

@@ -39,7 +39,6 @@ class DistributionConfig(FieldOwner):
         "Trains synchronously in a cluster. A single process always does.",
         identity=False,
         group="cluster",
-        aliases=("sync_replicas",),
     )
     num_intra_threads: int = option(
         0,
@@ -96,7 +95,6 @@ class DistributionConfig(FieldOwner):
         minimum=0,
         identity=False,
         group="cluster",
-        aliases=("task_id",),
     )
     bind: str = option(
         "127.0.0.1",

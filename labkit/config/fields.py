@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import InputError, unknown_name_error
+from labkit.config.spellings import ALIASES
+from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = ["GROUPS", "FieldInfo", "FieldOwner", "fields_of", "option", "unknown_name_error"]
+__all__ = ["GROUPS", "FieldInfo", "FieldOwner", "fields_of", "option"]
 
 # Of the flags, in the order of the help. A field belongs to its owner's group unless it names another.
 GROUPS = {
@@ -41,7 +42,6 @@ def option(
     unset: str = "",
     group: str = "",
     common: bool = False,
-    aliases: tuple[str, ...] = (),
     spelled: Callable[[str], str] | None = None,
 ) -> Any:
     """Declare a field.
@@ -55,7 +55,6 @@ def option(
         unset: what happens where the value is None, in words.
         group: of ``GROUPS``; the owner's where it is left out.
         common: whether it is one of the few that people use first.
-        aliases: names that it had in TensorFlow's programs of 2017, with the same meaning.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
     """
     metadata = {
@@ -69,7 +68,6 @@ def option(
         "unset": unset,
         "group": group,
         "common": common,
-        "aliases": aliases,
         "spelled": spelled,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -178,4 +176,5 @@ def _field_info(field: dataclasses.Field, owner: str, hint: Any) -> FieldInfo:
     optional = isinstance(hint, types.UnionType)
     kind = next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint
     metadata = {**field.metadata, "group": field.metadata["group"] or owner}
-    return FieldInfo(field.name, owner, kind, optional, field.default, **metadata)
+    aliases = tuple(ALIASES.get(field.name, "").split())
+    return FieldInfo(field.name, owner, kind, optional, field.default, aliases=aliases, **metadata)

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.config.whole import fields_by_name
-from labkit.errors import unknown_name_error
+from labkit.config.whole import by_field, fields_by_name
 
 __all__ = ["flags_of"]
 
@@ -19,11 +18,9 @@ def flags_of(values: Mapping[str, Any]) -> list[str]:
         flags_of({"model": "vgg", "nesterov": True, "start_from": None})
         # ["--model", "vgg", "--nesterov", "--start-from", "none"]
     """
-    known = fields_by_name()
-    if unknown := [name for name in values if name not in known]:
-        raise unknown_name_error("parameter", unknown[0], known)
+    values = by_field(values)
     arguments: list[str] = []
-    for name, info in known.items():
+    for name, info in fields_by_name().items():
         if name not in values:
             continue
         value = values[name]

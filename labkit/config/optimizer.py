@@ -33,7 +33,6 @@ class OptimizerConfig(FieldOwner):
         "Initial learning rate; the peak with --learning-rate-schedule one_cycle.",
         minimum=0,
         common=True,
-        aliases=("initial_learning_rate",),
     )
     learning_rate_schedule: str = option(
         "steps",
@@ -45,13 +44,11 @@ class OptimizerConfig(FieldOwner):
         0.1,
         "Factor of the learning rate at each drop of staircase.",
         minimum=0,
-        aliases=("learning_rate_decay_factor",),
     )
     staircase_epochs: float = option(
         350.0,
         "Epochs between two drops of staircase.",
         minimum=1e-3,
-        aliases=("num_epochs_per_decay",),
     )
     warmup_steps: int = option(
         0, "Steps over which the learning rate rises linearly from zero to the schedule's.", minimum=0
@@ -88,7 +85,6 @@ class OptimizerConfig(FieldOwner):
         "average is evaluated and exported instead of the weights. 0 keeps none.",
         minimum=0,
         below=1,
-        aliases=("moving_average_decay",),
     )
     norm_bias_learning_rate_factor: float = option(
         1.0, "Multiplies the learning rate of batch normalization's biases.", minimum=0

@@ -8,8 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from labkit.config.fields import unknown_name_error
-from labkit.errors import InputError
+from labkit.errors import InputError, unknown_name_error
 
 __all__ = ["AUTO", "PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
 

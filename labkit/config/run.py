@@ -22,7 +22,6 @@ class RunConfig(FieldOwner):
         unset="<home>/runs/<name made from the configuration>",
         identity=False,
         common=True,
-        aliases=("train_dir", "model_dir"),
         is_path=True,
     )
     train_steps: int = option(
@@ -31,7 +30,6 @@ class RunConfig(FieldOwner):
         minimum=1,
         maximum=_MOST_STEPS,
         common=True,
-        aliases=("max_steps",),
     )
     epochs: float | None = option(
         None,
@@ -60,7 +58,6 @@ class RunConfig(FieldOwner):
         minimum=1,
         identity=False,
         group="logging",
-        aliases=("log_frequency",),
     )
     log_every_seconds: float | None = option(
         10.0,
@@ -86,7 +83,6 @@ class RunConfig(FieldOwner):
         "Seconds between two checkpoints. none leaves only those of --checkpoint-every-steps and the last.",
         minimum=0,
         identity=False,
-        aliases=("save_interval_secs",),
     )
     keep_checkpoints: int = option(
         2, "Newest checkpoints to keep. The best on validation is kept too.", minimum=1, identity=False

@@ -3,20 +3,21 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
-from labkit.config.fields import FieldInfo, fields_of, unknown_name_error
+from labkit.config.fields import FieldInfo, fields_of
 from labkit.config.model import ModelConfig
 from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig
+from labkit.config.spellings import unknown_setting_error
 from labkit.config.transfer import TransferConfig
 from labkit.errors import InputError
 
-__all__ = ["Config", "fields_by_name"]
+__all__ = ["Config", "by_field", "fields_by_name"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Config:
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
         """Return a configuration with these field values; other fields keep their defaults.
 
-        Raises InputError for an unknown name (with the nearest known one) or a value that isn't allowed.
+        Raises InputError for an unknown name (with what to write instead) or a value that isn't allowed.
         """
         return cls().replace(values)
 
@@ -72,9 +73,7 @@ class Config:
         """Return a copy with new values of the named fields, whichever part holds them."""
         known = fields_by_name()
         by_owner: dict[str, dict[str, Any]] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise unknown_name_error("parameter", name, known)
+        for name, value in by_field(values, num_gpus=self.distribution.num_gpus).items():
             by_owner.setdefault(known[name].owner, {})[name] = value
         if "model" in by_owner:
             by_owner["model"] = dict(self.model.with_own_depth(by_owner["model"]))
@@ -167,3 +166,37 @@ _OWNERS: dict[str, type] = {
 def fields_by_name() -> dict[str, FieldInfo]:
     """Return every field of every owner by its name, in order of declaration."""
     return {info.name: info for owner in _OWNERS.values() for info in fields_of(owner)}
+
+
+def by_field(
+    values: Mapping[str, Any], *, beside: Collection[str] = (), num_gpus: int | None = None
+) -> dict[str, Any]:
+    """Return ``values`` with each alias replaced by its field's name, such as ``lr`` by ``learning_rate``.
+
+    Args:
+        values: of fields, unchecked, by their names or aliases.
+        beside: further names that are allowed, as they are.
+        num_gpus: that of the training, where ``values`` don't give it.
+
+    Raises InputError for an unknown name (with what to write instead), for two names of one field, and for a
+    ``batch_size`` with several GPUs, which other programs count for each of them.
+    """
+    known = fields_by_name()
+    aliases = {alias: name for name, info in known.items() for alias in info.aliases}
+    given: dict[str, str] = {}
+    for name in values:
+        field = name if name in known or name in beside else aliases.get(name)
+        if field is None:
+            raise unknown_setting_error("parameter", name, [*beside, *known], aliases)
+        if field in given:
+            raise InputError(f"{given[field]} and {name} are one setting; leave one of them out")
+        given[field] = name
+    named = {field: values[name] for field, name in given.items()}
+    size, gpus = named.get("train_batch_size"), named.get("num_gpus", num_gpus)
+    alias = given.get("train_batch_size", "train_batch_size")
+    if alias != "train_batch_size" and isinstance(size, int) and isinstance(gpus, int) and gpus > 1:
+        raise InputError(
+            f"{alias} is {size}, which other programs count for each GPU and labkit over all {gpus}; "
+            f"write --train-batch-size {size * gpus} for the same steps"
+        )
+    return named

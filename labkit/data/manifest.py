@@ -16,7 +16,7 @@ from labkit import home
 from labkit.config.data_sets import BUILT_IN as DATASETS
 from labkit.config.data_sets import GENERATED, MULTI_LABEL, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
-from labkit.plurals import printable
+from labkit.plurals import facts_html, facts_text, listed, printable
 
 __all__ = [
     "DATASETS",
@@ -56,7 +56,7 @@ class Shard:
 
     file: str
     count: int
-    sha256: str
+    sha256: str = field(repr=False)
     bytes: int
 
     def __post_init__(self) -> None:
@@ -119,6 +119,24 @@ class Manifest:
     all_classes: tuple[str, ...] | None = None
     train_examples: int | None = None
     image_format: str = "pixels"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what people want to know of the data set, by name."""
+        counts = ", ".join(f"{split.count:,} {name}" for name, split in self.splits.items())
+        labels = "; several for an image" if self.multi_label else ""
+        return [
+            ("data set", self.dataset),
+            ("images", f"{counts}; {'×'.join(map(str, self.image_shape))}"),
+            ("classes", listed(self.classes) + labels),
+            ("folder", str(self.directory)),
+            ("checksum", self.checksum[:12]),
+        ]
+
+    def __repr__(self) -> str:
+        return facts_text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return facts_html(self.facts())
 
     @property
     def num_classes(self) -> int:

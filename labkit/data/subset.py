@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from labkit.config.fields import unknown_name_error
 from labkit.data.image_data import ImageData
-from labkit.errors import InputError, listed
+from labkit.errors import InputError, unknown_name_error
+from labkit.plurals import listed
 
 __all__ = [
     "channel_statistics",

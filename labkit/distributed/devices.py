@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 
 from labkit.config import DistributionConfig, ModelConfig
-from labkit.distributed.cpu import bfloat16_instructions
+from labkit.distributed.cpu import bfloat16_instructions, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -74,11 +74,7 @@ def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
     wanted = num_gpus_found if config.num_gpus is None else config.num_gpus
     if wanted > num_gpus_found:
         if not config.simulate_missing_gpus:
-            raise InputError(
-                f"--num-gpus is {wanted}, but TensorFlow finds {num_gpus_found} here (see labkit doctor); "
-                f"allowed: {f'0 to {num_gpus_found}' if num_gpus_found else '0'}, or any number with "
-                "--simulate-missing-gpus"
-            )
+            raise missing_gpus_error(wanted, num_gpus_found)
         # All replicas are simulated, not only the missing ones. A synchronous step is as slow as its
         # slowest replica anyway, and different kinds of devices would need different data formats.
         banner = (

@@ -10,8 +10,7 @@ from typing import Any
 from labkit.cluster.flags import CLUSTER_FLAGS
 from labkit.cluster.local import LocalCluster, own_host
 from labkit.config import Config, fields_by_name
-from labkit.config.fields import unknown_name_error
-from labkit.errors import InputError
+from labkit.errors import InputError, unknown_name_error
 from labkit.training.checks import check_cluster
 
 __all__ = ["CLUSTER_DEFAULTS", "STRATEGIES", "ClusterFailed", "check_training", "chosen_cluster"]

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.config.fields import unknown_name_error
-from labkit.errors import InputError
+from labkit.errors import InputError, unknown_name_error
 from labkit.home import expanded, shipped
 from labkit.run_directory import write_text_atomic
 

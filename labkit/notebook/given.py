@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.config import fields_by_name
-from labkit.config.fields import unknown_name_error
-from labkit.errors import InputError
+from labkit.config import by_field, fields_by_name
+from labkit.errors import InputError, unknown_name_error
 from labkit.notebook.parameters import BESIDE_CONFIG, parameters_from_values
 
 __all__ = ["Declared", "check_given", "declared_parameters", "takes_flags", "values_from_text"]
@@ -107,7 +106,8 @@ def values_from_text(notebook: Any, given: Iterable[tuple[str, str]]) -> dict[st
     """
     kinds = {name: parameter.kind for name, parameter in declared_parameters(notebook).items()}
     if takes_flags(notebook):
-        kinds |= {name: info.type for name, info in fields_by_name().items()}
+        for name, info in fields_by_name().items():
+            kinds |= dict.fromkeys((name, *info.aliases), info.type)
     values: dict[str, Any] = {}
     for name, text in given:
         if name in values:
@@ -152,18 +152,15 @@ def check_given(notebook: Any, values: Mapping[str, Any]) -> None:
     declared = declared_parameters(notebook)
     if takes_flags(notebook):
         own = {name: parameter.default for name, parameter in declared.items()}
-        if ... in own.values():  # only the kernel knows: names alone can be told
-            known = [*BESIDE_CONFIG, *fields_by_name()]
-        else:
+        if ... not in own.values():
             parameters_from_values(own, values)
             return
-    else:
-        known = list(declared)
+        values = by_field(values, beside=BESIDE_CONFIG)  # only the kernel knows the rest
     for name, value in values.items():
-        if name not in known:
-            raise unknown_name_error("parameter", name, known)
         if name in declared:
             _check_type(declared[name], value)
+        elif not takes_flags(notebook):
+            raise unknown_name_error("parameter", name, declared)
 
 
 def _check_type(declared: Declared, value: Any) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
-from labkit.config import Config, fields_by_name
-from labkit.config.fields import unknown_name_error
+from labkit.config import Config, by_field, fields_by_name
 from labkit.config.presets import merged_with_preset
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError
@@ -189,10 +188,8 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
     Raises InputError for an unknown name, with the nearest known one, and for a value that isn't allowed.
     """
-    known = [*BESIDE_CONFIG, *fields_by_name()]
-    for name in (*own, *given):
-        if name not in known:
-            raise unknown_name_error("parameter", name, known)
+    own = by_field(own, beside=BESIDE_CONFIG)
+    given = by_field(given, beside=BESIDE_CONFIG, num_gpus=own.get("num_gpus"))
     changed = {name: value for name, value in own.items() if not _is_default(name, value)}
     chosen = {**changed, **given}
     values = merged_with_preset(None, chosen, base=own)  # --epochs instead of the notebook's steps

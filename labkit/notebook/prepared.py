@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
-from labkit.plurals import listed, printable
+from labkit.plurals import facts_html, facts_text
 from labkit.quiet_import import import_tensorflow
 from labkit.training.checks import check_together
 from labkit.training.plan import RunPlan, decide_devices, plan_run
@@ -46,29 +46,22 @@ class Prepared:
         return self.plan.data_note.removeprefix(CHOICE)
 
     def _lines(self) -> list[tuple[str, str]]:
-        manifest = self.manifest
-        counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
+        facts = dict(self.manifest.facts())
         return [
             ("devices", self.devices.describe()),
             ("data", self.data_note),
-            ("images", f"{counts}; {'×'.join(map(str, manifest.image_shape))}"),
-            ("classes", listed(manifest.classes)),
+            *((name, facts[name]) for name in ("images", "classes")),
         ]
 
     def __str__(self) -> str:
-        lines = [f"{name}: {printable(text)}" for name, text in self._lines()]
-        return "\n".join([self.devices.banner, *lines] if self.devices.banner else lines)
+        lines = facts_text(self._lines())
+        return f"{self.devices.banner}\n{lines}" if self.devices.banner else lines
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left;vertical-align:top'>{name}</th>"
-            f"<td style='text-align:left'>{escape(text)}</td></tr>"
-            for name, text in self._lines()
-        )
-        return f"{banner_html(self.devices.banner)}<table>{rows}</table>"
+        return banner_html(self.devices.banner) + facts_html(self._lines())
 
 
 def banner_html(banner: str) -> str:

@@ -7,6 +7,7 @@ be refused before that. Nothing is written, except a data set that has to be pre
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.of_run import data_of_run
 from labkit.data.resolve import find_data_set, resolve
 from labkit.data.shard_files import verify_shards
+from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.quiet_import import import_tensorflow
@@ -51,6 +53,7 @@ __all__ = [
     "check_place",
     "data_directory",
     "decide_devices",
+    "fork_command",
     "launchers_choice",
     "place_run",
     "plan_evaluation",
@@ -338,6 +341,9 @@ def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[De
 
     Raises InputError if the devices can't run the configuration.
     """
+    wanted = config.distribution.num_gpus
+    if wanted and task is None and not config.distribution.simulate_missing_gpus and has_no_gpu():
+        raise missing_gpus_error(wanted, 0)  # before seconds of importing TensorFlow
     import_tensorflow()
     from labkit.distributed.devices import check_precision, choose_data_format, configure_tensorflow
     from labkit.distributed.tf_compat import check_versions
@@ -401,13 +407,28 @@ def _with_crop(config: Config, manifest: Manifest) -> Config:
 
 def _found(run: RunDirectory, recorded: Config, config: Config) -> str:
     differences = recorded.differences(config)
+    status = run.read_status()
     if differences:
+        way_out = "name another directory, or discard that run with --overwrite"
+        steps = config.run.train_steps
+        if (
+            status is not None
+            and len(differences) == 1
+            and 0 < status.step < steps != recorded.run.train_steps
+        ):
+            way_out = f"to go on from it to step {steps}: {fork_command(run, status.step, train_steps=steps)}"
         raise InputError(
             f"--job-dir {run.path} holds a run with another configuration: {'; '.join(differences)}; "
-            "name another directory, or discard that run with --overwrite"
+            + way_out
         )
-    status = run.read_status()
     return "finished" if status is not None and status.state == "finished" else "resumable"
+
+
+def fork_command(run: RunDirectory, step: int, **settings: Any) -> str:
+    """Return the command that goes on from a step of a run with other settings, in another directory."""
+    name = run.name if run.path.parent == home.runs_home() else str(run.path)
+    given = [f"{setting}={value}" for setting, value in settings.items()]
+    return shlex.join(["labkit", "fork", name, "--at", str(step), "--set", *given])
 
 
 def check_place(config: Config, run: RunDirectory) -> None:
@@ -443,5 +464,8 @@ def _already_finished(run: RunDirectory) -> TrainResult:
     chosen = max(validations, key=selection_metric)["step"] if validations else step
     tests = {row["step"]: row for row in reader.split("test")}
     how = run.read_environment().get("description", "unknown devices")
-    message = f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}"
+    message = (
+        f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}; "
+        f"for more steps: {fork_command(run, step, train_steps=2 * step)}"
+    )
     return TrainResult("finished", run, step, message, tests.get(chosen), did_work=False)

@@ -10,11 +10,10 @@ from typing import Any
 
 from labkit import plots
 from labkit.analysis.curves import Curve, read_curves
-from labkit.analysis.run_results.groups import Group, grouped, known_measures, runs_for_images, title_of
-from labkit.analysis.run_results.on_images import OnImages, load_on_same_images
+from labkit.analysis.run_results.groups import Group, grouped, known_measures, title_of
 from labkit.analysis.run_results.results import MEASURES, read_results
 from labkit.analysis.run_results.text import result_rows
-from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
+from labkit.analysis.run_results.versus import told_of_two
 from labkit.analysis.show_table import html_table
 from labkit.api.run import Run, load_run
 from labkit.errors import InputError
@@ -112,20 +111,8 @@ class CompareRuns:
             return ["Give runs of a second configuration to compare with."]
         first, second = (groups[min(place, len(groups) - 1)] for place in self.pair)
         measure = self._measure(groups)
-        runs = runs_for_images(first, second)
-        images: OnImages | None = None
-        try:
-            images = load_on_same_images(runs[0].run, runs[1].run)
-            on_images = chance_sentence(images.test, images.count)
-        except InputError as error:
-            on_images = f"Not compared on single test images: {error}."
-        counting, differ = images_that_count((first, second), runs, images)
-        answer = versus(first, second, measure, counting, candidates=len(groups))
-        which = f"A: {first.title}. B: {second.title}."
-        return [
-            f"<b>{escape(answer.headline)}</b>",
-            *map(escape, (which, *answer.notes, *filter(None, [differ]), on_images)),
-        ]
+        headline, *others = told_of_two(first, second, measure, candidates=len(groups))
+        return [f"<b>{escape(headline)}</b>", *map(escape, others)]
 
 
 def _run(run: AnyRun) -> Run:

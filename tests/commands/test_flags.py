@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.commands import COMMANDS
+from labkit.commands import GROUPS as GROUPS_OF_COMMANDS
+from labkit.commands import INSTEAD as OTHER_COMMANDS
 from labkit.commands import main as cli
 from labkit.commands.terminal.arguments import Parser, add_training_flags
 from labkit.config import fields_by_name
@@ -59,6 +61,17 @@ def test_the_overview_names_every_command(capsys):
     shown = capsys.readouterr().out
     for name, command in COMMANDS.items():
         assert any(name in line and command.help in line for line in shown.splitlines())
+
+
+def test_the_overview_has_a_few_headings_and_a_line_of_80_columns_for_each_command(capsys):
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    headings = [line for line in shown if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [f"{heading}:" for heading in GROUPS_OF_COMMANDS]
+    assert 4 <= len(headings) <= 8
+    lines = [line for line in shown if line.startswith("  ")]
+    assert sorted(line.split("  ")[1].strip() for line in lines) == sorted(COMMANDS)
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_group_shows_its_members(capsys):
@@ -184,6 +197,11 @@ def test_a_batch_size_for_each_gpu_is_not_taken_for_that_of_all(captured, capsys
     assert not captured
 
 
+def test_other_words_for_commands_name_commands():
+    assert set(OTHER_COMMANDS.values()) <= COMMANDS.keys()
+    assert not OTHER_COMMANDS.keys() & COMMANDS.keys()
+
+
 def test_an_alias_is_no_flag():
     taken = {info.flag for info in FIELDS}
     aliases = ["--" + alias.replace("_", "-") for info in FIELDS for alias in info.aliases]
@@ -226,6 +244,11 @@ def test_evaluate_takes_a_batch_size(capsys):
         (["cluster", "locl"], "no command 'cluster locl'; did you mean cluster local?"),
         (["prepare"], "no command 'prepare'; did you mean data prepare?"),
         (["xyzzy"], "no command 'xyzzy'; see labkit --help"),
+        (["predict"], "no command 'predict'; see labkit --help"),
+        (["finetune"], "no command 'finetune'; see labkit --help"),
+        (["rm"], "no command 'rm'; did you mean delete?"),
+        (["ls"], "no command 'ls'; did you mean runs?"),
+        (["test"], "no command 'test'; did you mean evaluate?"),
         (["--json", "runs"], "unknown argument '--json' before the command; see labkit --help"),
         (["train", "--num-layer", "20"], "unknown argument '--num-layer'; did you mean '--num-layers'?"),
         (["train", "--qqqqqqqqqq"], "unknown argument '--qqqqqqqqqq'; see labkit train --help-all"),

@@ -211,7 +211,23 @@ def test_a_run_is_continued_with_the_same_data_of_todays_home(folder, resumed, t
 def test_nothing_is_left_of_a_finished_run(folder, resumed, capsys):
     make_run(folder, "mine")
     done = labkit(capsys, "resume", "mine")
-    assert (done.code, done.out) == (0, "nothing left to do: mine is finished at step 20\n")
+    assert done.code == 0
+    assert done.out.startswith("nothing left to do: mine is finished at step 20; for more steps: labkit fork")
+    assert not resumed
+
+
+@pytest.mark.parametrize("words", [["--train-steps", "200"], ["--steps", "200", "--lr=0.5"]], ids=" ".join)
+def test_other_settings_of_a_run_are_answered_with_the_command_that_goes_on_with_them(
+    words, folder, resumed, capsys
+):
+    make_run(folder, "mine")
+    assert cli.main(["resume", "mine", *words]) == 2
+    said = capsys.readouterr().err
+    assert "mine --at 20 --set train_steps=200" in said
+    assert ("learning_rate=0.5" in said) == (len(words) == 3)
+    command = said.split("labkit ")[-1].split()
+    name, options, _ = cli.parse(command)
+    assert (name, options.at) == ("fork", 20)
     assert not resumed
 
 

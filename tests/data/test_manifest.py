@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from labkit.data.manifest import (
 from labkit.data.shard_files import verify_shards
 from labkit.errors import InputError
 from tests.fuzzing import as_file, damaged_bytes, damaged_json, json_values, value_or_line
+from tests.tiny import prepare_tiny
 
 
 @pytest.fixture
@@ -185,3 +187,20 @@ def test_an_interrupted_write_leaves_the_old_manifest(copy, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_manifest(dataclasses.replace(copy, seed=9))
     assert load_manifest(copy.directory.parent, "cifar10") == copy
+
+
+def test_a_manifest_is_shown_as_a_short_table_without_pages_of_hashes(tmp_path):
+    manifest = prepare_tiny(tmp_path)
+    for shown in (repr(manifest), manifest._repr_html_(), repr(manifest.splits)):
+        assert not re.search("[0-9a-f]{16}", shown.replace(str(tmp_path), ""))
+        assert len(shown) < 1500
+    assert manifest._repr_html_().count("<tr>") == len(repr(manifest).splitlines()) == 5
+    for fact in (f"{manifest.count('train'):,} train", manifest.classes[0], str(manifest.directory)):
+        assert fact in repr(manifest)
+        assert fact in manifest._repr_html_()
+
+
+def test_names_of_classes_are_text_in_a_notebook(tmp_path):
+    manifest = dataclasses.replace(prepare_tiny(tmp_path), classes=("<b>cat</b>", "dog\x1b[31m"))
+    assert "<b>cat" not in manifest._repr_html_()
+    assert "\x1b" not in repr(manifest)

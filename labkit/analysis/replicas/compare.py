@@ -13,7 +13,7 @@ from labkit.analysis.replicas.layouts import LAYOUTS, parse_layouts
 from labkit.analysis.replicas.result import LayoutLosses, ReplicaComparison
 from labkit.analysis.replicas.trainings import job_dir, plan_trainings, run_trainings
 from labkit.cluster.supervisor import stop_signals
-from labkit.config import Config, fields_by_name
+from labkit.config import Config, by_field, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
@@ -132,7 +132,7 @@ def compare_replicas(
 
 
 def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> Config:
-    fields = fields_by_name()
+    fields, flags = fields_by_name(), by_field(flags)
     for name, instead in INSTEAD.items():
         if name in flags:
             raise InputError(f"{fields[name].flag} is {flags[name]!r}; {instead}")

@@ -3,12 +3,21 @@
 from dataclasses import dataclass
 
 from labkit.analysis.inference import Discordance, Interval, single_interval, welch_interval
-from labkit.analysis.run_results.groups import Group, title_of
-from labkit.analysis.run_results.on_images import OnImages
+from labkit.analysis.run_results.groups import Group, runs_for_images, title_of
+from labkit.analysis.run_results.on_images import OnImages, load_on_same_images
 from labkit.analysis.run_results.results import MEASURES, Result
+from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["Versus", "amount", "chance_sentence", "difference_text", "images_that_count", "versus"]
+__all__ = [
+    "Versus",
+    "amount",
+    "chance_sentence",
+    "difference_text",
+    "images_that_count",
+    "told_of_two",
+    "versus",
+]
 
 ON_IMAGES = "test_accuracy"  # the measure that the predictions of two single runs tell
 
@@ -77,6 +86,30 @@ def versus(
             "results, they look further apart than they are: the best of many was partly lucky."
         )
     return Versus(measure, difference, headline, tuple(notes))
+
+
+def told_of_two(
+    first: Group,
+    second: Group,
+    measure: str,
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    candidates: int = 2,
+) -> list[str]:
+    """Return what is known of two configurations, as sentences: which is better, on what that rests, and how
+    they differ on single test images. Reads their predictions; the arguments are those of ``versus``.
+    """
+    runs = runs_for_images(first, second)
+    images: OnImages | None = None
+    try:
+        images = load_on_same_images(runs[0].run, runs[1].run)
+        on_images = chance_sentence(images.test, images.count, names)
+    except InputError as error:
+        on_images = f"Not compared on single test images: {error}."
+    counting, differ = images_that_count((first, second), runs, images)
+    answer = versus(first, second, measure, counting, names=names, candidates=candidates)
+    which = f"{names[0]}: {first.title}. {names[1]}: {second.title}."
+    return [answer.headline, which, *answer.notes, *filter(None, [differ]), on_images]
 
 
 def images_that_count(

@@ -5,17 +5,17 @@ stand for dashes.
 """
 
 import argparse
-import difflib
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from labkit.config import Config, fields_by_name
+from labkit.config import Config, by_field, fields_by_name
 from labkit.config.fields import GROUPS, FieldInfo
-from labkit.config.spellings import INSTEAD
+from labkit.config.spellings import ALIASES, INSTEAD, unknown_setting_error
 from labkit.data.recipe import requested_values
-from labkit.errors import InputError
+from labkit.errors import InputError, nearest
 from labkit.home import LOCAL_PATH, is_local_path
 
 __all__ = [
@@ -42,6 +42,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Formatter, **settings})
         self.aliases: dict[str, str] = {}
         self.takes_rest = False
+        self.takes_settings = False  # of a training
         self.details: list[argparse.Action] = []  # shown by --help-all alone
         self.shows_details = False
 
@@ -62,15 +63,17 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def _spelled(self, arguments: list[str], old_names: set[str]) -> list[str]:
-        """Return ``arguments`` with this parser's names of flags; note in ``old_names`` those of 2017."""
+        """Return ``arguments`` with this parser's names of flags; note in ``old_names`` the aliases."""
         spelled: list[str] = []
         for index, argument in enumerate(arguments):
             if argument == "--":
                 return [*spelled, *arguments[index:]]
             given, equals, value = argument.partition("=")
+            if re.match(r"-[A-Za-z]", given) and given[:2] not in self._option_string_actions:
+                raise self._unknown(given, "-" + given.replace("_", "-"))
             if given.startswith("--") and " " not in given:
                 flag = given.replace("_", "-")
-                if flag in self.aliases:
+                if flag in self.aliases and flag not in self._option_string_actions:
                     old_names.add(flag)
                     flag = self.aliases[flag]
                 if flag not in self._option_string_actions:
@@ -82,11 +85,14 @@ class Parser(argparse.ArgumentParser):
         return spelled
 
     def _unknown(self, given: str, flag: str) -> InputError:
-        if flag in INSTEAD:
-            return InputError(f"{given} is a flag of older programs; {INSTEAD[flag]}")
-        near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)
-        everything = "--help-all" if self.details else "--help"
-        hint = f"did you mean {near[0]!r}?" if near else f"see {self.prog} {everything}"
+        """Return the error for ``flag``, which this parser doesn't have; ``given`` is how it was written."""
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        if flag in self.aliases or flag in known:  # with one dash
+            return InputError(f"unknown argument {given!r}; write {self.aliases.get(flag, flag)}")
+        if self.takes_settings or flag in INSTEAD:
+            return unknown_setting_error("argument", given, known, self.aliases)
+        near = nearest(flag, known)
+        hint = f"did you mean {near!r}?" if near else f"see {self.prog} --help"
         return InputError(f"unknown argument {given!r}; {hint}")
 
     def format_help(self) -> str:
@@ -145,6 +151,7 @@ class _Boolean(argparse.Action):
 
 def add_training_flags(parser: Parser) -> None:
     """Declare the flags of ``labkit train``: its own, and one for each field of the configuration."""
+    parser.takes_settings = True
     parser.usage = f"{parser.prog} [flags]"
     parser.add_argument("--help-all", nargs=0, action=_HelpAll, help="show all flags, in groups")
     common = parser.add_argument_group("common flags")
@@ -166,14 +173,18 @@ def add_training_flags(parser: Parser) -> None:
 
 def add_hidden_fields(parser: Parser, fields: Iterable[FieldInfo]) -> None:
     """Declare flags of ``labkit train`` for another command, whose help refers to that of ``train``."""
+    parser.takes_settings = True
     for info in fields:
         add_field(parser, info, parser).help = argparse.SUPPRESS
 
 
 def add_field(parser: Parser, info: FieldInfo, group: Any) -> argparse.Action:
-    """Declare the flag of a field in ``group``, and its names of 2017."""
+    """Declare the flag of a field in ``group``, and its names in other programs."""
     for alias in info.aliases:
-        parser.aliases["--" + alias.replace("_", "-")] = info.flag
+        flag = "--" + alias.replace("_", "-")
+        parser.aliases[flag] = info.flag
+        if info.type is bool:
+            parser.aliases[f"--no-{flag[2:]}"] = f"--no-{info.flag[2:]}"
     help = f"{info.help} Default: {info.default_in_words}.".replace("%", "%%")
     settings: dict[str, Any] = {"dest": info.name, "default": argparse.SUPPRESS, "help": help}
     if info.type is bool:
@@ -200,17 +211,15 @@ def typed(info: FieldInfo, text: str | bool) -> Any:
 
 def config_of(options: argparse.Namespace) -> Config:
     """Return the configuration of a preset, where one is named, and of the flags that were given."""
-    values, recipe = requested_values(options.preset, _given(options))
+    given = _given(options)
+    for name in ALIASES["train_batch_size"].split():  # by_field refuses it with several GPUs
+        if "--" + name.replace("_", "-") in options.old_names:
+            given[name] = given.pop("train_batch_size")
+            break
+    values, recipe = requested_values(options.preset, by_field(given))
     if recipe:
         print(recipe)
-    config = Config.from_flat(values)
-    gpus, size = config.distribution.num_gpus or 0, config.data.train_batch_size
-    if "--batch-size" in options.old_names and gpus > 1:
-        raise InputError(
-            f"--batch_size is {size}, which older programs count for each GPU and labkit over all {gpus}; "
-            f"write --train-batch-size {size * gpus} for the same steps"
-        )
-    return config
+    return Config.from_flat(values)
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
