@@ -1,6 +1,9 @@
 """``labkit.load_run`` and ``labkit.runs``: runs as objects with arrays. Needs no TensorFlow."""
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,24 @@ if TYPE_CHECKING:
     from labkit.data.step_batch.batch import StepBatch
     from labkit.tensorboard.view import TensorBoard
 
-__all__ = ["Run", "load_run", "runs"]
+__all__ = ["Run", "load_run", "runs", "tensorflow_left_as_it_was"]
+
+
+@contextmanager
+def tensorflow_left_as_it_was() -> Iterator[None]:
+    """After the block, TensorFlow's switches that a training turns on are as they were, for other work."""
+    before = (False, False)
+    if "tensorflow" in sys.modules:
+        from labkit.distributed.tf_compat import switches
+
+        before = switches()
+    try:
+        yield
+    finally:
+        if "tensorflow" in sys.modules:
+            from labkit.distributed.tf_compat import restore_switches
+
+            restore_switches(before)
 
 
 class Run:
@@ -176,12 +196,13 @@ class Run:
         """
         from labkit.analysis.replay.step import replay
 
-        return replay(
-            self._directory,
-            step,
-            data_dir=None if data_dir is None else os.fspath(data_dir),
-            max_steps=max_steps,
-        )
+        with tensorflow_left_as_it_was():
+            return replay(
+                self._directory,
+                step,
+                data_dir=None if data_dir is None else os.fspath(data_dir),
+                max_steps=max_steps,
+            )
 
     def tensorboard(self, *others: "Run | str | os.PathLike[str]") -> "TensorBoard":
         """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process.

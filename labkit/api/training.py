@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.api.run import Run, load_run
+from labkit.api.run import Run, load_run, tensorflow_left_as_it_was
 from labkit.config import Config
 from labkit.config.presets import merged_with_preset
 from labkit.data.manifest import Manifest
@@ -57,10 +57,11 @@ def train(
     if isinstance(callbacks, str | os.PathLike):
         flags["callbacks"], callbacks = callbacks, None
     configuration = _configuration(config, preset, flags)
-    plan = plan_run(configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks)
-    if plan.found != "finished":
-        print(plan.data_note)
-    result = plan.train()
+    with tensorflow_left_as_it_was():
+        plan = plan_run(configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks)
+        if plan.found != "finished":
+            print(plan.data_note)
+        result = plan.train()
     if not result.did_work:
         print(result.message)
     return Run(result.run.path)
@@ -102,7 +103,8 @@ def evaluate(
             step.
         data_dir: the folder of prepared data sets; None: the one that the run was trained with.
         eval_batch_size: examples per batch; None: the run's.
-        num_intra_threads: threads within one operation, 0: TensorFlow chooses; None: the run's.
+        num_intra_threads: threads within one operation, 0: TensorFlow chooses; None: the run's,
+            or those of this process where TensorFlow is already running.
         test_time_augmentation: ``none``, ``mirror`` or ``mirror_and_shift``; None: the run's.
 
     Returns ``split``, ``examples``, ``checkpoint_step``, ``loss`` (mean, in nats), ``accuracy`` (0 to 1), the
@@ -114,15 +116,16 @@ def evaluate(
     found = run if isinstance(run, Run) else load_run(run)
     from labkit.training.plan import plan_evaluation
 
-    plan = plan_evaluation(
-        RunDirectory(found.path),
-        split,
-        data_dir=None if data_dir is None else os.fspath(data_dir),
-        eval_batch_size=eval_batch_size,
-        num_intra_threads=num_intra_threads,
-        test_time_augmentation=test_time_augmentation,
-    )
-    return plan.evaluate(split, str(checkpoint))
+    with tensorflow_left_as_it_was():
+        plan = plan_evaluation(
+            RunDirectory(found.path),
+            split,
+            data_dir=None if data_dir is None else os.fspath(data_dir),
+            eval_batch_size=eval_batch_size,
+            num_intra_threads=num_intra_threads,
+            test_time_augmentation=test_time_augmentation,
+        )
+        return plan.evaluate(split, str(checkpoint))
 
 
 def prepare_data(

@@ -7,6 +7,7 @@ be refused before that. Nothing is written, except a data set that has to be pre
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from labkit.data.resolve import find_data_set, resolve
 from labkit.data.shard_files import verify_shards
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
+from labkit.quiet_import import check_keras_backend, import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.metrics import MetricsReader, selection_metric
@@ -182,6 +183,7 @@ def plan_run(
 
     Raises InputError, before anything is written, if the configuration can't be trained.
     """
+    check_keras_backend()
     launches, decided = bool(cluster), None
     asked_for, note = config.data.dataset, ""
     if task is None:
@@ -243,6 +245,11 @@ def plan_evaluation(
         "test_time_augmentation": test_time_augmentation,
     }
     changed = {name: value for name, value in given.items() if value is not None}
+    if "tensorflow" in sys.modules:  # perhaps with other threads, which change an evaluation only by rounding
+        from labkit.distributed.tf_compat import is_running
+
+        if is_running():
+            changed = {"num_intra_threads": 0, "num_inter_threads": 0} | changed
     config = config.replace(changed | {"job_dir": str(run.path)})
     manifest = load_manifest(data_directory(config), config.data.dataset)
     if not manifest.splits.get(split):
