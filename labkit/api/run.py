@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import home
 from labkit.config import Config
-from labkit.errors import InputError
+from labkit.config.arguments import argument, plain
+from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.find import find_run
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
@@ -53,7 +54,7 @@ class Run:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._directory = RunDirectory(path)
+        self._directory = RunDirectory(argument("path", path, os.PathLike))
         if not self._directory.exists():
             raise InputError(f"{self.path} is not a run directory: it has no config.json")
 
@@ -119,6 +120,7 @@ class Run:
         """
         import numpy as np
 
+        split = argument("split", split, str)
         reader = MetricsReader(self._directory.metrics_path)
         reader.poll()
         every = with_evaluations(reader)
@@ -146,6 +148,7 @@ class Run:
         """
         from labkit.analysis.predictions import load_predictions
 
+        split = argument("split", split, str)
         try:
             return load_predictions(self._directory, split)
         except FileNotFoundError:
@@ -174,7 +177,8 @@ class Run:
         """
         from labkit.analysis.replay.recorded import batch_of_run
 
-        return batch_of_run(self._directory, step, data_dir=None if data_dir is None else os.fspath(data_dir))
+        step, data_dir = plain(step), argument("data_dir", data_dir, os.PathLike, optional=True)
+        return batch_of_run(self._directory, step, data_dir=data_dir)
 
     def replay(
         self, step: int, *, data_dir: str | os.PathLike[str] | None = None, max_steps: int = 1000
@@ -196,13 +200,10 @@ class Run:
         """
         from labkit.analysis.replay.step import replay
 
+        step, data_dir = plain(step), argument("data_dir", data_dir, os.PathLike, optional=True)
+        max_steps = argument("max_steps", max_steps, int)
         with tensorflow_left_as_it_was():
-            return replay(
-                self._directory,
-                step,
-                data_dir=None if data_dir is None else os.fspath(data_dir),
-                max_steps=max_steps,
-            )
+            return replay(self._directory, step, data_dir=data_dir, max_steps=max_steps)
 
     def tensorboard(self, *others: "Run | str | os.PathLike[str]") -> "TensorBoard":
         """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process.
@@ -234,9 +235,8 @@ def load_run(run: str | os.PathLike[str]) -> Run:
 
     Raises InputError, with the newest runs, where there is none.
     """
-    if not isinstance(run, str | os.PathLike):
-        raise InputError(f"run is {run!r}; allowed: a path, or a name that labkit runs lists")
-    return Run(find_run(os.fspath(run)))
+    allowed = "a path, or a name that labkit runs lists"
+    return Run(find_run(argument("run", run, os.PathLike, allowed=allowed)))
 
 
 def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
@@ -247,7 +247,8 @@ def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
 
     Returns an empty list where there are none. Raises InputError where ``folder`` isn't a directory.
     """
+    folder = argument("folder", folder, os.PathLike, optional=True)
     if folder is not None and not Path(os.path.expanduser(folder)).is_dir():
-        raise InputError(f"{os.fspath(folder)!r} is not a directory; name one that holds runs")
+        raise InputError(f"{short(folder)} is not a directory; name one that holds runs")
     place = home.runs_home() if folder is None else Path(os.path.expanduser(folder))
     return [Run(run.path) for run in list_runs(place)]

@@ -10,7 +10,7 @@ from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data, load_manifest
 from labkit.data.step_batch.batch import StepBatch, batch_of_step
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.lineage import read_lineage
@@ -141,7 +141,7 @@ def recorded_rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
 
 def _check_number(step: Any) -> None:
     if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise InputError(f"--step is {step!r}; allowed: a whole number from 1, as in the metrics")
+        raise InputError(f"--step is {short(step)}; allowed: a whole number from 1, as in the metrics")
 
 
 def with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[Config, Manifest]:
