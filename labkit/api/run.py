@@ -177,8 +177,8 @@ class Run:
         """
         from labkit.analysis.replay.recorded import batch_of_run
 
-        step, data_dir = plain(step), argument("data_dir", data_dir, os.PathLike, optional=True)
-        return batch_of_run(self._directory, step, data_dir=data_dir)
+        folder = argument("data_dir", data_dir, os.PathLike, optional=True)
+        return batch_of_run(self._directory, plain(step), data_dir=folder)
 
     def replay(
         self, step: int, *, data_dir: str | os.PathLike[str] | None = None, max_steps: int = 1000
@@ -200,10 +200,10 @@ class Run:
         """
         from labkit.analysis.replay.step import replay
 
-        step, data_dir = plain(step), argument("data_dir", data_dir, os.PathLike, optional=True)
-        max_steps = argument("max_steps", max_steps, int)
+        folder = argument("data_dir", data_dir, os.PathLike, optional=True)
+        most = argument("max_steps", max_steps, int)
         with tensorflow_left_as_it_was():
-            return replay(self._directory, step, data_dir=data_dir, max_steps=max_steps)
+            return replay(self._directory, plain(step), data_dir=folder, max_steps=most)
 
     def tensorboard(self, *others: "Run | str | os.PathLike[str]") -> "TensorBoard":
         """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process.

@@ -114,14 +114,14 @@ def evaluate(
     split, checkpoint = argument("split", split, str), plain(checkpoint)
     if not has_type(checkpoint, int):
         checkpoint = argument("checkpoint", checkpoint, str, allowed="best, last, or a step")
-    data_dir = argument("data_dir", data_dir, os.PathLike, optional=True)
+    folder = argument("data_dir", data_dir, os.PathLike, optional=True)
     from labkit.training.plan import plan_evaluation
 
     with tensorflow_left_as_it_was():
         plan = plan_evaluation(
             RunDirectory(found.path),
             split,
-            data_dir=data_dir,
+            data_dir=folder,
             eval_batch_size=eval_batch_size,
             num_intra_threads=num_intra_threads,
             test_time_augmentation=test_time_augmentation,

@@ -7,6 +7,7 @@ from labkit.errors import InputError, short
 
 __all__ = ["argument", "has_type", "plain"]
 
+MOST = 2**31  # of a number, as for the flags
 _ALLOWED: dict[type, str] = {
     bool: "True or False",
     int: "a whole number",
@@ -50,9 +51,12 @@ def argument(name: str, value: Any, kind: type, *, optional: bool = False, allow
         return None
     if kind is os.PathLike and isinstance(value, os.PathLike):
         value = os.fspath(value)
-    if not has_type(value, str if kind is os.PathLike else kind) or (
-        isinstance(value, str) and "\0" in value
-    ):
+    good = has_type(value, str if kind is os.PathLike else kind)
+    if isinstance(value, str):
+        good &= "\0" not in value  # which no file's name may hold
+    elif isinstance(value, int | float):
+        good &= abs(value) < MOST
+    if not good:
         words = allowed or _ALLOWED[kind] + (" or None" if optional else "")
         raise InputError(f"{name} is {short(value)}; allowed: {words}")
     return value

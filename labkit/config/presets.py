@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from labkit.config.arguments import plain
+from labkit.config.arguments import argument
 from labkit.config.fields import unknown_name_error
 
 __all__ = ["PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
@@ -165,9 +165,10 @@ PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
 
 def preset_values(name: str) -> Mapping[str, Any]:
     """Return the values of a preset. Raises InputError for an unknown name."""
-    if plain(name) not in list(PRESETS):  # a list can't be looked up in a dict
+    name = argument("preset", name, str)
+    if name not in PRESETS:
         raise unknown_name_error("preset", name, PRESETS)
-    return PRESETS[plain(name)]()
+    return PRESETS[name]()
 
 
 def merged_with_preset(name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:

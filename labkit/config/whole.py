@@ -151,10 +151,8 @@ class Config:
 
 
 def _check_mapping(values: Any) -> None:
-    if not isinstance(values, Mapping):
-        raise InputError(
-            f"the values of a configuration are {short(values)}; allowed: a dict of values by name"
-        )
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise InputError(f"a configuration is {short(values)}; allowed: a dict of values by name")
 
 
 # Removed fields that older versions recorded, with the value that matches this version's behaviour.

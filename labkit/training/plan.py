@@ -244,7 +244,7 @@ def plan_evaluation(
         "num_intra_threads": num_intra_threads,
         "test_time_augmentation": test_time_augmentation,
     }
-    changed = {name: value for name, value in given.items() if value is not None}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if "tensorflow" in sys.modules:  # perhaps with other threads, which change an evaluation only by rounding
         from labkit.distributed.tf_compat import is_running
 

@@ -55,8 +55,8 @@ class CompareRuns:
     def __init__(
         self, runs: Iterable[AnyRun] | AnyRun, *, seeds_together: bool = True, by: str | None = None
     ) -> None:
-        is_many = isinstance(runs, Iterable) and not isinstance(runs, str)
-        given = list(runs) if is_many else [runs]
+        is_one = isinstance(runs, str) or not isinstance(runs, Iterable)
+        given: list[Any] = [runs] if is_one else list(runs)  # type: ignore[arg-type]
         found = [_run(run) for run in given]
         if not 1 <= len(found) <= MAX_RUNS:
             raise InputError(f"{len(found)} runs were given; allowed: 1 to {MAX_RUNS}")

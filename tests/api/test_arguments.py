@@ -1,4 +1,4 @@
-"""Python's functions answer a value of a wrong type in one short line, and take NumPy's numbers as Python's."""
+"""Python's functions answer a wrong type in one short line, and take NumPy's numbers like Python's."""
 
 import json
 from pathlib import Path
@@ -21,6 +21,11 @@ class Unprintable:
 
 
 def nothing(*arguments: object) -> None: ...
+
+
+def given(bad: object, instead: object) -> object:
+    """Return the wrong value; another one where None is allowed."""
+    return instead if bad is None else bad
 
 
 WRONG = {
@@ -52,11 +57,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> labkit.Run:
 
 
 CALLS = {
-    "train": lambda run, bad: labkit.train(bad or 0),
+    "train": lambda run, bad: labkit.train(given(bad, 0)),
     "train config": lambda run, bad: Config(data=bad),
-    "train preset": lambda run, bad: labkit.train(preset=bad or {}),
+    "train preset": lambda run, bad: labkit.train(preset=given(bad, {})),
     "train overwrite": lambda run, bad: labkit.train(preset="smoke", overwrite=bad),
-    "train callbacks": lambda run, bad: labkit.train(preset="smoke", callbacks=bad or {}),
+    "train callbacks": lambda run, bad: labkit.train(preset="smoke", callbacks=given(bad, {})),
     "evaluate": lambda run, bad: labkit.evaluate(bad),
     "evaluate split": lambda run, bad: labkit.evaluate(run, split=bad),
     "evaluate checkpoint": lambda run, bad: labkit.evaluate(run, checkpoint=bad),
@@ -64,17 +69,17 @@ CALLS = {
     "evaluate eval_batch_size": lambda run, bad: labkit.evaluate(run, eval_batch_size=bad),
     "load_run": lambda run, bad: labkit.load_run(bad),
     "Run": lambda run, bad: labkit.Run(bad),
-    "runs": lambda run, bad: labkit.runs(bad or 5),
+    "runs": lambda run, bad: labkit.runs(given(bad, 5)),
     "metrics": lambda run, bad: run.metrics(bad),
     "predictions": lambda run, bad: run.predictions(bad),
     "batch": lambda run, bad: run.batch(bad),
-    "batch data_dir": lambda run, bad: run.batch(1, data_dir=bad or 5),
+    "batch data_dir": lambda run, bad: run.batch(1, data_dir=given(bad, 5)),
     "replay": lambda run, bad: run.replay(bad),
-    "replay data_dir": lambda run, bad: run.replay(1, data_dir=bad or 5),
+    "replay data_dir": lambda run, bad: run.replay(1, data_dir=given(bad, 5)),
     "replay max_steps": lambda run, bad: run.replay(1, max_steps=bad),
     "tensorboard": lambda run, bad: run.tensorboard(bad),
     "from_flat": lambda run, bad: Config.from_flat([bad]),
-    "from_flat name": lambda run, bad: Config.from_flat({(str(type(bad)),): bad}),
+    "from_flat names": lambda run, bad: Config.from_flat({5: bad}),
     "from_json": lambda run, bad: Config.from_json(bad),
     "replace": lambda run, bad: Config().replace([bad]),
     "differences": lambda run, bad: Config().differences(bad),
@@ -82,25 +87,23 @@ CALLS = {
     "compare_replicas layouts": lambda run, bad: labkit.compare_replicas(bad),
     "compare_replicas steps": lambda run, bad: labkit.compare_replicas(steps=bad),
     "compare_replicas tolerance": lambda run, bad: labkit.compare_replicas(tolerance=bad),
-    "compare_replicas output": lambda run, bad: labkit.compare_replicas(["1 replica"], output=bad or 5),
+    "compare_replicas output": lambda run, bad: labkit.compare_replicas(["1 replica"], output=given(bad, 5)),
     "compare_replicas flag": lambda run, bad: labkit.compare_replicas(num_gpus=bad),
-    "start": lambda run, bad: start(bad or 0),
+    "start": lambda run, bad: start(given(bad, 0)),
     "start workers": lambda run, bad: start(workers=bad),
     "start ps": lambda run, bad: start(ps=bad),
-    "start link": lambda run, bad: start(link=bad or 5),
+    "start link": lambda run, bad: start(link=given(bad, 5)),
     "start overwrite": lambda run, bad: start(overwrite=bad),
     "CompareRuns": lambda run, bad: CompareRuns(bad),
-    "CompareRuns by": lambda run, bad: CompareRuns(run, by=bad or 5),
+    "CompareRuns by": lambda run, bad: CompareRuns(run, by=given(bad, 5)),
     "CompareRuns seeds_together": lambda run, bad: CompareRuns(run, seeds_together=bad),
     "RunMonitor": lambda run, bad: RunMonitor(bad),
     "PredictionExplorer": lambda run, bad: PredictionExplorer(bad),
-    "PredictionExplorer split": lambda run, bad: PredictionExplorer(run, bad or 5),
+    "PredictionExplorer split": lambda run, bad: PredictionExplorer(run, given(bad, 5)),
 }
 DATA = ("dataset", "data_dir", "images", "name", "image_size", "resize", "archive", "validation_size")
 for name in (*DATA, "classes", "train_examples", "url", "skip_damaged"):
-    CALLS[f"prepare_data {name}"] = lambda run, bad, name=name: labkit.prepare_data(
-        **{name: 1.5 if bad is None else bad}
-    )
+    CALLS[f"prepare_data {name}"] = lambda run, bad, name=name: labkit.prepare_data(**{name: given(bad, 1.5)})
 for name in fields_by_name():
     CALLS[f"field {name}"] = lambda run, bad, name=name: Config.from_flat({name: bad})
 
@@ -109,7 +112,10 @@ for name in fields_by_name():
 def test_a_wrong_value_is_one_short_line(call: str, run: labkit.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.data.prepare.prepare", lambda *values, **named: pytest.fail("prepared"))
     optional = call.startswith("field ") and fields_by_name()[call.split()[1]].optional
+    lists = ("an array of words", "a list") if call == "prepare_data classes" else ()
     for kind, value in WRONG.items():
+        if kind in lists:
+            continue
         if optional and value is None:
             continue
         with pytest.raises(labkit.InputError) as refused:

@@ -7,10 +7,11 @@ from typing import Any
 
 from labkit.analysis.replay.batch import is_asynchronous
 from labkit.config import Config
+from labkit.config.arguments import argument
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data, load_manifest
 from labkit.data.step_batch.batch import StepBatch, batch_of_step
-from labkit.errors import InputError, short
+from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.lineage import read_lineage
@@ -140,8 +141,9 @@ def recorded_rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
 
 
 def _check_number(step: Any) -> None:
-    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise InputError(f"--step is {short(step)}; allowed: a whole number from 1, as in the metrics")
+    allowed = "a whole number from 1, as in the metrics"
+    if argument("--step", step, int, allowed=allowed) < 1:
+        raise InputError(f"--step is {step}; allowed: {allowed}")
 
 
 def with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[Config, Manifest]:

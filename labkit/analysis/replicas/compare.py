@@ -167,10 +167,10 @@ def _with_data_set(config: Config, signals: Sequence[int]) -> tuple[Config, Mani
 
 
 def _named_folder(output: str | os.PathLike[str]) -> Path:
-    output = argument("--output", output, os.PathLike, allowed=home.LOCAL_PATH)
-    if not home.is_local_path(output):
-        raise InputError(f"--output is {short(output)}; allowed: {home.LOCAL_PATH}")
-    folder = home.expanded(output).absolute()
+    named = argument("--output", output, os.PathLike, allowed=home.LOCAL_PATH)
+    if not home.is_local_path(named):
+        raise InputError(f"--output is {short(named)}; allowed: {home.LOCAL_PATH}")
+    folder = home.expanded(named).absolute()
     check_writable(folder, "--output")
     own = re.compile(r"replicas\.\w+|\d+-\w+.*|\..*")  # results and run directories of an earlier call
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
