@@ -3,11 +3,17 @@
 import difflib
 import importlib.util
 import re
+import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 from labkit.plurals import listed
 
-__all__ = ["DiskFailure", "InputError", "nearest", "require_extra", "unknown_name_error"]
+__all__ = ["DiskFailure", "InputError", "nearest", "require_extra", "short", "unknown_name_error"]
+
+_LONGEST = 120  # characters of a value in a message
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = _LONGEST
 
 
 class InputError(ValueError):
@@ -44,12 +50,21 @@ def require_extra(extra: str, modules: tuple[str, ...], needed_by: str) -> None:
         )
 
 
-def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> InputError:
+def short(value: Any) -> str:
+    """Return a value for a message, as Python writes it: in one line, the middle of a long one left out."""
+    try:
+        text = " ".join(_REPR.repr(value).split())
+    except Exception:  # a number of too many digits, or a class whose own method fails
+        text = f"an object of {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
+def unknown_name_error(kind: str, name: Any, known: Iterable[str]) -> InputError:
     """Return an InputError that names the known name that was meant, or the first of those that are known."""
     names = list(known)
-    near = nearest(name, names)
+    near = nearest(str(name), names)
     hint = f"did you mean {near!r}?" if near else f"known: {listed(names)}"
-    return InputError(f"unknown {kind} {name!r}; {hint}")
+    return InputError(f"unknown {kind} {short(name)}; {hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -5,15 +5,18 @@ silences them, and a one-line error of labkit is easy to miss among them. Only t
 ``ROUTINE_MESSAGES`` are dropped; everything else is printed.
 """
 
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 from labkit import interruption
+from labkit.errors import InputError
 
-__all__ = ["import_tensorflow", "leave_out_extras"]
+__all__ = ["check_keras_backend", "import_tensorflow", "leave_out_extras"]
 
 # Keras imports these where they are installed: for its galleries, data frames, and wrappers for scikit-learn.
 EXTRAS = ("matplotlib", "pandas", "sklearn")
@@ -53,7 +56,10 @@ def import_tensorflow() -> None:
     """Import TensorFlow and let it look for devices. Does nothing when TensorFlow is already imported.
 
     With ``TF_CPP_MIN_LOG_LEVEL=0`` in the environment, every message is printed.
+
+    Raises InputError as ``check_keras_backend`` does.
     """
+    check_keras_backend()
     if "tensorflow" in sys.modules:
         return
     print_all = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0"
@@ -61,6 +67,34 @@ def import_tensorflow() -> None:
         import tensorflow as tf
 
         tf.config.list_physical_devices()
+
+
+def check_keras_backend() -> None:
+    """Raise InputError if Keras has, or would have, another backend than TensorFlow. Imports neither."""
+    keras = sys.modules.get("keras")
+    if keras is not None and hasattr(keras, "config"):
+        backend, way_out = keras.config.backend(), "restart the kernel with KERAS_BACKEND=tensorflow"
+        named = "in this process"
+    else:
+        backend, named = _configured_backend()
+        way_out = "set KERAS_BACKEND=tensorflow, for this command alone or for good"
+    if backend != "tensorflow":
+        raise InputError(
+            f"Keras's backend is {str(backend)[:60]!r} ({named}), and labkit needs tensorflow; {way_out}"
+        )
+
+
+def _configured_backend() -> tuple[str, str]:
+    """Return the backend that Keras will load, and what names it."""
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
+    home = os.path.expanduser("~")
+    folder = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
+    path = Path(os.path.expanduser(os.environ.get("KERAS_HOME", folder)), "keras.json")
+    try:
+        return json.loads(path.read_text()).get("backend", "tensorflow"), str(path)
+    except (OSError, ValueError, AttributeError):
+        return "tensorflow", "Keras's default"
 
 
 @contextmanager

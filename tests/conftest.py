@@ -55,10 +55,7 @@ def pytest_collection_finish() -> None:
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 
-        # A training on the CPU sets these, and TensorFlow takes no new values behind its first operation.
-        tf.config.threading.set_intra_op_parallelism_threads(0)
-        tf.config.threading.set_inter_op_parallelism_threads(0)
-        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_visible_devices([], "GPU")  # tests that need one start a process
     # Streamlit collects garbage at each run of a page: 0.3 s of 0.4 among all that TensorFlow imports.
     gc.collect()
     gc.freeze()

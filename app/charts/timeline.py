@@ -64,7 +64,8 @@ def timeline_of(metrics: Snapshot) -> Timeline:
 def _timeline(metrics: Snapshot) -> Timeline:
     table = metrics.tables.get("train")
     if table is None:
-        return Timeline(*(np.empty(0) for _ in range(4)))
+        empty = np.empty(0)
+        return Timeline(empty, empty, empty, empty)
     step, wall_time = table.columns["step"], _known(table.columns["wall_time"])
     own = np.nan_to_num(table.columns.get("seconds_per_step", np.zeros(len(step))), posinf=0.0, neginf=0.0)
     seconds = _seconds(step, wall_time, own, metrics.resume_points)

@@ -177,5 +177,7 @@ def features_model(model: Any) -> Any:
     import keras
 
     last = [found for found in model.operations if isinstance(found, keras.layers.Dense)][-1]
-    features = last.input if len(last.input.shape) == 2 else keras.layers.Flatten()(last.input)
-    return keras.Model(model.inputs, features)
+    if len(last.input.shape) == 2:
+        return keras.Model(model.inputs, last.input)
+    flat = keras.layers.Flatten(data_format="channels_last", dtype=last.input.dtype)
+    return keras.Model(model.inputs, flat(last.input))

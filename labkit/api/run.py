@@ -1,12 +1,15 @@
 """``labkit.load_run`` and ``labkit.runs``: runs as objects with arrays. Needs no TensorFlow."""
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
-from labkit.errors import InputError
+from labkit.config.arguments import argument, plain
+from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.elsewhere import known_runs
 from labkit.run_directory.find import find_run, missing_config
@@ -22,7 +25,24 @@ if TYPE_CHECKING:
     from labkit.data.step_batch.batch import StepBatch
     from labkit.tensorboard.view import TensorBoard
 
-__all__ = ["Run", "load_run", "runs"]
+__all__ = ["Run", "load_run", "runs", "tensorflow_left_as_it_was"]
+
+
+@contextmanager
+def tensorflow_left_as_it_was() -> Iterator[None]:
+    """After the block, TensorFlow's switches that a training turns on are as they were, for other work."""
+    before = (False, False)
+    if "tensorflow" in sys.modules:
+        from labkit.distributed.tf_compat import switches
+
+        before = switches()
+    try:
+        yield
+    finally:
+        if "tensorflow" in sys.modules:
+            from labkit.distributed.tf_compat import restore_switches
+
+            restore_switches(before)
 
 
 class Run:
@@ -35,7 +55,7 @@ class Run:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._directory = RunDirectory(path)
+        self._directory = RunDirectory(argument("path", path, os.PathLike))
         if not self._directory.exists():
             reason = missing_config(self._directory) or "it has no config.json"
             raise InputError(f"{self.path} is not a run directory: {reason}")
@@ -101,6 +121,7 @@ class Run:
 
         Raises InputError for a split without rows.
         """
+        split = argument("split", split, str)
         own, every = self._rows()
         if split == "test":
             return self._columns(split, [] if own is None else [own], every)
@@ -115,6 +136,7 @@ class Run:
 
         Raises InputError for a split without evaluations.
         """
+        split = argument("split", split, str)
         own, every = self._rows()
         if split == "test":
             every = [{**row, "own": int(row is own)} for row in every]
@@ -156,6 +178,7 @@ class Run:
         """
         from labkit.analysis.predictions import load_predictions
 
+        split = argument("split", split, str)
         try:
             return load_predictions(self._directory, split)
         except FileNotFoundError:
@@ -184,7 +207,8 @@ class Run:
         """
         from labkit.analysis.replay.recorded import batch_of_run
 
-        return batch_of_run(self._directory, step, data_dir=None if data_dir is None else os.fspath(data_dir))
+        folder = argument("data_dir", data_dir, os.PathLike, optional=True)
+        return batch_of_run(self._directory, plain(step), data_dir=folder)
 
     def replay(
         self, step: int, *, data_dir: str | os.PathLike[str] | None = None, max_steps: int = 1000
@@ -206,12 +230,10 @@ class Run:
         """
         from labkit.analysis.replay.step import replay
 
-        return replay(
-            self._directory,
-            step,
-            data_dir=None if data_dir is None else os.fspath(data_dir),
-            max_steps=max_steps,
-        )
+        folder = argument("data_dir", data_dir, os.PathLike, optional=True)
+        most = argument("max_steps", max_steps, int)
+        with tensorflow_left_as_it_was():
+            return replay(self._directory, plain(step), data_dir=folder, max_steps=most)
 
     def tensorboard(self, *others: "Run | str | os.PathLike[str]") -> "TensorBoard":
         """Start TensorBoard on this run, on a free port of 127.0.0.1. It ends with this process.
@@ -243,9 +265,8 @@ def load_run(run: str | os.PathLike[str]) -> Run:
 
     Raises InputError, with the newest runs, where there is none.
     """
-    if not isinstance(run, str | os.PathLike):
-        raise InputError(f"run is {run!r}; allowed: a path, or a name that labkit runs lists")
-    return Run(find_run(os.fspath(run)))
+    allowed = "a path, or a name that labkit runs lists"
+    return Run(find_run(argument("run", run, os.PathLike, allowed=allowed)))
 
 
 def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
@@ -257,7 +278,8 @@ def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
 
     Returns an empty list where there are none. Raises InputError where ``folder`` isn't a directory.
     """
+    folder = argument("folder", folder, os.PathLike, optional=True)
     if folder is not None and not Path(os.path.expanduser(folder)).is_dir():
-        raise InputError(f"{os.fspath(folder)!r} is not a directory; name one that holds runs")
+        raise InputError(f"{short(folder)} is not a directory; name one that holds runs")
     found = known_runs() if folder is None else list_runs(Path(os.path.expanduser(folder)))
     return [Run(run.path) for run in found]

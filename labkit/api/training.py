@@ -4,11 +4,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.api.run import Run, load_run
+from labkit.api.run import Run, load_run, tensorflow_left_as_it_was
 from labkit.config import Config, by_field
+from labkit.config.arguments import argument, has_type, plain
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -52,15 +53,15 @@ def train(
     """
     from labkit.training.plan import plan_run
 
-    if not isinstance(overwrite, bool):
-        raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
+    overwrite = argument("overwrite", overwrite, bool)
     if isinstance(callbacks, str | os.PathLike):
         flags["callbacks"], callbacks = callbacks, None
     configuration = _configuration(config, preset, flags)
-    plan = plan_run(configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks)
-    if plan.found != "finished":
-        print(plan.data_note)
-    result = plan.train()
+    with tensorflow_left_as_it_was():
+        plan = plan_run(configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks)
+        if plan.found != "finished":
+            print(plan.data_note)
+        result = plan.train()
     if not result.did_work:
         print(result.message)
     return Run(result.run.path)
@@ -69,20 +70,17 @@ def train(
 def _configuration(config: Config | None, preset: str | None, flags: dict[str, Any]) -> Config:
     if isinstance(config, str):
         raise InputError(
-            f"config is {config!r}; for a preset write preset={config!r}, for a run job_dir={config!r}"
+            f"config is {short(config)}; for a preset write preset=…, for a run job_dir=…, with the same text"
         )
     if config is not None and not isinstance(config, Config):
         raise InputError(
             f"config is {type(config).__name__}; allowed: a labkit.Config, or flags by name, **values"
         )
     if config is not None and preset is not None:
-        raise InputError(f"preset is {preset!r} beside a configuration; give one of the two")
-    paths = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
-    }
+        raise InputError(f"preset is {short(preset)} beside a configuration; give one of the two")
     if config is not None:
-        return config.replace(paths)
-    values, recipe = requested_values(preset, by_field(paths))
+        return config.replace(flags)
+    values, recipe = requested_values(preset, by_field(flags))
     if recipe:
         print(recipe)
     return Config.from_flat(values)
@@ -107,7 +105,8 @@ def evaluate(
             step.
         data_dir: the folder of prepared data sets; None: the one that the run was trained with.
         eval_batch_size: examples per batch; None: the run's.
-        num_intra_threads: threads within one operation, 0: TensorFlow chooses; None: the run's.
+        num_intra_threads: threads within one operation, 0: TensorFlow chooses; None: the run's,
+            or those of this process where TensorFlow is already running.
         test_time_augmentation: ``none``, ``mirror`` or ``mirror_and_shift``; None: the run's.
 
     Returns ``split``, ``examples``, ``checkpoint_step``, ``loss`` (mean, in nats), ``accuracy`` (0 to 1), the
@@ -117,19 +116,24 @@ def evaluate(
     Raises InputError where the run, the checkpoint or the data set is missing, or a value isn't allowed.
     """
     found = run if isinstance(run, Run) else load_run(run)
+    split, checkpoint = argument("split", split, str), plain(checkpoint)
+    if not has_type(checkpoint, int):
+        checkpoint = argument("checkpoint", checkpoint, str, allowed="best, last, or a step")
+    folder = argument("data_dir", data_dir, os.PathLike, optional=True)
     from labkit.training.plan import plan_evaluation
 
-    plan = plan_evaluation(
-        RunDirectory(found.path),
-        split,
-        data_dir=None if data_dir is None else os.fspath(data_dir),
-        eval_batch_size=eval_batch_size,
-        num_intra_threads=num_intra_threads,
-        test_time_augmentation=test_time_augmentation,
-    )
-    if plan.data_note:
-        print(plan.data_note)
-    return plan.evaluate(split, str(checkpoint))
+    with tensorflow_left_as_it_was():
+        plan = plan_evaluation(
+            RunDirectory(found.path),
+            split,
+            data_dir=folder,
+            eval_batch_size=eval_batch_size,
+            num_intra_threads=num_intra_threads,
+            test_time_augmentation=test_time_augmentation,
+        )
+        if plan.data_note:
+            print(plan.data_note)
+        return plan.evaluate(split, str(checkpoint))
 
 
 def prepare_data(
@@ -182,20 +186,28 @@ def prepare_data(
             print(line, flush=True)
 
     result = prepare(
-        dataset,
-        data_dir,
-        archive=archive,
-        validation_size=validation_size,
-        classes=None if classes is None else [str(name) for name in classes],
-        train_examples=train_examples,
-        url=url,
+        argument("dataset", dataset, str, optional=True),
+        argument("data_dir", data_dir, os.PathLike, optional=True),
+        archive=argument("archive", archive, os.PathLike, optional=True),
+        validation_size=argument("validation_size", validation_size, int, optional=True),
+        classes=None if classes is None else _class_names(classes),
+        train_examples=argument("train_examples", train_examples, int, optional=True),
+        url=argument("url", url, str, optional=True),
         progress=show,
-        images=images,
-        name=name,
-        image_size=image_size,
-        resize=resize,
-        skip_damaged=skip_damaged,
+        images=argument("images", images, os.PathLike, optional=True),
+        name=argument("name", name, str, optional=True),
+        image_size=argument("image_size", image_size, int, optional=True),
+        resize=argument("resize", resize, str, optional=True),
+        skip_damaged=argument("skip_damaged", skip_damaged, bool),
     )
     for message in result.messages:
         show(message)
     return result.manifest
+
+
+def _class_names(classes: Any) -> list[str]:
+    names = classes.tolist() if hasattr(classes, "tolist") else classes  # an array's
+    names = [plain(name) for name in names] if isinstance(names, list | tuple) else []
+    if not names or not all(has_type(name, int) or isinstance(name, str) for name in names):
+        raise InputError(f"classes is {short(classes)}; allowed: a list of names or numbers")
+    return [str(name) for name in names]

@@ -5,7 +5,8 @@ from typing import Any
 
 from labkit.callbacks.callback import Callback, TrainingFailed
 from labkit.callbacks.training import Training
-from labkit.errors import InputError
+from labkit.config.arguments import argument
+from labkit.errors import InputError, short
 from labkit.plurals import counted
 from labkit.run_directory.metrics import selection_metric
 
@@ -22,9 +23,10 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, patience: int) -> None:
-        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-            raise InputError(f"patience is {patience!r}; allowed: a whole number of at least 1")
-        self.patience = patience
+        allowed = "a whole number of at least 1"
+        self.patience = argument("patience", patience, int, allowed=allowed)
+        if self.patience < 1:
+            raise InputError(f"patience is {short(patience)}; allowed: {allowed}")
 
     def on_start(self, training: Training) -> None:
         if not training.session.manifest.splits.get("validation"):

@@ -19,7 +19,7 @@ from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
+from labkit.quiet_import import check_keras_backend, import_tensorflow
 
 __all__ = ["Finding", "declare_doctor", "examine", "findings"]
 
@@ -65,6 +65,7 @@ def findings(*, full: bool = False) -> Iterator[Finding]:
     yield _python()
     yield _versions()
     yield _extras()
+    yield _keras_backend()
     yield _cpu()
     yield _bfloat16()
     yield from _threads()
@@ -109,6 +110,15 @@ def _extras() -> Finding:
         text = f"not installed: {', '.join(missing)}"
         return Finding("note", "extras", text, f"if wanted: pip install 'labkit[{','.join(missing)}]'")
     return Finding("ok", "extras", ", ".join(found))
+
+
+def _keras_backend() -> Finding:
+    try:
+        check_keras_backend()
+    except InputError as error:
+        text, _, way_out = str(error).partition("; ")
+        return Finding("problem", "keras", text, way_out)
+    return Finding("ok", "keras", "its backend is tensorflow")
 
 
 def _cpu() -> Finding:
@@ -241,6 +251,8 @@ def _devices_by_tensorflow() -> Iterator[Finding]:
         import tensorflow as tf
     except ImportError as error:
         yield Finding("problem", "devices", f"TensorFlow can't be imported: {error}", REINSTALL)
+        return
+    except InputError:  # Keras's backend, a finding of its own
         return
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:

@@ -2,14 +2,16 @@
 
 import dataclasses
 import math
+import os
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.config.arguments import has_type, plain
 from labkit.config.spellings import ALIASES
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.home import LOCAL_PATH, is_local_path
 
 __all__ = ["GROUPS", "FieldInfo", "FieldOwner", "fields_of", "option"]
@@ -123,11 +125,14 @@ class FieldInfo:
 
     def check(self, value: Any) -> Any:
         """Return ``value`` in the field's type. Raises InputError naming flag, value and what is allowed."""
+        value = plain(value)
         if value is None and self.optional:
             return None
-        good = isinstance(value, self.type) and not (self.type is not bool and isinstance(value, bool))
-        if self.type is float and isinstance(value, int) and not isinstance(value, bool):
-            good = abs(value) < 2**1023  # beyond, it is no float
+        if self.type is str and isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        good = has_type(value, self.type) and not (self.type is str and "\0" in value)
+        if good and self.type is float:
+            good = abs(value) < 2**1023  # beyond, a whole number is no float
             value = float(value) if good else value
         if good and self.type is float:
             good = math.isfinite(value)
@@ -142,7 +147,7 @@ class FieldInfo:
         if good and self.type is int:
             good = value <= self.maximum
         if not good:
-            raise InputError(f"{self.flag} is {value!r}; allowed: {self.allowed}")
+            raise InputError(f"{self.flag} is {short(value)}; allowed: {self.allowed}")
         return value if self.spelled is None else self.spelled(value)
 
 

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from labkit.config.arguments import argument
 from labkit.errors import InputError, unknown_name_error
 
 __all__ = ["AUTO", "PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
@@ -167,6 +168,7 @@ PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
 
 def preset_values(name: str) -> Mapping[str, Any]:
     """Return the values of a preset. Raises InputError for an unknown name."""
+    name = argument("preset", name, str)
     if name not in PRESETS:
         raise unknown_name_error("preset", name, [AUTO, *PRESETS])
     return PRESETS[name]()

@@ -15,7 +15,7 @@ from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig
 from labkit.config.spellings import unknown_setting_error
 from labkit.config.transfer import TransferConfig
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 
 __all__ = ["Config", "by_field", "fields_by_name"]
 
@@ -35,6 +35,9 @@ class Config:
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
+        for name, part in _OWNERS.items():
+            if not isinstance(getattr(self, name), part):
+                raise InputError(f"{name} is {short(getattr(self, name))}; allowed: a {part.__name__}")
         # Without simulation, this check comes after the one for too few GPUs, a clearer error.
         if self.distribution.num_gpus and self.distribution.simulate_missing_gpus:
             self.check_replicas(self.distribution.num_gpus)
@@ -72,6 +75,7 @@ class Config:
     def replace(self, values: Mapping[str, Any]) -> Self:
         """Return a copy with new values of the named fields, whichever part holds them."""
         known = fields_by_name()
+        _check_mapping(values)
         by_owner: dict[str, dict[str, Any]] = {}
         for name, value in by_field(values, num_gpus=self.distribution.num_gpus).items():
             by_owner.setdefault(known[name].owner, {})[name] = value
@@ -106,6 +110,7 @@ class Config:
 
         Raises InputError where ``from_json`` does for missing parts and removed fields.
         """
+        _check_mapping(value)
         owners = value.values()
         known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()
         if not known or not all(isinstance(owner, Mapping) for owner in owners):
@@ -134,12 +139,19 @@ class Config:
 
     def differences(self, other: "Config") -> list[str]:
         """Return a readable line for each identity field in which ``other`` differs from this one."""
+        if not isinstance(other, Config):
+            raise InputError(f"other is {short(other)}; allowed: a labkit.Config")
         mine, theirs = self.identity(), other.identity()
         return [
             f"{fields_by_name()[name].flag} is {mine[name]!r} there, {theirs[name]!r} here"
             for name in mine
             if mine[name] != theirs[name]
         ]
+
+
+def _check_mapping(values: Any) -> None:
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise InputError(f"a configuration is {short(values)}; allowed: a dict of values by name")
 
 
 # Removed fields that older versions recorded, with the value that matches this version's behaviour.

@@ -1,6 +1,7 @@
 """The recipe that fits a data set: ``--preset auto``, and what is trained where nobody chose a recipe."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,8 @@ def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict
     Raises InputError for an unknown preset.
     """
     dataset = given.get("dataset", AUTO)
+    if not isinstance(dataset, str):  # which the configuration refuses
+        return merged_with_preset(None, given), ""
     is_default = preset is None and dataset not in (AUTO, "cifar10")
     if preset != presets.AUTO and not (is_default and given.keys().isdisjoint(CHOICES_OF_2017)):
         return merged_with_preset(preset, given), ""
@@ -89,9 +92,9 @@ def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict
     return values, f"recipe auto, {why}: {flags} (add --flip none where left and right matter)"
 
 
-def _facts(dataset: Any, data_dir: Any) -> DataFacts | None:
+def _facts(dataset: str, data_dir: Any) -> DataFacts | None:
     """Return what is known of a data set, which may not be prepared yet; None for one of somebody's own."""
-    if not isinstance(dataset, str) or not isinstance(data_dir, str | None):
+    if not isinstance(data_dir, str | os.PathLike | None):
         return None
     directory = home.expanded(data_dir).absolute() if data_dir else home.data_home()
     manifest = find_manifest(directory, "cifar10" if dataset == AUTO else dataset)

@@ -1,10 +1,11 @@
 """Which devices a run uses, and the ``tf.distribute`` strategy over them.
 
-A process has one strategy, because TensorFlow fixes threads and logical devices at its first operation.
+TensorFlow fixes threads and logical devices of a process at its first operation.
 """
 
 import functools
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from labkit.config import DistributionConfig, ModelConfig
 from labkit.distributed.cpu import bfloat16_instructions, missing_gpus_error
 from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_compat import is_running
 from labkit.errors import InputError
 from labkit.plurals import counted
 
@@ -97,7 +99,8 @@ def configure_tensorflow(
 ) -> Devices:
     """Set threads, placement, determinism and logical devices, and return the devices.
 
-    Call it before the first TensorFlow operation.
+    TensorFlow fixes most of these at its first operation. Those that ``config`` leaves open stay as they are
+    in this process.
 
     Args:
         config: threads and devices of this process.
@@ -106,9 +109,16 @@ def configure_tensorflow(
             coordinator itself uses no GPU.
 
     Raises InputError if the devices aren't available (``find_devices``), or if TensorFlow is already running
-    in this process with other settings.
+    in this process with other threads or devices than ``config`` asks for.
     """
-    gpus = tf.config.list_physical_devices("GPU")
+    _check_surroundings()
+    if task is not None and is_running():
+        raise InputError(
+            f"TensorFlow is already running in this process, which can't join a cluster any more; {_WAY_OUT}"
+        )
+    gpus = _gpus(tf.config.get_visible_devices("GPU"))
+    if (config.num_gpus or 0) > len(gpus):  # perhaps among those that were hidden from this process
+        gpus = _gpus(tf.config.list_physical_devices("GPU"))
     coordinates = task is not None and task.asynchronous_by_default
     devices = Devices("CPU", ("/cpu:0",)) if coordinates else find_devices(config, len(gpus))
     inter_threads = config.num_inter_threads
@@ -117,25 +127,71 @@ def configure_tensorflow(
         inter_threads = inter_threads or threads_for_peers(task)
     elif task is not None:
         devices = replace(devices, num_workers=task.num_workers, worker_number=task.worker_number)
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
-        tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
-        tf.debugging.set_log_device_placement(config.log_device_placement)
-        used = gpus[: devices.num_local_replicas] if devices.kind == "GPU" else []
-        tf.config.set_visible_devices(used, "GPU")
-        for gpu in used:
-            tf.config.experimental.set_memory_growth(gpu, True)
-        if devices.simulated:
-            _split_cpu(devices.num_local_replicas)
-    except RuntimeError:
-        raise InputError(
-            "TensorFlow is already running in this process with other threads or devices; "
-            "restart the kernel (or start a new process) and train first thing"
-        ) from None
+    threading = tf.config.threading
+    intra = threading.get_intra_op_parallelism_threads(), threading.set_intra_op_parallelism_threads
+    inter = threading.get_inter_op_parallelism_threads(), threading.set_inter_op_parallelism_threads
+    _set_threads("--num-intra-threads", config.num_intra_threads, *intra)
+    _set_threads("--num-inter-threads", inter_threads, *inter)
+    _show_gpus(gpus[: devices.num_local_replicas] if devices.kind == "GPU" else [])
+    if devices.simulated:
+        _split_cpu(devices.num_local_replicas)
+    if config.log_device_placement:
+        tf.debugging.set_log_device_placement(True)
     tf.config.set_soft_device_placement(config.allow_soft_placement)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     return devices
+
+
+_WAY_OUT = "restart the kernel, or start a new process"
+
+
+def _check_surroundings() -> None:
+    """Raise InputError where this thread is in a mode of TensorFlow in which labkit can't train."""
+    if not tf.executing_eagerly():
+        raise InputError(
+            "TensorFlow builds a graph here, and labkit needs eager execution; leave the tf.function or "
+            f"tf.Graph, or after tf.compat.v1.disable_eager_execution() {_WAY_OUT}"
+        )
+    if tf.distribute.has_strategy():
+        raise InputError(
+            "this is within the scope of a tf.distribute strategy, and labkit makes its own; leave the scope"
+        )
+
+
+def _set_threads(flag: str, wanted: int, now: int, change: Callable[[int], None]) -> None:
+    """Set a number of threads. 0 leaves what this process has, which perhaps somebody chose."""
+    if wanted in (0, now):
+        return
+    try:
+        change(wanted)
+    except RuntimeError:
+        raise InputError(
+            f"{flag} is {wanted}, but TensorFlow is already running in this process with "
+            f"{now or 'a number of its own choice'}; leave it out, or {_WAY_OUT}"
+        ) from None
+
+
+def _gpus(physical: Sequence[tf.config.PhysicalDevice]) -> list[tf.config.PhysicalDevice]:
+    """Return the physical device of each logical GPU: more than one where the user has split a GPU."""
+    return [gpu for gpu in physical for _ in tf.config.get_logical_device_configuration(gpu) or [None]]
+
+
+def _show_gpus(used: Sequence[tf.config.PhysicalDevice]) -> None:
+    """Hide the other GPUs from this process, if it isn't too late, and let those used grow in memory."""
+    used = list(dict.fromkeys(used))
+    visible = tf.config.get_visible_devices("GPU")
+    try:
+        tf.config.set_visible_devices(used, "GPU")
+        for gpu in used:
+            if tf.config.get_logical_device_configuration(gpu) is None:
+                tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:
+        if visible[: len(used)] != used:
+            raise InputError(
+                f"--num-gpus is {len(used)}, but TensorFlow is already running in this process with "
+                f"{len(visible)}; {_WAY_OUT}"
+            ) from None
 
 
 def threads_for_peers(task: ClusterTask) -> int:
@@ -148,15 +204,24 @@ def threads_for_peers(task: ClusterTask) -> int:
 
 
 def num_gpus_found() -> int:
-    """Return the number of GPUs that TensorFlow finds."""
-    return len(tf.config.list_physical_devices("GPU"))
+    """Return the number of GPUs that TensorFlow finds and that aren't hidden from this process."""
+    return len(_gpus(tf.config.get_visible_devices("GPU")))
 
 
 def _split_cpu(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
-    )
+    now = len(tf.config.get_logical_device_configuration(cpu) or [None])
+    if now >= count:  # an earlier training of this process split it, or the user did
+        return
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+        )
+    except RuntimeError:
+        raise InputError(
+            f"--num-gpus is {count} with --simulate-missing-gpus, but TensorFlow is already running in this "
+            f"process with {counted(now, 'logical CPU device')}; {_WAY_OUT}"
+        ) from None
 
 
 def make_strategy(devices: Devices, variable_strategy: str) -> tf.distribute.Strategy:
@@ -169,7 +234,8 @@ def make_strategy(devices: Devices, variable_strategy: str) -> tf.distribute.Str
     copy.
     """
     if devices.num_replicas == 1:
-        if devices.kind == "CPU":
+        # Without a strategy, variables go to a GPU if one was in use before and couldn't be hidden.
+        if devices.kind == "CPU" and not tf.config.list_logical_devices("GPU"):
             return tf.distribute.get_strategy()
         return tf.distribute.OneDeviceStrategy(devices.names[0])
     if variable_strategy == "CPU":

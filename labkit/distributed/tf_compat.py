@@ -2,7 +2,7 @@
 
 Checked with TensorFlow 2.21 and Keras 3.15. In another version the private names may be gone or mean
 something else, so a task of a cluster calls ``check_versions`` before it joins. Training with one process
-uses nothing of this module.
+uses ``is_running``, ``switches`` and ``restore_switches``.
 """
 
 import threading
@@ -20,7 +20,10 @@ __all__ = [
     "check_versions",
     "hold_attempts",
     "is_here",
+    "is_running",
     "local_cpu_replicas",
+    "restore_switches",
+    "switches",
     "without_coordination_service",
     "worker_of",
 ]
@@ -37,6 +40,31 @@ def check_versions() -> None:
                 f"{package} {installed[package]} is installed, but training with several processes uses "
                 f"internals of {package} {checked}; install {package} {checked}.*, or train with one process"
             )
+
+
+def is_running() -> bool:
+    """Return whether TensorFlow has run an operation in this process: its threads and devices are fixed."""
+    from tensorflow.python.eager import context
+
+    return context.context()._context_handle is not None
+
+
+def switches() -> tuple[bool, bool]:
+    """Return whether this process computes deterministically, and whether it logs devices."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import config
+
+    return config.is_op_determinism_enabled(), context.context().log_device_placement
+
+
+def restore_switches(before: tuple[bool, bool]) -> None:
+    """Set ``switches`` as before. With determinism, TensorFlow refuses random operations without a seed."""
+    from tensorflow.python.framework import config
+
+    deterministic, logs_placement = before
+    if switches() != before:
+        (config.enable_op_determinism if deterministic else config.disable_op_determinism)()
+        tf.debugging.set_log_device_placement(logs_placement)
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def _standardized(x: Any, manifest: Manifest, network_input: NetworkInput, dtype
     if size is not None:
         top, left = central_corner(height, width, size)
         around = ((top, height - size - top), (left, width - size - left))
-        x = keras.layers.Cropping2D(around, name="middle", dtype=dtype)(x)
+        x = keras.layers.Cropping2D(around, data_format="channels_last", name="middle", dtype=dtype)(x)
         height = width = size
     if network_input.standardization == "per_image":
         x = x - keras.ops.mean(x, axis=(1, 2, 3), keepdims=True)
@@ -158,8 +158,9 @@ def _standardized(x: Any, manifest: Manifest, network_input: NetworkInput, dtype
     mean_and_std = list(zip(manifest.channel_mean, manifest.channel_std, strict=True))
     # Not keras.layers.Normalization, whose constant tensors tf2onnx treats as inputs.
     return keras.layers.Rescaling(
-        [1.0 / (255.0 * std) for _, std in mean_and_std],
-        [-mean / std for mean, std in mean_and_std],
+        # Of rank 3: for a plain list, the settings of whoever loads the file decide the axis.
+        [[[1.0 / (255.0 * std) for _, std in mean_and_std]]],
+        [[[-mean / std for mean, std in mean_and_std]]],
         name="standardize",
         dtype=dtype,
     )(x)

@@ -5,7 +5,9 @@ it and average its statistics over the replicas. All other layers are Keras's. A
 ``stage<n>_<Keras's name>``, where n counts how often the image has been halved.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,7 +15,7 @@ import keras
 from labkit.errors import InputError
 from labkit.models.layer_factory import LayerFactory, placed
 
-__all__ = ["bare_application", "keras_application", "stage_name"]
+__all__ = ["bare_application", "default_keras_settings", "keras_application", "stage_name"]
 
 SMALLEST = 32  # the smallest image side that keras.applications accepts for these networks
 # Statistics of ImageNet for pixels from 0 to 1: keras.applications.imagenet_utils, mode "torch".
@@ -41,7 +43,7 @@ def keras_application(
     """
     x = images
     if layers.data_format == "channels_first":
-        x = keras.layers.Permute((2, 3, 1), name="channels_last")(x)
+        x = keras.layers.Permute((2, 3, 1), dtype="float32", name="channels_last")(x)
     image_shape = x.shape[1:]
     if min(image_shape[:2]) < SMALLEST or image_shape[2] != 3:
         raise InputError(
@@ -50,8 +52,8 @@ def keras_application(
         )
     if application not in TAKES_STANDARDIZED:
         x = keras.layers.Rescaling(
-            [2 * std for std in IMAGENET_STD],
-            [2 * mean - 1 for mean in IMAGENET_MEAN],
+            [[[2 * std for std in IMAGENET_STD]]],  # of rank 3: Keras's settings decide the axis of a list
+            [[[2 * mean - 1 for mean in IMAGENET_MEAN]]],
             dtype=layers.dtype,
             name="rescaling",
         )(x)
@@ -85,7 +87,27 @@ def bare_application(
         weights: ``imagenet``, which Keras downloads into its cache; None for random weights.
     """
     make = getattr(keras.applications, application)
-    return make(include_top=False, weights=weights, input_shape=image_shape)
+    with default_keras_settings():
+        return make(include_top=False, weights=weights, input_shape=image_shape)
+
+
+@contextlib.contextmanager
+def default_keras_settings() -> Iterator[None]:
+    """Make networks of ``keras.applications``, which have no arguments for dtype and layout, in Keras's own.
+
+    Another project may have set others, in ``keras.json`` or in this process; they are back after the block.
+    """
+    floatx, layout = keras.config.floatx(), keras.config.image_data_format()
+    policy = keras.config.dtype_policy()
+    try:
+        keras.config.set_floatx("float32")
+        keras.config.set_image_data_format("channels_last")
+        keras.config.set_dtype_policy("float32")
+        yield
+    finally:
+        keras.config.set_floatx(floatx)
+        keras.config.set_image_data_format(layout)
+        keras.config.set_dtype_policy(policy)
 
 
 def stage_name(layer: keras.Layer, image_shape: tuple[int, int, int]) -> str:

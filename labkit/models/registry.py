@@ -88,9 +88,13 @@ def build_model(
     )
     inputs = keras.Input(image_shape, name="images", dtype="float32")
     # Checkpoints identify layers by number, and a checkpoint of one layout must load into the other; so both
-    # layouts have a layer here.
+    # layouts have a layer here. Every layer states its dtype: another project's Keras settings decide for one
+    # that doesn't.
     is_first = data_format == "channels_first"
-    images = (keras.layers.Permute((3, 1, 2)) if is_first else keras.layers.Identity())(inputs)
+    layout: Any = keras.layers.Identity(dtype="float32")
+    if is_first:
+        layout = keras.layers.Permute((3, 1, 2), dtype="float32")
+    images = layout(inputs)
     network, values = BUILDERS[config.model]
     logits = network(layers, images, **values(config), num_classes=num_classes)
     return keras.Model(inputs, logits, name=model_name(config).replace("-", "_"))

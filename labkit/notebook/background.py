@@ -21,6 +21,7 @@ from labkit.cluster.local import LocalCluster
 from labkit.cluster.reaped import start_reaped
 from labkit.cluster.supervisor import Lines, stop_signals
 from labkit.config import Config
+from labkit.config.arguments import argument
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
@@ -69,16 +70,12 @@ def start(
         training = start(lesson.config, workers=2, job_dir=lesson.folder / "two", overwrite=True)
         run = training.wait()
     """
-    for name, number in (("workers", workers), ("ps", ps)):
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise InputError(f"{name} is {number!r}; allowed: a whole number")
+    workers, ps = argument("workers", workers, int), argument("ps", ps, int)
+    link, overwrite = argument("link", link, str, optional=True), argument("overwrite", overwrite, bool)
     if config is not None and not isinstance(config, Config):
         raise InputError(f"config is {type(config).__name__}; allowed: a labkit.Config, or flags by name")
-    paths = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in flags.items()
-    }
     cluster = None if (workers, ps) == (1, 0) else LocalCluster(workers, ps)
-    training = launch((config or Config()).replace(paths), cluster, link=link, overwrite=overwrite)
+    training = launch((config or Config()).replace(flags), cluster, link=link, overwrite=overwrite)
     training.wait_until_begun()
     return training
 
@@ -229,7 +226,7 @@ class BackgroundTraining:
         Raises InputError for input that only the processes could refuse, ClusterFailed, with the reason in
         one line, if the training failed, and TimeoutError if it goes on after ``timeout`` seconds.
         """
-        self.follow(timeout=timeout)
+        self.follow(timeout=argument("timeout", timeout, float, optional=True))
         result = self.result()
         if result.state == "failed":
             raise ClusterFailed(f"the training failed: {result.message}")
@@ -242,6 +239,7 @@ class BackgroundTraining:
 
         Raises what ``wait`` raises; a training that fails before is an error here, too.
         """
+        step = argument("step", step, int)
         self.follow(lambda: self._progress.step >= step, STEP_SECONDS)
         if not self.running and self._progress.step < step:
             self.wait()
@@ -265,7 +263,7 @@ class BackgroundTraining:
 
         Raises InputError if no such task runs at the moment.
         """
-        tasks = self.tasks
+        tasks, name = self.tasks, argument("name", name, str)
         if name not in tasks:
             known = f"there are: {', '.join(tasks)}" if tasks else "none runs at the moment"
             raise InputError(f"no task {name!r} of this training runs; {known}")

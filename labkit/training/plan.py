@@ -8,6 +8,7 @@ be refused before that. Nothing is written, except a data set that has to be pre
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from labkit.data.shard_files import verify_shards
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
+from labkit.quiet_import import check_keras_backend, import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_checkpoint
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
@@ -190,6 +191,7 @@ def plan_run(
 
     Raises InputError, before anything is written, if the configuration can't be trained.
     """
+    check_keras_backend()
     launches, decided = bool(cluster), None
     asked_for, note = config.data.dataset, ""
     if task is None:
@@ -252,7 +254,12 @@ def plan_evaluation(
         "num_intra_threads": num_intra_threads,
         "test_time_augmentation": test_time_augmentation,
     }
-    changed = {name: value for name, value in given.items() if value is not None}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "tensorflow" in sys.modules:  # perhaps with other threads, which change an evaluation only by rounding
+        from labkit.distributed.tf_compat import is_running
+
+        if is_running():
+            changed = {"num_intra_threads": 0, "num_inter_threads": 0} | changed
     manifest, note = data_of_run(run, config, data_dir)
     places = {"job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}
     config = config.replace(changed | places)

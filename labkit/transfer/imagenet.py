@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from labkit.models.keras_application import IMAGENET_STD
+from labkit.models.keras_application import IMAGENET_STD, default_keras_settings
 
 __all__ = ["own_weights", "published_network"]
 
@@ -41,7 +41,8 @@ def published_network(
     """
     make: Any = getattr(keras.applications, application)
     has_dense = application.startswith("VGG") and image_shape == PUBLISHED_SHAPE
-    return make(include_top=has_dense, weights=weights, input_shape=PUBLISHED_SHAPE)
+    with default_keras_settings():
+        return make(include_top=has_dense, weights=weights, input_shape=PUBLISHED_SHAPE)
 
 
 def own_weights(network: keras.Model, epsilon: float) -> dict[str, np.ndarray]:

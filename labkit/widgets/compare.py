@@ -16,7 +16,8 @@ from labkit.analysis.run_results.text import result_rows
 from labkit.analysis.run_results.versus import told_of_two
 from labkit.analysis.show_table import html_table
 from labkit.api.run import Run, load_run
-from labkit.errors import InputError
+from labkit.config.arguments import argument
+from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
 from labkit.widgets.static_first import is_interactive
 
@@ -53,13 +54,16 @@ class CompareRuns:
     def __init__(
         self, runs: Iterable[AnyRun] | AnyRun, *, seeds_together: bool = True, by: str | None = None
     ) -> None:
-        given = [runs] if isinstance(runs, Run | RunDirectory | str | os.PathLike) else list(runs)
+        is_one = isinstance(runs, str) or not isinstance(runs, Iterable)
+        given: list[Any] = [runs] if is_one else list(runs)  # type: ignore[arg-type]
         found = [_run(run) for run in given]
         if not 1 <= len(found) <= MAX_RUNS:
             raise InputError(f"{len(found)} runs were given; allowed: 1 to {MAX_RUNS}")
         usable = [name for name, measure in MEASURES.items() if measure.better]
+        by = argument("by", by, str, optional=True, allowed=", ".join(usable))
         if by is not None and by not in usable:
-            raise InputError(f"by is {by!r}; allowed: {', '.join(usable)}")
+            raise InputError(f"by is {short(by)}; allowed: {', '.join(usable)}")
+        seeds_together = argument("seeds_together", seeds_together, bool)
         names = [run.name for run in found]
         self.runs = {
             str(run.path) if names.count(run.name) > 1 else run.name: RunDirectory(run.path) for run in found
@@ -120,7 +124,7 @@ def _run(run: AnyRun) -> Run:
         return run
     if isinstance(run, RunDirectory | str | os.PathLike):
         return load_run(run.path if isinstance(run, RunDirectory) else run)
-    raise InputError(f"a run is {run!r}; allowed: runs, run directories, paths or names")
+    raise InputError(f"a run is {short(run)}; allowed: runs, run directories, paths or names")
 
 
 def _curves(groups: Sequence[Group]) -> tuple[str, dict[str, Curve]]:

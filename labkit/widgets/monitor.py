@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from labkit import plots
 from labkit.api.run import Run, load_run
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.plots.style import GREY, MARK, TRAIN, VALIDATION
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
 from labkit.run_directory.metrics import MetricsReader
@@ -71,7 +71,7 @@ class RunMonitor:
         if isinstance(run, str | os.PathLike):
             run = load_run(run)
         elif not isinstance(run, Run) and not hasattr(run, "running"):
-            raise InputError(f"run is {run!r}; allowed: a run, its path or name, or what start returned")
+            raise InputError(f"run is {short(run)}; allowed: a run, its path or name, or what start returned")
         self._training: Training | None = None if isinstance(run, Run) else run
         self.run = run if isinstance(run, Run) else run.run
 

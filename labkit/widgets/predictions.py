@@ -50,7 +50,8 @@ class PredictionExplorer:
         self.run = (
             run if isinstance(run, Run) else load_run(run.path if isinstance(run, RunDirectory) else run)
         )
-        split = split or ("test" if self.run.config.run.evaluate_test else "validation")
+        if split is None:
+            split = "test" if self.run.config.run.evaluate_test else "validation"
         self.predictions = self.run.predictions(split)
 
     def _ipython_display_(self) -> None:

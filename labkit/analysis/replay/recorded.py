@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.analysis.replay.batch import is_asynchronous
 from labkit.config import Config
+from labkit.config.arguments import argument
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
@@ -147,8 +148,9 @@ def recorded_rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
 
 
 def _check_number(step: Any) -> None:
-    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise InputError(f"--step is {step!r}; allowed: a whole number from 1, as in the metrics")
+    allowed = "a whole number from 1, as in the metrics"
+    if argument("--step", step, int, allowed=allowed) < 1:
+        raise InputError(f"--step is {step}; allowed: {allowed}")
 
 
 def with_data(

@@ -15,10 +15,11 @@ from labkit.analysis.replicas.trainings import job_dir, plan_trainings, run_trai
 from labkit.cluster.supervisor import stop_signals
 from labkit.config import Config, by_field, fields_by_name
 from labkit.config.architectures import model_name
+from labkit.config.arguments import argument
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import check_fits
 from labkit.training.plan import prepared_data_set
@@ -105,8 +106,10 @@ def compare_replicas(
     continues.
     """
     chosen = parse_layouts(layouts)
+    allowed = "a number above 0, in nats"
+    tolerance = argument("--tolerance", tolerance, float, allowed=allowed)
     if not 0 < tolerance < math.inf:
-        raise InputError(f"--tolerance is {tolerance}; allowed: a number above 0, in nats")
+        raise InputError(f"--tolerance is {short(tolerance)}; allowed: {allowed}")
     config = _configuration(steps, preset, flags)
     asked = config.model.sync_batch_norm if "sync_batch_norm" in flags else None
     variants = (True, False) if asked is None else (asked,)
@@ -135,13 +138,13 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
     fields, flags = fields_by_name(), by_field(flags)
     for name, instead in INSTEAD.items():
         if name in flags:
-            raise InputError(f"{fields[name].flag} is {flags[name]!r}; {instead}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"--steps is {steps!r}; allowed: a whole number of at least 1")
+            raise InputError(f"{fields[name].flag} is {short(flags[name])}; {instead}")
+    allowed = "a whole number of at least 1"
+    steps = argument("--steps", steps, int, allowed=allowed)
+    if steps < 1:
+        raise InputError(f"--steps is {short(steps)}; allowed: {allowed}")
     flags = {**flags, "train_steps": steps}
     values = {**SETTINGS, **flags} if preset is None else requested_values(preset, flags)[0]
-    for name, value in values.items():
-        values[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
     values = {"validate_every_steps": 0} | values | {"evaluate_test": False}
     values.setdefault("eval_batch_size", Config.from_flat(values).data.train_batch_size)
@@ -165,9 +168,10 @@ def _with_data_set(config: Config, signals: Sequence[int]) -> tuple[Config, Mani
 
 
 def _named_folder(output: str | os.PathLike[str]) -> Path:
-    if not home.is_local_path(os.fspath(output)):
-        raise InputError(f"--output is {os.fspath(output)!r}; allowed: {home.LOCAL_PATH}")
-    folder = home.expanded(output).absolute()
+    named = argument("--output", output, os.PathLike, allowed=home.LOCAL_PATH)
+    if not home.is_local_path(named):
+        raise InputError(f"--output is {short(named)}; allowed: {home.LOCAL_PATH}")
+    folder = home.expanded(named).absolute()
     check_writable(folder, "--output")
     own = re.compile(r"replicas\.\w+|\d+-\w+.*|\..*")  # results and run directories of an earlier call
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

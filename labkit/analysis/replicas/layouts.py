@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.launch import visible_gpus
 from labkit.config import Config
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.training.checks import check_layout
 
 __all__ = ["LAYOUTS", "Layout", "parse_layouts"]
@@ -92,8 +92,9 @@ class Layout:
 
 def parse_layouts(names: Sequence[str]) -> dict[str, Layout]:
     """Return the layouts by name, in order. Raises InputError for an unknown or repeated one, or for none."""
-    if isinstance(names, str):
-        raise InputError(f"layouts is {names!r}; allowed: a list of names, such as {list(LAYOUTS[:2])}")
+    names = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"layouts is {short(names)}; allowed: a list of names, such as {list(LAYOUTS[:2])}")
     chosen = {name.strip(): Layout.parse(name) for name in names}
     if not chosen or len(set(chosen.values())) < len(names):
         raise InputError(f"--layouts is {','.join(names)!r}; allowed: one or more layouts, each named once")

@@ -23,8 +23,8 @@ from labkit.data.manifest import Manifest, Split, find_manifest, write_manifest
 from labkit.data.request import PrepareResult, Request
 from labkit.data.shard_files import verify_shards
 from labkit.data.subset import class_names, counted_statistics
-from labkit.errors import InputError, listed
-from labkit.plurals import counted
+from labkit.errors import InputError
+from labkit.plurals import counted, listed
 
 __all__ = ["prepare_pictures"]
 

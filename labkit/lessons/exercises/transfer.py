@@ -79,15 +79,24 @@ def _network(seed: int) -> Any:
     """Return a small Keras network with stages stem, stage1, stage10 and a head."""
     import keras
 
-    images = keras.Input((8, 8, 3))
+    dtype = "float32"
+    images = keras.Input((8, 8, 3), dtype=dtype)
     x = images
     for stage in ("stem", "stage1", "stage10"):
         start = keras.initializers.GlorotUniform(seed + len(stage))
-        x = keras.layers.Conv2D(4, 3, padding="same", name=f"{stage}_conv", kernel_initializer=start)(x)
-        x = keras.layers.BatchNormalization(name=f"{stage}_norm")(x)
-        x = keras.layers.ReLU(name=f"{stage}_relu")(x)
-    x = keras.layers.GlobalAveragePooling2D(name="head_pool")(x)
-    return keras.Model(images, keras.layers.Dense(5, name="logits")(x))
+        x = keras.layers.Conv2D(
+            4,
+            3,
+            padding="same",
+            data_format="channels_last",
+            kernel_initializer=start,
+            dtype=dtype,
+            name=f"{stage}_conv",
+        )(x)
+        x = keras.layers.BatchNormalization(dtype=dtype, name=f"{stage}_norm")(x)
+        x = keras.layers.ReLU(dtype=dtype, name=f"{stage}_relu")(x)
+    x = keras.layers.GlobalAveragePooling2D("channels_last", dtype=dtype, name="head_pool")(x)
+    return keras.Model(images, keras.layers.Dense(5, dtype=dtype, name="logits")(x))
 
 
 def _changed_by_training(model: Any, rng: np.random.Generator) -> set[str]:
