@@ -281,7 +281,7 @@ def _one_line(text: str) -> str:
 
 
 def _mark_failed_cell(notebook: Any, what: str) -> str:
-    """Return the failed cell's id. Marks it, if papermill hasn't, in words that begin with ``what``."""
+    """Return the id of the cell that failed. Marks it with ``what`` if papermill hasn't marked it."""
     from nbformat.v4 import new_markdown_cell
     from papermill.execute import ERROR_ANCHOR_MSG, ERROR_MARKER_TAG, ERROR_STYLE
 

@@ -7,7 +7,13 @@ import pytest
 from labkit.commands import doctor
 from labkit.data.manifest import Manifest, Shard, Split, write_manifest
 from labkit.data.shard_files import file_sha256
-from labkit.distributed import cpu
+from labkit.distributed import bfloat16_speed, cpu
+
+
+@pytest.fixture(autouse=True)
+def no_measurement(monkeypatch):
+    """Without it, a processor with bfloat16 would compute for seconds in each test."""
+    monkeypatch.setattr(doctor, "step_seconds", lambda: (0.1, 0.05))
 
 
 def of(subject):
@@ -152,8 +158,8 @@ def test_full_says_what_takes_long(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("flags", "level", "words"),
     [
-        ({"avx2", "avx512f", "avx512_bf16"}, "ok", "avx512_bf16: the CPU computes in bfloat16"),
-        ({"avx2", "avx512f", "avx512_bf16", "amx_bf16"}, "ok", "avx512_bf16, amx_bf16:"),
+        ({"avx2", "avx512f", "avx512_bf16"}, "ok", "avx512_bf16; convolutions"),
+        ({"avx2", "avx512f", "avx512_bf16", "amx_bf16"}, "ok", "avx512_bf16, amx_bf16; convolutions"),
         ({"avx2", "avx512f"}, "note", "no avx512_bf16 or amx_bf16: emulated"),
         (None, "note", "unknown"),
     ],
@@ -169,3 +175,25 @@ def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words,
 def test_the_width_of_vectors_is_said(flags, width, monkeypatch):
     monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
     assert f"vectors of {width} bits" in of("instructions")[0].text
+
+
+@pytest.mark.parametrize(
+    ("bfloat16", "said"),
+    [
+        (0.147, "0.68 × the speed. bfloat16 isn't clearly faster here: stay with float32"),
+        (0.090, "1.11 × the speed. bfloat16 isn't clearly faster here: stay with float32"),
+        (0.050, "2.00 × the speed. bfloat16 is faster here: try --precision mixed_bfloat16"),
+    ],
+)
+def test_bfloat16_is_advised_only_where_it_was_measured_to_be_faster(monkeypatch, bfloat16, said):
+    monkeypatch.setattr(doctor, "bfloat16_instructions", lambda: ["avx512_bf16"])
+    monkeypatch.setattr(doctor, "step_seconds", lambda: (0.1, bfloat16))
+    (found,) = of("bfloat16")
+    assert found.text.startswith("avx512_bf16; ")
+    assert f"100.0 ms in float32, {bfloat16 * 1000:.1f} ms in bfloat16, {said}" in found.text
+
+
+def test_the_measurement_takes_both_precisions(monkeypatch):
+    monkeypatch.setattr(bfloat16_speed, "BATCH", 1)
+    monkeypatch.setattr(bfloat16_speed, "SECONDS", 0.0)
+    assert all(0 < seconds < 30 for seconds in bfloat16_speed.step_seconds())
