@@ -18,7 +18,7 @@ from labkit.home import runs_home
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.digest import MetricsDigest
-from labkit.run_directory.elsewhere import known_runs
+from labkit.run_directory.find import known_runs
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.run_directory.trash import list_trash
 

@@ -31,7 +31,9 @@ NEXT_START_GOAL = Goal("below", 2.0)
 MEMORY_GOAL = Goal("below", 1.5)
 LABKIT = Path(sys.executable).parent / "labkit"
 PLAIN_IMPORT = "import tensorflow"
-LIGHT_IMPORT = "from labkit.quiet_import import *; leave_out_extras(); import_tensorflow()"  # a command's
+LIGHT_IMPORT = (
+    "from labkit.startup.quiet_import import *; leave_out_extras(); import_tensorflow()"  # a command's
+)
 SETTLED_AFTER_STEP = 10  # the step is compiled and the buffers are full
 
 

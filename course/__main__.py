@@ -15,7 +15,7 @@ from course.strip import keep, strip
 from course.table import write_table
 from labkit.errors import InputError
 from labkit.notebook.files import choose_notebooks, course_files
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["build", "main"]
 

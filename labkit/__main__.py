@@ -2,7 +2,7 @@
 
 import sys
 
-from labkit.interruption import described, end_on_requests, leave_requests
+from labkit.startup.interruption import described, end_on_requests, leave_requests
 
 __all__ = ["main"]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from labkit.quiet_import import EXTRAS
+from labkit.startup.quiet_import import EXTRAS
 
 REPORT = """
 import importlib, json, sys

@@ -13,6 +13,7 @@ from app.charts import column_copy
 from app.charts.columns import AXES, MAX_COLUMNS, SPLITS, Floats, Table, parse_block
 from app.charts.memo import Memo
 from labkit.run_directory.appended import AppendedLines
+from labkit.run_directory.digest import own_test_step
 from labkit.run_directory.metrics import (
     MetricsReader,
     ResumePoint,
@@ -20,7 +21,6 @@ from labkit.run_directory.metrics import (
     evaluations_that_count,
     resume_point_of,
 )
-from labkit.run_directory.own_results import own_test_step
 
 __all__ = ["SPLITS", "Curve", "CurveStore", "Floats", "Snapshot"]
 

@@ -13,12 +13,12 @@ from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.config.whole import fields_by_name
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, check_writable
-from labkit.run_directory.elsewhere import remember
+from labkit.run_directory.find import remember
 from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["fork"]
 

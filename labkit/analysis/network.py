@@ -12,9 +12,9 @@ from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data
 from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner, network_input_of
 from labkit.data.of_run import data_of_run
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_checkpoint
+from labkit.startup.quiet_import import import_tensorflow
 
 if TYPE_CHECKING:
     from labkit.training.losses import Loss

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labkit.analysis.examples import SplitImages, data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.own_results import own_test_step_of
+from labkit.run_directory.digest import own_test_step_of
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
 __all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "of_another_checkpoint", "signature"]

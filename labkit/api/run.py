@@ -11,10 +11,9 @@ from labkit.config import Config
 from labkit.config.arguments import argument, plain
 from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory, Status, list_runs
-from labkit.run_directory.elsewhere import known_runs
-from labkit.run_directory.find import find_run, missing_config
+from labkit.run_directory.digest import own_test
+from labkit.run_directory.find import find_run, known_runs, missing_config
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
-from labkit.run_directory.own_results import own_test
 
 if TYPE_CHECKING:
     import numpy as np

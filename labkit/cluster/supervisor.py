@@ -21,7 +21,7 @@ from labkit.distributed.heartbeat import PeerState, heartbeat_path
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import make_tf_config
-from labkit.interruption import ANNOUNCEMENTS, STOPPED, restore_handlers, take_requests
+from labkit.startup.interruption import ANNOUNCEMENTS, STOPPED, restore_handlers, take_requests
 
 __all__ = ["Lines", "Supervisor", "TaskExit", "stop_signals"]
 
@@ -270,7 +270,7 @@ class Supervisor:
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect the signals in ``labkit.interruption.REQUESTS`` in a list in place of acting on them.
+    """Collect the signals in ``labkit.startup.interruption.REQUESTS`` in a list in place of acting on them.
 
     Signals within a second count as one request, because a closing terminal and its shell both send SIGHUP.
     What batch systems send counts once, however often they do. Outside of the main thread the list stays

@@ -15,9 +15,9 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path, whole_number
 from labkit.distributed.task import is_loopback
 from labkit.errors import InputError, require_extra
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.find import find_run
+from labkit.startup.quiet_import import import_tensorflow
 from labkit.tensorboard.server import LOOPBACK
 
 __all__ = ["declare_dashboard", "declare_tensorboard"]

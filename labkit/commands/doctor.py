@@ -20,7 +20,7 @@ from labkit.distributed import cpu
 from labkit.distributed.bfloat16_speed import step_seconds
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
 from labkit.errors import InputError
-from labkit.quiet_import import check_keras_backend, import_tensorflow
+from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
 __all__ = ["Finding", "declare_doctor", "examine", "findings"]
 

@@ -11,7 +11,7 @@ from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.commands.terminal.text_tables import print_table
 from labkit.errors import InputError, require_extra
 from labkit.home import expanded
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["declare_check", "declare_list", "declare_start", "run_exercise_cell"]
 

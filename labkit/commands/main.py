@@ -15,9 +15,9 @@ from labkit import __version__
 from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, GROUPS, INSTEAD, Run
 from labkit.errors import DiskFailure, InputError, nearest
-from labkit.interruption import described
 from labkit.plurals import printable
-from labkit.quiet_import import leave_out_extras
+from labkit.startup.interruption import described
+from labkit.startup.quiet_import import leave_out_extras
 
 __all__ = ["main", "parse"]
 

@@ -14,7 +14,7 @@ from labkit.commands.terminal.text_tables import print_table
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["declare_models"]
 

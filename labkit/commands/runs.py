@@ -62,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     """Print the runs. Returns 0. Raises InputError for an unknown field or a folder that isn't there."""
     from labkit import home
     from labkit.run_directory import list_runs
-    from labkit.run_directory.elsewhere import known_runs
+    from labkit.run_directory.find import known_runs
 
     if options.sort not in FIELDS:
         raise unknown_name_error("field of --sort", options.sort, FIELDS)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["step_seconds"]
 

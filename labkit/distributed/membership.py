@@ -21,8 +21,8 @@ from labkit.distributed.signals import StopRequest
 from labkit.distributed.strategies import make_multi_worker_strategy, make_parameter_server_strategy
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory, process_alive
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["Membership"]
 

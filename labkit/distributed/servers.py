@@ -8,9 +8,9 @@ from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.machine import machine_recorded
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["is_server", "serve"]
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labkit.interruption import ANNOUNCEMENTS, end_command, restore_handlers, take_requests
+from labkit.startup.interruption import ANNOUNCEMENTS, end_command, restore_handlers, take_requests
 
 __all__ = ["StopRequest", "stop_on_signals"]
 
@@ -36,7 +36,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first signal in ``labkit.interruption.REQUESTS`` into a request.
+    """Turn the first signal in ``labkit.startup.interruption.REQUESTS`` into a request.
 
     A second SIGINT, SIGTERM or SIGHUP has its usual effect. What batch systems send (SIGUSR1, SIGUSR2,
     SIGXCPU) has no other effect when it is repeated. Outside of the main thread there is never a request.

@@ -25,10 +25,10 @@ from labkit.config.arguments import argument
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
-from labkit.interruption import STOPPED
 from labkit.notebook.cluster import ClusterFailed
 from labkit.notebook.progress import Progress
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
+from labkit.startup.interruption import STOPPED
 from labkit.training.plan import RunPlan, TrainResult, plan_run
 
 __all__ = ["BackgroundTraining", "launch", "start"]

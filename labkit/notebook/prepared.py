@@ -10,7 +10,7 @@ from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.parameters import Parameters
 from labkit.plurals import facts_html, facts_text
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.checks import check_together
 from labkit.training.plan import RunPlan, decide_devices, plan_run
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError, require_extra
-from labkit.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 from labkit.notebook.files import conclusion_of, failed_path, read_notebook, write_notebook
 from labkit.notebook.given import check_given
 from labkit.notebook.output import output_path, partial_file
+from labkit.startup.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 
 __all__ = ["Execution", "run_notebook"]
 

@@ -15,12 +15,11 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.run_directory.digest import MetricsDigest, Row, number
+from labkit.run_directory.digest import MetricsDigest, Row, number, own_test
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import evaluation_key, evaluations_path, evaluations_that_count
 from labkit.run_directory.notes import Notes, notes_path, read_notes
-from labkit.run_directory.own_results import own_test
 
 __all__ = ["Described", "RunSummary", "Summaries"]
 

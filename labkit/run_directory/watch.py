@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from labkit import home
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
-from labkit.run_directory.elsewhere import runs_elsewhere
+from labkit.run_directory.find import runs_elsewhere
 
 __all__ = ["RunWatch", "Standing", "wait_for_run"]
 

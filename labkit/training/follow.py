@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import (
     MetricsReader,
@@ -22,6 +21,7 @@ from labkit.run_directory.metrics import (
     metrics_in_words,
 )
 from labkit.run_directory.watch import RunWatch, Standing, wait_for_run
+from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.plan import plan_evaluation
 
 __all__ = ["Evaluator", "FollowResult", "Follower", "follow"]

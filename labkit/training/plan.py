@@ -29,12 +29,12 @@ from labkit.data.shard_files import verify_shards
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.quiet_import import check_keras_backend, import_tensorflow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_checkpoint
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
 from labkit.run_directory.metrics import MetricsReader, selection_metric
+from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 from labkit.training.checks import (
     check_cluster,
     check_fits,

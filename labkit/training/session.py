@@ -41,7 +41,7 @@ from labkit.optim.schedules import learning_rate_at
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.certificate import write_certificate
 from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
-from labkit.run_directory.elsewhere import remember
+from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump

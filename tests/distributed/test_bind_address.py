@@ -30,7 +30,7 @@ TIME_LIMIT = 120  # seconds; importing TensorFlow and three servers take about 7
 # Prints what the test looks at, one JSON per line, and then lives until its input is closed.
 SERVERS = """
 import json, socket, sys
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 from labkit.distributed.bind_address import listen_on
 from tests.listening import listening_addresses
 

@@ -8,8 +8,8 @@ import labkit
 from labkit.analysis.predictions import load_predictions, of_another_checkpoint
 from labkit.commands import main as cli
 from labkit.config.recorded import describe
+from labkit.run_directory.digest import own_test, own_test_step
 from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation
-from labkit.run_directory.own_results import own_test, own_test_step
 from labkit.run_directory.summary import Summaries
 from tests.commands.made_runs import evaluation, make_run
 

@@ -10,8 +10,8 @@ import sys
 
 from labkit.analysis.ask.serve import serve
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow, leave_out_extras
 from labkit.run_directory import RunDirectory
+from labkit.startup.quiet_import import import_tensorflow, leave_out_extras
 
 SEND_SECONDS = 30.0
 NICENESS = 10  # so that a training on the same machine goes first

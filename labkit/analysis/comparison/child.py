@@ -13,7 +13,7 @@ from labkit.analysis.comparison.processes import exit_code
 from labkit.config import Config
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow, leave_out_extras
+from labkit.startup.quiet_import import import_tensorflow, leave_out_extras
 from labkit.training.plan import RunPlan, data_directory, decide_devices, plan_run
 
 __all__ = ["check_networks", "main"]

@@ -19,8 +19,8 @@ from labkit.analysis.comparison.trials import ComparisonPlan, Trial
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.interruption import STOPPED
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
+from labkit.startup.interruption import STOPPED
 
 __all__ = ["Execution", "check_command", "check_new", "measure_command", "prepare_data_set", "train_command"]
 

@@ -12,8 +12,8 @@ from labkit.analysis.replay.recorded import MAX_STEPS, RecordedStep, recorded_st
 from labkit.config import Config
 from labkit.data.step_batch.batch import StepBatch
 from labkit.plurals import counted
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
+from labkit.startup.quiet_import import import_tensorflow
 
 if TYPE_CHECKING:
     from labkit.inspection.diagnosis import NonFinite

@@ -13,8 +13,8 @@ from labkit.analysis.replay.step import ROUNDING, engine_from_start, plan_replay
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.quiet_import import import_tensorflow
 from labkit.run_directory import RunDirectory
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["DEFAULT_STEPS", "Difference", "VerifiedSteps", "verify_steps"]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["unreadable_tensors"]
 

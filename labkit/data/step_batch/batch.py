@@ -38,7 +38,7 @@ def batch_of_step(
 
 
 def _from_stream(manifest: Manifest, data: DataConfig, seed: int, samples: NDArray[np.int64]) -> Rows:
-    from labkit.quiet_import import import_tensorflow
+    from labkit.startup.quiet_import import import_tensorflow
 
     import_tensorflow()
     from labkit.data.pipeline import train_dataset

@@ -27,7 +27,7 @@ from labkit.distributed.bind_address.imported_functions import (
     write_pointer,
 )
 from labkit.errors import InputError
-from labkit.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["listen_on"]
 

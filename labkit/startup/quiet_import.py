@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from labkit import interruption
 from labkit.errors import InputError
+from labkit.startup import interruption
 
 __all__ = ["check_keras_backend", "import_tensorflow", "leave_out_extras"]
 
