@@ -8,7 +8,7 @@ import pytest
 import labkit
 from labkit.commands import main as cli
 from labkit.errors import InputError
-from labkit.run_directory import elsewhere
+from labkit.run_directory import find as elsewhere
 from labkit.run_directory.find import find_run, known_runs, remember, runs_elsewhere
 from tests.commands.made_runs import make_run
 
