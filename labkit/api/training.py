@@ -70,7 +70,7 @@ def train(
 def _configuration(config: Config | None, preset: str | None, flags: dict[str, Any]) -> Config:
     if isinstance(config, str):
         raise InputError(
-            f"config is {short(config)}; for a preset write preset=…, for a run job_dir=…, with the same text"
+            f"config is {(text := short(config)[:60])}; for a preset write preset={text}, for a run job_dir={text}"
         )
     if config is not None and not isinstance(config, Config):
         raise InputError(

@@ -17,8 +17,7 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser
 from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
 from labkit.distributed import cpu
-from labkit.distributed.bfloat16_speed import step_seconds
-from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions
+from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, step_seconds
 from labkit.errors import InputError
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 

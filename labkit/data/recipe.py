@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit import home
 from labkit.config import presets
+from labkit.config.arguments import argument
 from labkit.config.data_sets import AUTO, GENERATED
 from labkit.config.flags import flags_of
 from labkit.config.presets import merged_with_preset, preset_values
@@ -76,6 +77,7 @@ def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict
 
     Raises InputError for an unknown preset.
     """
+    preset = argument("preset", preset, str, optional=True)
     dataset = given.get("dataset", AUTO)
     if not isinstance(dataset, str):  # which the configuration refuses
         return merged_with_preset(None, given), ""

@@ -88,11 +88,11 @@ def test_every_command_has_help(name, capsys):
     assert COMMANDS[name].help in shown
 
 
-def test_the_help_of_train_shows_ten_flags_and_the_names_of_the_groups(capsys):
+def test_the_help_of_train_shows_eleven_flags_and_the_names_of_the_groups(capsys):
     shown = help_of(capsys, "train", "--help")
     flags = set(shown_flags(shown)) - {"--help-all"}
     assert flags == {"--preset", "--overwrite"} | {info.flag for info in FIELDS if info.common}
-    assert len(flags) == 10
+    assert len(flags) == 11
     for group in GROUPS:
         assert f"\n  {group} " in shown
     assert "--help-all" in shown
