@@ -69,9 +69,8 @@ def train(
 
 def _configuration(config: Config | None, preset: str | None, flags: dict[str, Any]) -> Config:
     if isinstance(config, str):
-        raise InputError(
-            f"config is {(text := short(config)[:60])}; for a preset write preset={text}, for a run job_dir={text}"
-        )
+        text = short(config)[:60]
+        raise InputError(f"config is {text}; for a preset write preset={text}, for a run job_dir={text}")
     if config is not None and not isinstance(config, Config):
         raise InputError(
             f"config is {type(config).__name__}; allowed: a labkit.Config, or flags by name, **values"

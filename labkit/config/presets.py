@@ -108,7 +108,7 @@ def fast() -> Mapping[str, Any]:
     """The fast network: 89.3 % on CIFAR-10 in 11 minutes with --precision mixed_bfloat16 and all images.
 
     Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision mixed_bfloat16`` where
-    ``labkit doctor`` says that the CPU computes in bfloat16. The recipe is based on airbench94_muon (Jordan,
+    ``labkit doctor`` measures that as faster. The recipe is based on airbench94_muon (Jordan,
     2024, github.com/KellerJordan/cifar10-airbench; the network: arXiv:2404.00498). It differs, for validation
     accuracy or speed, in: SiLU instead of GELU, no weight decay of offsets, no offsets in the whitening
     layer, smaller images at first, padding 4. airbench sums the loss over a batch and divides logits by 256;
