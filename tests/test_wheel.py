@@ -166,7 +166,7 @@ def test_a_run_names_no_commit_of_a_project_that_labkit_was_installed_for(instal
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_a_lesson_runs_to_its_end(installed):
-    said = installed.run("labkit", "notebook", "run", "resnet")
+    said = installed.run("labkit", "notebook", "run", "resnet", timeout=1500)
     assert str(installed.home / ".labkit" / "runs" / "notebooks" / "02_resnet.ipynb") in said
 
 
