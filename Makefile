@@ -29,19 +29,24 @@ demo: env ## prepare data, run the training notebook, show where its results are
 	@$(BIN)/labkit demo
 
 test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to pytest
-	@# Two files at a time, in the order of tests/conftest.py. Tests with a local cluster or a browser run one at a time.
-	@set -e; if [ -z "$(ARGS)" ]; then \
-	    $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "not (alone or faults or thorough)"; \
-	    $(BIN)/python -m pytest -m "(alone and not (faults or thorough)) or faults_core"; \
-	else \
-	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); \
-	fi
-	@# The notebooks as anybody runs them, two at a time. What they write goes into a home of its own, not among the
-	@# user's runs, and the proxy that isn't there keeps them from downloading CIFAR-10 for that home.
-	@set -e; if [ -z "$(ARGS)" ] && ls notebooks/*.ipynb >/dev/null 2>&1; then \
-	    home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; trap 'exit 130' INT TERM; \
-	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --nbval-lax notebooks/; \
-	fi
+	@# Every stage runs, also where an earlier one failed. Two files at a time, in the order of tests/conftest.py; tests
+	@# with a local cluster or a browser one at a time; then the notebooks as anybody runs them, two at a time. What
+	@# those write goes into a home of its own, not among the user's runs, and the proxy that isn't there keeps them
+	@# from downloading CIFAR-10 for that home.
+	@trap 'exit 130' INT TERM; \
+	if [ -n "$(ARGS)" ]; then \
+	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); exit $$?; \
+	fi; \
+	failed=; home=$$(mktemp -d) || exit 1; trap 'rm -rf "$$home"' EXIT; \
+	$(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "not (alone or faults or thorough)" \
+	    || failed="$$failed, the tests that run two at a time"; \
+	$(BIN)/python -m pytest -m "(alone and not (faults or thorough)) or faults_core" \
+	    || failed="$$failed, the tests that run alone"; \
+	if ls notebooks/*.ipynb >/dev/null 2>&1; then \
+	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --nbval-lax notebooks/ \
+	        || failed="$$failed, the notebooks"; \
+	fi; \
+	if [ -n "$$failed" ]; then echo "make test: failed:$${failed#,}" >&2; exit 1; fi
 
 test-faults: env ## run all fault-injection tests and the longest other tests; LABKIT_FAULTS_TABLE=FILE writes a table
 	@$(BIN)/python -m pytest -m "faults or thorough" $(ARGS)

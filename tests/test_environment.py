@@ -357,6 +357,18 @@ def test_make_refuses_another_python_and_says_how_to_get_one(checkout):
     assert not (checkout / ".venv").exists()
 
 
+def test_make_test_runs_all_stages_and_fails_at_the_end(checkout):
+    put_program(checkout / "bin" / "python", 'echo "$@" >>called; case "$*" in *no-loadscope*) exit 1; esac')
+    put_program(checkout / "notebooks" / "n.ipynb", "")
+    command = ["make", "-o", "env", "test", f"BIN={checkout / 'bin'}"]
+    result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0
+    assert "make test: failed: the tests that run two at a time\n" in result.stderr
+    assert len((checkout / "called").read_text().splitlines()) == 3, "tests, tests that run alone, notebooks"
+    put_program(checkout / "bin" / "python", "")
+    assert subprocess.run(command, cwd=checkout, timeout=60).returncode == 0
+
+
 @pytest.fixture
 def unselected(tmp_path_factory) -> Path:
     """A folder of programs that are called as every Python is, and don't run."""

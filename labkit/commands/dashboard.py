@@ -17,6 +17,7 @@ from labkit.distributed.task import is_loopback
 from labkit.errors import InputError, require_extra
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.find import find_run
+from labkit.startup.interruption import take_requests
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tensorboard.server import LOOPBACK
 
@@ -121,7 +122,8 @@ def _tensorboard(options: argparse.Namespace) -> int:
     from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
     from labkit.tensorboard.server import start_server
 
-    signal.signal(signal.SIGTERM, _exit)  # so that the folder of links is removed
+    # So that the folder of links is removed, also while TensorFlow is imported.
+    take_requests(_exit)
     with log_folder(runs) as folder:
         for note in folder.notes():
             print(f"note: {note}")
@@ -154,4 +156,4 @@ def _runs(names: list[str]) -> Callable[[], list[RunDirectory]]:
 
 
 def _exit(number: int, frame: Any) -> None:
-    raise SystemExit(128 + number)
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)

@@ -18,6 +18,7 @@ from labkit.cluster.supervisor import Lines
 from labkit.distributed.peers import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import process_alive
+from tests.signals import as_from_a_terminal
 
 LIMIT = 60.0  # seconds until a test gives up; nothing waits for it to pass
 ACTOR = Path(__file__).with_name("acting_task.py")
@@ -61,8 +62,7 @@ class Cluster:
                 [sys.executable, "-c", LAUNCHER, json.dumps(options)],
                 stdout=log,
                 stderr=log,
-                # Tests that run in the background ignore Ctrl-C, and the launcher would inherit that.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                preexec_fn=as_from_a_terminal,
             )
 
     def lives(self, name: str) -> list[dict]:
@@ -348,7 +348,8 @@ def test_a_request_to_one_task_that_stops_all_is_no_reason_to_restart(start):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)],
 )
 def test_a_request_to_stop_reaches_all_tasks(start, number, code):
     cluster = start(workers=2)

@@ -69,7 +69,7 @@ def test_the_console_names_stragglers_whenever_a_row_of_a_worker_was_written(rat
 
 
 class SignalAt(io.StringIO):
-    """Output that sends SIGTERM to this process when a line says ``words``."""
+    """Output that sends SIGUSR1 to this process, as a batch system does, when a line says ``words``."""
 
     def __init__(self, words: str) -> None:
         super().__init__()
@@ -77,14 +77,14 @@ class SignalAt(io.StringIO):
 
     def write(self, text: str) -> int:
         if self._words in text:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGUSR1)
         return super().write(text)
 
 
 def test_a_stop_saves_and_going_on_from_there_equals_no_stop(whole, data_dir):
     stopped = whole.with_name("stopped")
     with contextlib.redirect_stdout(SignalAt(f"step 7/{STEPS}")):
-        assert train(stopped, data_dir) == 128 + signal.SIGTERM
+        assert train(stopped, data_dir) == 128 + signal.SIGUSR1
     status = RunDirectory(stopped).read_status()
     assert (status.state, status.step) == ("interrupted", 7)
     assert saved_steps(stopped)[-1] == 7 and not metrics(stopped).split("test")
