@@ -9,6 +9,7 @@ from app import state
 from app.run_table import actions, columns
 from app.run_table.order import Rows, arranged
 from app.run_table.trash import show_trash
+from labkit.config import field_aliases
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -49,7 +50,7 @@ def _controls_and_table(runs: dict[str, RunDirectory], found: list[RunSummary]) 
     hidden = sum(summary.notes.archived for summary in found)
     listed = found if archived else [summary for summary in found if not summary.notes.archived]
     try:
-        wanted = chosen_runs(listed, shlex.split(text)) if text.strip() else listed
+        wanted = chosen_runs(listed, shlex.split(text), field_aliases()) if text.strip() else listed
     except InputError as error:
         st.error(state.clean(error).replace("--filter", "the filter"), icon=":material/filter_alt_off:")
         return

@@ -11,7 +11,7 @@ from typing import Any
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.commands.terminal.text_tables import age_in_words, print_table
-from labkit.config import fields_by_name
+from labkit.config import field_aliases, fields_by_name
 from labkit.config.recorded import describe
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import counted, printable
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
     found = Summaries(describe).of(list_runs(folder) if options.runs_dir else known_runs())
     listed = [summary for summary in found if options.archived or not summary.notes.archived]
-    chosen = _sorted(chosen_runs(listed, options.filter), options.sort)
+    chosen = _sorted(chosen_runs(listed, options.filter, field_aliases()), options.sort)
     if options.json:
         print(json.dumps([summary.to_json() for summary in chosen], indent=2))
         return 0

@@ -13,6 +13,7 @@ from labkit.config import Config
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
 from labkit.errors import DiskFailure, InputError
 from labkit.plurals import counted
+from labkit.startup.quiet_import import quieten_tensorflow
 
 __all__ = ["declare_train", "train_as"]
 
@@ -37,6 +38,7 @@ def _train(options: argparse.Namespace) -> int:
     task = find_task(config.distribution, os.environ)
     if task is not None:
         bypass_proxy(task, os.environ)
+        quieten_tensorflow(os.environ)
     if task is not None and task.job_name == "ps" and config.distribution.sync:
         print(f"note: synchronous training needs no parameter servers; {task.name} has nothing to do")
         return 0

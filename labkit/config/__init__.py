@@ -11,7 +11,7 @@ from labkit.config.model import ModelConfig
 from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig
 from labkit.config.transfer import TransferConfig
-from labkit.config.whole import Config, by_field, fields_by_name
+from labkit.config.whole import Config, by_field, field_aliases, fields_by_name
 
 __all__ = [
     "Config",
@@ -22,5 +22,6 @@ __all__ = [
     "RunConfig",
     "TransferConfig",
     "by_field",
+    "field_aliases",
     "fields_by_name",
 ]

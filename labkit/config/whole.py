@@ -17,7 +17,7 @@ from labkit.config.spellings import unknown_setting_error
 from labkit.config.transfer import TransferConfig
 from labkit.errors import InputError, short
 
-__all__ = ["Config", "by_field", "fields_by_name"]
+__all__ = ["Config", "by_field", "field_aliases", "fields_by_name"]
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,11 @@ def fields_by_name() -> dict[str, FieldInfo]:
     return {info.name: info for owner in _OWNERS.values() for info in fields_of(owner)}
 
 
+def field_aliases() -> dict[str, str]:
+    """Return the field's name of each of its names in other programs."""
+    return {alias: name for name, info in fields_by_name().items() for alias in info.aliases}
+
+
 def by_field(
     values: Mapping[str, Any], *, beside: Collection[str] = (), num_gpus: int | None = None
 ) -> dict[str, Any]:
@@ -194,7 +199,7 @@ def by_field(
     ``batch_size`` with several GPUs, which other programs count for each of them.
     """
     known = fields_by_name()
-    aliases = {alias: name for name, info in known.items() for alias in info.aliases}
+    aliases = field_aliases()
     given: dict[str, str] = {}
     for name in values:
         field = name if name in known or name in beside else aliases.get(name)

@@ -76,6 +76,7 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
             "values": taken.in_words() if is_standardized else "pixels from 0 to 255",
             "channel_mean": list(manifest.channel_mean),
             "channel_std": list(manifest.channel_std),
+            "resize": _resizing(manifest),
             "pictures": _fitting_in_words(manifest),
         },
         "output": {"name": request.output_name, "shape": [None, manifest.num_classes], "dtype": "float32"},
@@ -94,6 +95,21 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
     }
 
 
+def _resizing(manifest: Manifest) -> dict[str, Any]:
+    """Return how a picture of any size becomes an image of the data set, for programs.
+
+    ``how``: ``crop`` or ``letterbox``. ``filter``: as Pillow calls it: the one that prepared the data set; of
+    a data set that came as images, the one with which labkit reads pictures (``labkit.analysis.pictures``).
+    """
+    how = manifest.source.get("resize")
+    height, width, _ = manifest.image_shape
+    return {
+        "how": how or "crop",
+        "size": {"height": height, "width": width},
+        "filter": "lanczos" if how is None else "bicubic",
+    }
+
+
 def _fitting_in_words(manifest: Manifest) -> str:
     """Return what makes a picture of any size an image of the data set."""
     height, width, channels = manifest.image_shape
@@ -106,7 +122,11 @@ def _fitting_in_words(manifest: Manifest) -> str:
         size = (
             f"cut out its middle in the proportions {width}:{height}, resize that to {width}×{height} pixels"
         )
-    return f"turn the picture upright as its EXIF data ask for, convert it to {colours}, {size}"
+    named = _resizing(manifest)["filter"]
+    return (
+        f"turn the picture upright as its EXIF data ask for, convert it to {colours}, {size}; "
+        f"resize with Pillow's filter {named.upper()}"
+    )
 
 
 def _test_accuracy(request: ExportRequest, step: int) -> float | None:

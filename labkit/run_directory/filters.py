@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from labkit.errors import InputError, unknown_name_error
@@ -29,8 +29,10 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
 Condition = Callable[[RunSummary], bool]
 
 
-def chosen_runs(summaries: Iterable[RunSummary], texts: Iterable[str]) -> list[RunSummary]:
-    """Return the runs that all of ``texts`` fit.
+def chosen_runs(
+    summaries: Iterable[RunSummary], texts: Iterable[str], aliases: Mapping[str, str] | None = None
+) -> list[RunSummary]:
+    """Return the runs that all of ``texts`` fit. ``aliases``: other names of settings, with their own.
 
     A text that isn't ``FIELD=VALUE`` (or with ``!=``, ``>``, ``<``, ``>=``, ``<=``) fits a run that has it in
     its name, state, data set, model, tags or note. Case doesn't matter. A run without the value fits no
@@ -40,16 +42,16 @@ def chosen_runs(summaries: Iterable[RunSummary], texts: Iterable[str]) -> list[R
     """
     summaries = list(summaries)
     known = [*FIELDS, *dict.fromkeys(name for summary in summaries for name in summary.values)]
-    conditions = [_condition(text, known) for text in texts]
+    conditions = [_condition(text, known, {"tags": "tag", **(aliases or {})}) for text in texts]
     return [summary for summary in summaries if all(fits(summary) for fits in conditions)]
 
 
-def _condition(text: str, known: list[str]) -> Condition:
+def _condition(text: str, known: list[str], aliases: Mapping[str, str]) -> Condition:
     found = _CONDITION.fullmatch(text)
     if found is None:
         return lambda summary: any(text.lower() in word.lower() for word in _words(summary))
     field, sign, value = found.groups()
-    field = {"tags": "tag"}.get(field, field)
+    field = field if field in known else aliases.get(field, field)
     if field not in known:
         raise unknown_name_error("field of --filter", field, known)
     if sign in ("=", "!="):

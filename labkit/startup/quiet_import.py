@@ -9,14 +9,14 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from labkit.errors import InputError
 from labkit.startup import interruption
 
-__all__ = ["check_keras_backend", "import_tensorflow", "leave_out_extras"]
+__all__ = ["check_keras_backend", "import_tensorflow", "leave_out_extras", "quieten_tensorflow"]
 
 # Keras imports these where they are installed: for its galleries, data frames, and wrappers for scikit-learn.
 EXTRAS = ("matplotlib", "pandas", "sklearn")
@@ -28,7 +28,21 @@ ROUTINE_MESSAGES = (
     "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",  # on a machine without a GPU
 )
 
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # 0 prints all messages of the C++ code, 2 its errors, 3 those that end it
+_OWN_LEVEL = "2"
+
 _left_out: tuple[str, ...] = ()
+
+
+def quieten_tensorflow(environment: MutableMapping[str, str]) -> None:
+    """Leave out errors that TensorFlow's C++ code prints, of which it raises an exception as well.
+
+    For a task of a cluster: when a peer is lost, gRPC prints up to six lines before labkit's one line that
+    names the peer. A level that the user has chosen in ``environment`` stays, except 2, which is labkit's own
+    and which a launcher passes on. To be called before TensorFlow is imported.
+    """
+    if environment.get(_LEVEL, _OWN_LEVEL) == _OWN_LEVEL:
+        environment[_LEVEL] = "3"
 
 
 def leave_out_extras() -> None:
@@ -62,7 +76,7 @@ def import_tensorflow() -> None:
     check_keras_backend()
     if "tensorflow" in sys.modules:
         return
-    print_all = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0"
+    print_all = os.environ.setdefault(_LEVEL, _OWN_LEVEL) == "0"
     with _without(_left_out), nullcontext() if print_all else _without_routine_messages():
         import tensorflow as tf
 

@@ -1,5 +1,6 @@
 """Help, spellings and mistakes: what a person meets who types a command."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -226,6 +227,23 @@ def test_the_flags_that_the_answers_name_exist():
         for word in answer.replace(",", " ").split():
             if word.startswith("--"):
                 assert word in parser._option_string_actions, word
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "3"), ("2", "3"), ("0", "0"), ("1", "1")])
+def test_a_task_of_a_cluster_leaves_out_what_grpc_says_before_labkit(given, used, captured, monkeypatch):
+    def end(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr(os, "environ", {**os.environ, "TF_CPP_MIN_LOG_LEVEL": given or "2"})
+    if given is None:
+        del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(
+            ["train", "--sync", "--worker-hosts", "a:1,b:1", "--job-name", "worker", "--task-index", "0"]
+        )
+    assert ended.value.code == 0
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == used
 
 
 def test_evaluate_takes_a_batch_size(capsys):

@@ -5,16 +5,21 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
+from labkit.analysis.pictures import read_picture
 from labkit.commands import main as cli
 from labkit.data.loading import load_split
 from labkit.errors import InputError
-from labkit.export import api
+from labkit.export import api, write
 from labkit.export.formats import FORMATS
+from tests.docs.blocks import blocks
 from tests.properties.harness import metrics, train
 
 STEPS = 6
@@ -62,6 +67,29 @@ def test_the_command_writes_a_checked_file_and_its_description(run, here, shapes
     images, labels = load_split(shapes, "test")
     logits = keras.saving.load_model(here / "two_replicas.keras").predict(images, verbose=0)
     assert (logits.argmax(axis=1) == labels).mean() == pytest.approx(test["accuracy"], abs=2e-3)
+
+
+@pytest.mark.parametrize("resize", [None, "letterbox"])
+def test_the_sample_of_the_docs_predicts_a_picture_without_labkit(resize, run, here, shapes):
+    api.export(str(run), output="first.keras", probabilities=True)
+    about = json.loads((here / "first.keras.json").read_text())
+    if resize is not None:  # as if the run's data set had been prepared of pictures
+        source = {**shapes.source, "resize": resize}
+        about["input"]["resize"] = write._resizing(dataclasses.replace(shapes, source=source))
+        (here / "first.keras.json").write_text(json.dumps(about))
+    noise = np.random.default_rng(0).integers(0, 256, (12, 20, 3), np.uint8)
+    Image.fromarray(noise).resize((90, 50), Image.Resampling.BICUBIC).save("picture.jpg", quality=95)
+    [sample] = [block for block in blocks("python") if block.document == "docs/models.md"]
+    checked = f"{sample.text}\nimport sys\nassert 'labkit' not in sys.modules\nnp.save('seen.npy', images)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", checked], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    shown = re.fullmatch(r"(.+): (\d+\.\d)%\n", done.stdout)
+    assert shown is not None and shown[1] in about["classes"]
+    # The picture is the one that labkit itself would show to the network, up to rounding.
+    expected = read_picture((here / "picture.jpg").read_bytes(), (32, 32, 3), resize).image
+    assert np.abs(np.load("seen.npy")[0] - expected).max() <= 2
 
 
 def test_each_checkpoint_has_its_own_weights(run, here):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.config import Config
+from labkit.distributed.cpu import has_no_gpu
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock, Status
@@ -52,6 +53,34 @@ def test_a_run_is_resumable_until_it_is_finished(run, manifest):
     run.write_status(Status("finished", step=10, total_steps=10))
     assert found(config(run.path), manifest) == "finished"
     assert found(config(run.path), manifest, overwrite=True) == "new"
+
+
+def test_more_steps_for_a_run_name_the_command_that_makes_them(run, manifest):
+    with pytest.raises(InputError, match=r"to go on .*: labkit fork .*run --at 4 --set train_steps=200$"):
+        place_run(config(run.path, train_steps=200), manifest)
+    for others in ({"train_steps": 3}, {"train_steps": 200, "seed": 5}):  # which a fork can't be
+        with pytest.raises(InputError, match="discard that run with --overwrite$"):
+            place_run(config(run.path, **others), manifest)
+
+
+@pytest.mark.parametrize("asked", [3, 1])
+def test_missing_gpus_are_refused_before_tensorflow_is_imported(asked, monkeypatch):
+    monkeypatch.setattr(plan, "import_tensorflow", lambda: pytest.fail("TensorFlow was imported"))
+    monkeypatch.setattr(plan, "has_no_gpu", lambda: True)
+    said = f"--num-gpus is {asked}, but TensorFlow finds 0 here .* allowed: 0, or any number with"
+    with pytest.raises(InputError, match=said):
+        plan.decide_devices(Config.from_flat({"num_gpus": asked}))
+
+
+@pytest.mark.parametrize(
+    ("file", "sure"),
+    [("nvme0", True), ("nvram", True), ("nvidia0", False), ("nvhost-gpu", False), ("kfd", False)],
+)
+def test_only_a_machine_without_device_files_of_gpus_surely_has_none(file, sure, tmp_path, monkeypatch):
+    (tmp_path / file).touch()
+    assert has_no_gpu(tmp_path) is sure
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert not has_no_gpu(tmp_path)
 
 
 def test_another_configuration_is_refused_with_the_difference(run, manifest):
