@@ -2,7 +2,7 @@
 
 import signal
 
-from labkit.interruption import REQUESTS
+from labkit.startup.interruption import REQUESTS
 
 __all__ = ["as_from_a_terminal"]
 
