@@ -50,7 +50,7 @@ class RunSummary:
         last_active: when the status was last written, in seconds since 1970.
         settings: the values that differ from the defaults; None where the configuration is damaged.
         values: all values of the configuration by their names; empty where it is damaged.
-        results: the run's own row of ``test`` (``own_results``) and the latest of ``validation``, where there
+        results: the run's own row of ``test`` (``own_test``) and the latest of ``validation``, where there
             is one.
         damage: what is wrong with the run's files, a sentence each; part of ``message``.
         other_tests: rows of other checkpoints that ``labkit evaluate`` evaluated on ``test``.
