@@ -321,7 +321,7 @@ def own_test_step(rows: Iterable[Row]) -> int | None:
         if row.get("split") in steps and number(row.get("step")) is not None:
             steps[row["split"]].append(row)
     if steps["test"]:
-        return int(steps["test"][-1]["step"])
+        return int(_step(_newest(steps["test"])))
     if steps["validation"]:  # the first of equally good ones, as in the training loop
         return int(max(steps["validation"], key=selection_metric)["step"])
     return None
@@ -337,12 +337,17 @@ def own_test(rows: Iterable[Row], beside: Iterable[Row]) -> Row | None:
     rows = list(rows)
     reported = [row for row in rows if row.get("split") == "test"]
     if reported:
-        return reported[-1]
+        return _newest(reported)
     step = own_test_step(rows)
     tests = [row for row in beside if row.get("split") == "test"]
     if step is not None:
         return next((row for row in tests if row.get("step") == step), None)
-    return max(tests, key=lambda row: number(row.get("step")) or 0, default=None)
+    return _newest(tests) if tests else None
+
+
+def _newest(rows: list[Row]) -> Row:
+    """Return the row of the highest step; of several, the last one."""
+    return max(reversed(rows), key=_step)
 
 
 def own_test_step_of(run: RunDirectory) -> int | None:

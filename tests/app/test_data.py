@@ -129,7 +129,10 @@ def _data_of(run: RunDirectory) -> Manifest:
 
 
 @pytest.mark.parametrize("page", ["data", "image_map"])
-def test_a_data_set_that_is_gone_or_other_is_named_with_a_command_that_brings_it_back(copy, page):
+def test_a_data_set_that_is_gone_or_other_is_named_with_a_command_that_brings_it_back(
+    copy, page, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))  # which doesn't have the same data
     folder = copy.path.parent / "data"
     shutil.rmtree(folder)
     at = open_page(page, copy)
