@@ -4,8 +4,6 @@ The names in ``__all__`` are the public interface; ``docs/python.md`` shows each
 module is imported when the name is first used, so ``import labkit`` loads neither TensorFlow nor NumPy.
 """
 
-from importlib import import_module
-
 TYPE_CHECKING = False  # as type checkers know it; to import typing would take half of this module's time
 if TYPE_CHECKING:
     from typing import Any
@@ -53,6 +51,8 @@ if not TYPE_CHECKING:  # with it in sight, mypy would accept any name
     def __getattr__(name: str) -> "Any":
         if name not in _MODULES:
             raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+        from importlib import import_module
+
         value = getattr(import_module(_MODULES[name]), name)
         globals()[name] = value  # so that the next use doesn't come here
         return value

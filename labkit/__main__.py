@@ -2,13 +2,17 @@
 
 import sys
 
-from labkit.startup.interruption import described, end_on_requests, leave_requests
-
 __all__ = ["main"]
 
 
 def main() -> int:
     """Run the command line of this process. Returns the exit code."""
+    import _signal  # which Python has loaded; signal itself takes a while
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until the next lines have run: no traceback
+    from labkit.startup.interruption import described, end_on_requests, leave_requests
+
     end_on_requests()
     try:
         from labkit.commands.main import main as run
