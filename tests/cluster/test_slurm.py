@@ -278,11 +278,12 @@ def test_a_failed_task_ends_the_job_though_others_lost_it(failed, tmp_path):
     assert not list(tmp_path.glob("labkit-7*"))
 
 
-def test_stops_without_a_new_step_are_counted(tmp_path):
+@pytest.mark.parametrize("code", [143, 138])  # 138: the script was edited to --signal=USR1@…
+def test_stops_without_a_new_step_are_counted(code, tmp_path):
     ended, notes, output = run_script(
-        tmp_path, BatchOptions(nodes=2, max_restarts=1), [143] * 4, steps=[10, 10, 20, 0]
+        tmp_path, BatchOptions(nodes=2, max_restarts=1), [code] * 4, steps=[10, 10, 20, 0]
     )
-    assert ended == [143] * 4
+    assert ended == [code] * 4
     assert notes == ["requeue 7"] * 3
     words = [line for line in output.splitlines() if ", start " not in line]
     stopped, stuck = "labkit: stopped after a checkpoint", "labkit: stopped without a new step"
