@@ -103,3 +103,15 @@ def test_bfloat16_where_the_cpu_has_it(monkeypatch):
     monkeypatch.setattr(devices, "bfloat16_instructions", list)
     with pytest.raises(InputError, match="mixed_bfloat16.*avx512_bf16 or amx_bf16.*float32"):
         check_precision(config, CPU)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_whether_operations_may_move_to_another_device_reaches_tensorflow(monkeypatch, allowed):
+    given = []
+    monkeypatch.setattr(tf.config, "set_soft_device_placement", given.append)
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
+    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        monkeypatch.setattr(tf.config.threading, name, lambda number: None)
+    config = DistributionConfig(allow_soft_placement=allowed, num_gpus=0)
+    devices.configure_tensorflow(config, deterministic=False)
+    assert given == [allowed]
