@@ -47,6 +47,7 @@ FIXED = {
     "ema_decay": _OPTIMIZER,
     "loss": "the losses before and after the fork would be of two kinds",
     "start_from": "a fork starts from its parent",
+    **dict.fromkeys(("epochs", "steps_range"), "its length is counted in steps; write train_steps=STEPS"),
     "job_dir": "--job-dir names the fork's directory",
     **dict.fromkeys(_OF_ONE_SESSION, _TASK),
 }

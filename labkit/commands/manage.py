@@ -18,7 +18,7 @@ from labkit.config import fields_by_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.disk import STOP_REQUEST
-from labkit.run_directory.find import find_run
+from labkit.run_directory.find import find_run, known_runs, remember
 from labkit.run_directory.lineage import read_lineage, write_lineage
 from labkit.run_directory.notes import Notes, change_notes, notes_path, read_notes
 from labkit.run_directory.stop import (
@@ -140,6 +140,8 @@ def _resume(options: argparse.Namespace) -> int:
     fixed = _fixed_settings()
     if changed := {name: value for name, value in vars(options).items() if name in fixed}:
         flags = ", ".join(fixed[name].flag for name in changed)
+        if changed.pop("epochs", None) is not None:
+            changed["train_steps"] = "STEPS"  # in which the length of a fork is counted
         way_out = fork_command(run, step, **changed) if step else "start it anew with labkit train"
         raise InputError(f"{flags} can't be changed in a run; to go on from it with others: {way_out}")
     if status and status.state == "finished":
@@ -193,22 +195,22 @@ def _rename(options: argparse.Namespace) -> int:
         )
     if os.path.lexists(new.path):
         raise InputError(f"{new.path} is there already; give another name")
-    if found := next(
-        (run.path.parent / file for file in COMPARISONS if (run.path.parent / file).exists()), None
-    ):
+    folders = list(run.path.parents)[:2]
+    if found := [folder for folder in folders if any((folder / file).exists() for file in COMPARISONS)]:
         raise InputError(
-            f"{run.name} belongs to {found.parent}, which finds its runs by their names; it keeps its name"
+            f"{run.name} belongs to {found[0]}, which finds its runs by their names; it keeps its name"
         )
     refuse_elsewhere(run, "stop")
     locks = take_locks(run)
     if not locks:
         raise InputError(f"{run.name} is running; labkit stop {options.run} stops it")
-    others = {one.path: one for folder in (run.path.parent, home.runs_home()) for one in list_runs(folder)}
+    others = {one.path: one for one in (*list_runs(run.path.parent), *known_runs())}
     try:
         os.rename(run.path, new.path)
     finally:
         for lock in locks:
             lock.release()
+    remember(new)
     print(f"renamed {run.name} to {new.path}")
     for other in others.values():
         for line in _still_naming(other, run, new):

@@ -1,9 +1,12 @@
 """``labkit rename``: the run, what was forked from it, and what still names it."""
 
+import json
+
 import pytest
 
 from labkit.commands import main as cli
 from labkit.run_directory import RunDirectory, RunLock
+from labkit.run_directory.find import remember
 from labkit.run_directory.lineage import Lineage, read_lineage, write_lineage
 from labkit.run_directory.notes import change_notes, read_notes
 from tests.commands.in_process import tree
@@ -33,6 +36,16 @@ def test_a_run_gets_another_name_and_its_forks_follow(runs, capsys):
     assert read_lineage(RunDirectory(runs / "new")).parent == str(runs / "elder")
     assert "old-fork-5, a fork of it, names its new directory" in capsys.readouterr().out
     assert cli.main(["show", "new"]) == 0
+
+
+def test_a_run_outside_of_labkits_home_is_still_listed(runs, tmp_path, capsys):
+    other = make_run(tmp_path / "elsewhere", "old")
+    remember(other)
+    assert cli.main(["rename", str(other.path), "new"]) == 0
+    capsys.readouterr()
+    assert cli.main(["runs", "--json"]) == 0
+    names = [run["name"] for run in json.loads(capsys.readouterr().out)]
+    assert sorted(names) == ["new", "old", "old-fork-5"]
 
 
 def test_what_keeps_the_old_name_is_said(runs, capsys):

@@ -69,6 +69,7 @@ def test_sorted(three, capsys, field, order):
         (["state=finished"], ["good"]),
         (["model=resnet8", "state=failed"], ["none"]),
         (["step=7"], ["half"]),
+        (["arch=vgg11"], ["half"]),
     ],
 )
 def test_filtered(three, capsys, filters, names):
