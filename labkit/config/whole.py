@@ -86,6 +86,11 @@ class Config:
         }
         return dataclasses.replace(self, **owners)
 
+    def with_steps_for(self, examples: int) -> Self:
+        """Return this with the steps that ``--epochs`` makes of a number of training examples."""
+        run = self.run.with_steps_for(examples, self.data.train_batch_size)
+        return dataclasses.replace(self, run=run)
+
     def flat(self) -> dict[str, Any]:
         """Return all fields as one mapping."""
         return {name: getattr(getattr(self, info.owner), name) for name, info in fields_by_name().items()}

@@ -216,8 +216,7 @@ def plan_run(
         import_tensorflow()
         manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
     run, found = None, "new"
-    length = config.run.with_steps_for(manifest.count("train"), config.data.train_batch_size)
-    config = replace(config, run=length)
+    config = config.with_steps_for(manifest.count("train"))
     check_fits(config, manifest)
     if has_run:
         config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)

@@ -154,7 +154,7 @@ def test_a_directory_of_something_else_is_refused(output):
 def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
     # What decides neither the weights nor a measurement; a new field has to be thought about here.
     of_no_weight = {
-        "data_dir", "log_device_placement", "log_every_steps", "checkpoint_every_steps",
+        "data_dir", "log_device_placement", "log_every_steps", "log_every_seconds", "checkpoint_every_steps",
         "allow_soft_placement",
         "checkpoint_every_seconds", "keep_checkpoints", "inspect_every_steps", "write_graph",
         "write_images", "callbacks", "check_numerics", "debugger_dump", "profile_steps",
@@ -163,6 +163,15 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
     # Those that a transfer or another part of labkit adds are part of a run's identity, or are listed above.
     assert set(fields_by_name()) == known
     assert {*budget_of(Config()), *of_no_weight} == set(shared_fields())
+
+
+def test_a_length_in_epochs_becomes_the_steps_of_the_budget(output, faked):
+    command = arguments(output, "resnet8", 1, train_steps=None, epochs=0.05, train_batch_size=50)
+    for _ in range(2):  # the second call finds the same comparison
+        assert cli.main(command) == 0
+    config = RunDirectory(output / "resnet8-seed0").read_config()
+    assert (config["run"]["train_steps"], config["run"]["epochs"]) == (9, None)
+    assert json.loads((output / "comparison.json").read_text())["budget"]["train_steps"] == 9
 
 
 def test_a_preset_gives_the_recipe_and_the_names_the_models(output, faked):

@@ -88,9 +88,13 @@ def plan_comparison(
     recorded = _recorded(named_folder) if named_folder else None
     if named_folder and recorded:
         config = _as_recorded(config, recorded)
-        _check_same_budget(named_folder, recorded, budget_of(config))  # before preparing any data
+        if config.run.epochs is None:  # which the data turn into steps
+            _check_same_budget(named_folder, recorded, budget_of(config))  # before preparing any data
     manifest = _manifest(config, prepare)
-    config = config.replace({"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent)})
+    examples = manifest.count("train")
+    config = config.with_steps_for(examples).replace(
+        {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent)}
+    )
     folder = named_folder or default_output(config)
     recorded = recorded if named_folder else _recorded(folder)
     if recorded is not None:
@@ -104,7 +108,7 @@ def plan_comparison(
     if recorded is not None:
         _check_same_budget(folder, recorded, budget, manifest)
     trials = tuple(
-        _trial(folder, model, seed, configs[model].replace(resolved), manifest)
+        _trial(folder, model, seed, configs[model].with_steps_for(examples).replace(resolved), manifest)
         for seed in range(seeds)
         for model in models
     )
