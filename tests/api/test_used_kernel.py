@@ -93,9 +93,8 @@ import json, sys
 import labkit
 
 def losses(name, **values):
-    run = labkit.train(
-        preset="smoke", train_steps=1, eval_batch_size=1000, job_dir=f"{sys.argv[1]}/{name}", **values
-    )
+    quick = {"train_steps": 1, "evaluate_test": False, "validate_every_steps": 0}
+    run = labkit.train(preset="smoke", job_dir=f"{sys.argv[1]}/{name}", **quick, **values)
     return [run.environment["replicas"], run.metrics()["loss"].tolist()]
 
 two = {"num_gpus": 2, "simulate_missing_gpus": True}
