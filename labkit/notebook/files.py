@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import InputError, unknown_name_error
+from labkit.errors import InputError, nearest, unknown_name_error
 from labkit.home import expanded, shipped
 from labkit.run_directory import write_text_atomic
 
@@ -64,6 +64,8 @@ def choose_notebooks(names: Sequence[str], known: Sequence[Path]) -> list[Path]:
     for name in names:
         found = by_name.get(name.removesuffix(".ipynb"))
         if found is None:
+            if near := nearest(name, by_name):
+                raise InputError(f"unknown notebook {name!r}; did you mean {by_name[near].stem!r}?")
             raise unknown_name_error("notebook", name, [path.stem for path in known])
         chosen.append(found)
     return list(dict.fromkeys(chosen or known))

@@ -68,7 +68,13 @@ def test_only_tf_compat_uses_what_is_private_to_tensorflow():
 def test_the_rule_sees_what_tf_compat_does():
     tree = ast.parse(FENCE.read_text())
     assert uses(imported(tree), "tensorflow.python")
-    assert private_reads(tree) == {"_cluster", "_has_fetched_to_local", "_error", "_values"}
+    assert private_reads(tree) == {
+        "_cluster",
+        "_context_handle",
+        "_has_fetched_to_local",
+        "_error",
+        "_values",
+    }
     assert uses(imported(ast.parse("from unittest import mock")), "unittest.mock")
 
 

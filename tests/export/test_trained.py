@@ -44,5 +44,5 @@ def test_any_layout_and_precision_gives_the_saved_weights_in_float32(
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path, shapes):
     store, _ = saved(tmp_path, shapes)
-    with pytest.raises(InputError, match="step-00000003 can't be restored"):
+    with pytest.raises(InputError, match="step-00000003 is whole, but doesn't fit the network"):
         trained_model(CONFIG.replace({"width_factor": 0.25}), shapes, store, 3)

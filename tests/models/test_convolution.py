@@ -33,8 +33,16 @@ def _gradients(layer, images, recorded):
                 outputs = layer(images)
         else:
             outputs = layer(images)
-        loss = tf.reduce_sum(tf.cast(outputs, tf.float32) ** 2)
+        outputs = outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
+        loss = tf.reduce_sum(outputs**2)
     return [loss, *tape.gradient(loss, [images, layer.kernel.value])]
+
+
+def _in_float64(layer, settings, images):
+    other = Conv2D(256, **settings | {"dtype": "float64"})
+    other.build(images.shape)
+    other.set_weights(layer.get_weights())
+    return other
 
 
 @pytest.mark.parametrize("compute", [_gradients, tf.function(_gradients, autograph=False)])
@@ -64,10 +72,13 @@ def test_a_training_step_uses_it_for_many_channels_on_few_pixels(policy, compute
         layer = Conv2D(256, **settings)
         images = tf.constant(generator.normal(size=(4, side, side, channels)), dtype=layer.compute_dtype)
         plain = _gradients(layer, images, recorded=False)
+        exact = _gradients(_in_float64(layer, settings, images), tf.cast(images, tf.float64), recorded=False)
         assert not used
         ours = compute(layer, images, recorded=True)
         assert bool(used) == expected
-        for found, wanted in zip(ours, plain, strict=True):
-            found, wanted = (tf.cast(values, tf.float64).numpy() for values in (found, wanted))
+        for found, theirs, wanted in zip(ours, plain, exact, strict=True):
+            found, theirs, wanted = (tf.cast(each, tf.float64).numpy() for each in (found, theirs, wanted))
             tolerance = 1e-5 if policy == "float32" else 2e-2
-            np.testing.assert_allclose(found, wanted, atol=tolerance * np.abs(wanted).max())
+            # CPUs without bfloat16 instructions round more: then it may be as far off as TensorFlow's own.
+            allowed = max(tolerance * np.abs(wanted).max(), 1.5 * np.abs(theirs - wanted).max())
+            assert np.abs(found - wanted).max() <= allowed
