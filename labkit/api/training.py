@@ -116,8 +116,8 @@ def evaluate(
     """
     found = run if isinstance(run, Run) else load_run(run)
     split, checkpoint = argument("split", split, str), plain(checkpoint)
-    if not has_type(checkpoint, int):
-        checkpoint = argument("checkpoint", checkpoint, str, allowed="best, last, or a step")
+    kind = int if has_type(checkpoint, int) else str
+    checkpoint = argument("checkpoint", checkpoint, kind, allowed="best, last, or a step")
     folder = argument("data_dir", data_dir, os.PathLike, optional=True)
     from labkit.training.plan import plan_evaluation
 
