@@ -14,8 +14,8 @@ from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.prepare import prepare
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# TensorFlow uses oneDNN by itself only on CPUs with AVX-512. Without it convolutions take channels_last alone,
-# and round otherwise than PyTorch's: what the tests of both layouts and of the numerics compare.
+# TensorFlow uses oneDNN by itself only on CPUs with AVX-512. Without it convolutions take channels_last
+# alone, and round otherwise than PyTorch's: what the tests of both layouts and of the numerics compare.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
