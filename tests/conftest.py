@@ -12,11 +12,10 @@ import pytest
 
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.prepare import prepare
+from labkit.startup.quiet_import import choose_kernels
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# TensorFlow uses oneDNN by itself only on CPUs with AVX-512. Without it convolutions take channels_last
-# alone, and round otherwise than PyTorch's: what the tests of both layouts and of the numerics compare.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+choose_kernels(os.environ)  # as labkit does before it imports TensorFlow, which many tests do themselves
 
 
 # Files with the longest slow tests: they begin before other slow ones, so that none is waited for at the end.

@@ -12,13 +12,13 @@ import tensorflow as tf
 from labkit.home import checkout
 from labkit.training.plan import RunPlan
 
-__all__ = ["describe_environment"]
+__all__ = ["describe_environment", "uses_onednn"]
 
 PACKAGES = ("labkit", "tensorflow", "keras", "numpy")
 
 
 def describe_environment(plan: RunPlan) -> dict[str, Any]:
-    """Return versions, devices, threads, command, git commit and data set of a run."""
+    """Return versions, devices, threads, kernels, command, git commit and data set of a run."""
     config, manifest, devices = plan.config, plan.manifest, plan.devices
     assert devices is not None
     return {
@@ -35,6 +35,7 @@ def describe_environment(plan: RunPlan) -> dict[str, Any]:
             "inter": tf.config.threading.get_inter_op_parallelism_threads(),
             "cores": os.cpu_count(),
         },
+        "onednn": uses_onednn(),
         "platform": platform.platform(),
         "command": sys.argv,
         "git_commit": _git_commit(),
@@ -53,6 +54,13 @@ def describe_environment(plan: RunPlan) -> dict[str, Any]:
             "chosen_because": plan.data_note,
         },
     }
+
+
+def uses_onednn() -> bool:
+    """Return whether TensorFlow's kernels on a CPU are oneDNN's, which round otherwise than its own."""
+    from tensorflow.python.util import _pywrap_util_port  # which the public interface doesn't tell
+
+    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def _version(package: str) -> str | None:

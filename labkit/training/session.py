@@ -47,7 +47,7 @@ from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore, checkpoint_of_network
 from labkit.training.console import Console
-from labkit.training.environment import describe_environment
+from labkit.training.environment import describe_environment, uses_onednn
 from labkit.training.initial_weights import prepare_transfer
 from labkit.training.losses import LOSSES, Loss
 from labkit.training.plan import RunPlan, TrainResult
@@ -149,6 +149,11 @@ def train_session(
     console = Console(run.log_path if writes else None)
     try:
         if writes:
+            if state is not None and run.read_environment().get("onednn") == (not uses_onednn()):
+                console.line(
+                    "note: one of this session and the one before has oneDNN's kernels (TF_ENABLE_ONEDNN_OPTS), "
+                    "so the run differs by rounding from one that wasn't interrupted"
+                )
             write_json_atomic(run.config_path, config.to_json())
             environment = {**describe_environment(plan), "parameters": session.num_parameters()}
             write_json_atomic(run.environment_path, environment)

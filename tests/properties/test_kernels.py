@@ -1,0 +1,40 @@
+"""oneDNN's kernels round otherwise than TensorFlow's own: a run records which it had, and a change is said."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from labkit.run_directory import RunDirectory
+from tests.properties.harness import train_arguments
+from tests.properties.test_large_images import INTERRUPTING
+
+VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def labkit(*arguments, **environment) -> str:
+    """Run a command in a process of its own, whose environment chooses no kernels; return what it prints."""
+    command = [sys.executable, "-m", "labkit", *arguments]
+    plain = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, timeout=300)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_change_of_kernels_is_said(shapes_dir, tmp_path):
+    job_dir, file = tmp_path / "run", tmp_path / "interrupting.py"
+    file.write_text(INTERRUPTING)
+    fields = {"data_dir": shapes_dir, "preset": "smoke", "train_steps": 5, "deterministic": True}
+    arguments = train_arguments(job_dir, **fields)
+    labkit(*train_arguments(job_dir, callbacks=file, **fields), **{VARIABLE: "0"})
+    run = RunDirectory(job_dir)
+    assert run.read_environment()["onednn"] is False
+
+    assert "one of this session and the one before has oneDNN's kernels" in labkit(*arguments)
+    assert run.read_environment()["onednn"] is True  # labkit's own choice, on every processor
+    told = "one of the run and this process has oneDNN's kernels"
+    assert told in labkit("replay", str(job_dir), "--step", "5", **{VARIABLE: "0"})
+    assert told not in labkit("replay", str(job_dir), "--step", "5")
