@@ -151,8 +151,8 @@ def train_session(
         if writes:
             if state is not None and run.read_environment().get("onednn") == (not uses_onednn()):
                 console.line(
-                    "note: one of this session and the one before has oneDNN's kernels (TF_ENABLE_ONEDNN_OPTS), "
-                    "so the run differs by rounding from one that wasn't interrupted"
+                    "note: one of this session and the one before has oneDNN's kernels "
+                    "(TF_ENABLE_ONEDNN_OPTS), so the run differs by rounding from one that wasn't interrupted"
                 )
             write_json_atomic(run.config_path, config.to_json())
             environment = {**describe_environment(plan), "parameters": session.num_parameters()}

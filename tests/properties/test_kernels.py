@@ -1,4 +1,4 @@
-"""oneDNN's kernels round otherwise than TensorFlow's own: a run records which it had, and a change is said."""
+"""oneDNN's kernels round otherwise than TensorFlow's own: a run records them, and a change is said."""
 
 import os
 import subprocess
