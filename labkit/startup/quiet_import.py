@@ -75,7 +75,8 @@ def _without(packages: tuple[str, ...]) -> Iterator[None]:
 def choose_kernels(environment: MutableMapping[str, str]) -> None:
     """Let TensorFlow use oneDNN on CPUs without AVX-512, too, where steps take twice as long without it.
 
-    TensorFlow itself turns it on only with AVX-512. A choice of the user in ``environment`` stays. To be called before TensorFlow is imported.
+    TensorFlow itself turns it on only with AVX-512. A choice of the user in ``environment`` stays. To be
+    called before TensorFlow is imported.
     """
     environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
