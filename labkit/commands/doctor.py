@@ -152,6 +152,8 @@ def _bfloat16_measured(instructions: str) -> Finding:
     except ImportError as error:
         text = f"{instructions}, not measured: TensorFlow can't be imported: {error}"
         return Finding("note", "bfloat16", text, "run make env")
+    except InputError:  # Keras has another backend, which a finding of its own says
+        return Finding("note", "bfloat16", f"{instructions}, not measured", "mend Keras's backend first")
     ratio = float32 / bfloat16
     advice = "isn't clearly faster here: stay with float32"
     if ratio >= CLEARLY_FASTER:

@@ -97,7 +97,8 @@ def test_a_run_with_anything_in_its_files_is_read_or_refused_in_one_line(tmp_pat
         assert ends_well(*command, "--runs-dir", str(folder.parent)) == 0
     for command in (["show"], ["show", "--json"]):
         assert ends_well(*command, str(folder)) == 0
-    assert ends_well("metrics", str(folder), "--output", str(folder.parent / "metrics.csv")) == 0
+    output = str(folder.parent / "metrics.csv")
+    assert ends_well("metrics", str(folder), "--output", output) in (0, 2)  # 2: no row can be read
     fork = str(folder.parent / "fork")
     for command in (["replay", "--step", "25"], ["fork", "--at", "25", "--job-dir", fork]):
         assert ends_well(*command, str(folder)) == 2, "its data set isn't there"
