@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import nbformat
 from nbformat.v4 import new_markdown_cell
 
 from labkit.cluster.reaped import start_reaped
+from labkit.startup.child import python_command
 
 __all__ = ["FAILED", "SECONDS", "Failure", "execute"]
 
@@ -58,7 +58,7 @@ def execute(source: Path, target: Path, home: Path, *, seconds: float = SECONDS)
     source, target = source.resolve(), target.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     kept = target.with_name(f"{target.stem}-failed.ipynb")
-    words = [sys.executable, "-m", "labkit", "notebook", "run", str(source), "--output", str(target)]
+    words = python_command("-m", "labkit", "notebook", "run", source, "--output", target)
     try:
         code, said = _run_bounded(words, source.parent, _environment(home), seconds, _partial(target), kept)
         if code == 0:

@@ -1,6 +1,7 @@
-"""The addresses that a process listens on, read from the operating system."""
+"""The addresses that a process listens on, read from the operating system, and a port for one."""
 
 import ipaddress
+import socket
 
 import psutil
 
@@ -14,6 +15,13 @@ def listening_addresses(pid: int | None = None) -> list[tuple[str, int]]:
     connections = psutil.Process(pid).net_connections("tcp")
     listening = [connection.laddr for connection in connections if connection.status == psutil.CONN_LISTEN]
     return sorted((_plain(ip), port) for ip, port in listening)
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _plain(text: str) -> str:

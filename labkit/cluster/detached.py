@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import labkit
+from labkit.startup.child import python_command
 
 __all__ = ["start_detached"]
 
@@ -30,7 +30,7 @@ def start_detached(arguments: Sequence[str], log: Path) -> subprocess.Popen[byte
     environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     with open(log, "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "labkit", *arguments],
+            python_command("-m", "labkit", *arguments),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

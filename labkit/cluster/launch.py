@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
 from labkit.run_directory.stop import forget_request
+from labkit.startup.child import python_command
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
 
 __all__ = ["Launch", "plan_launch", "visible_gpus"]
@@ -64,7 +64,7 @@ class Launch:
             lock.release()
 
     def _run(self, output: Callable[[str], None]) -> int:
-        command = [sys.executable, "-m", "labkit", *train_arguments(self.config)]
+        command = python_command("-m", "labkit", *train_arguments(self.config))
         data_choice = json.dumps({"asked_for": self.plan.asked_for, "note": self.plan.data_note})
         return run_local_cluster(
             command,

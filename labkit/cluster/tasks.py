@@ -1,7 +1,6 @@
 """Start one task of a cluster under a scheduler that does not set TF_CONFIG."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -11,6 +10,7 @@ from labkit.cluster.slurm import listening_address, task_from_slurm
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_config import make_tf_config
 from labkit.errors import InputError
+from labkit.startup.child import python_command
 
 __all__ = ["become_kubernetes_task", "become_slurm_task"]
 
@@ -61,7 +61,7 @@ def _become(task: ClusterTask, arguments: Sequence[str], environment: Mapping[st
 def _labkit(arguments: Sequence[str]) -> list[str]:
     if not arguments:
         raise InputError("no command to start; give one after --, such as: -- train --sync --dataset shapes")
-    return [sys.executable, "-m", "labkit", *arguments]
+    return python_command("-m", "labkit", *arguments)
 
 
 def _names_flag(arguments: Sequence[str], flag: str) -> bool:

@@ -17,6 +17,7 @@ from labkit.distributed.task import is_loopback
 from labkit.errors import InputError, require_extra
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.find import find_run
+from labkit.startup.child import python_command
 from labkit.startup.interruption import take_requests
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tensorboard.server import LOOPBACK
@@ -108,7 +109,7 @@ def _free_port(wanted: int | None, host: str = LOOPBACK) -> int:
 def _become(module: list[str], environment: dict[str, str]) -> int:
     """Replace this process by ``python -m module``: Ctrl-C then ends the server itself."""
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", *module], environment)
+    os.execve(sys.executable, python_command("-m", *module), environment)
 
 
 def _tensorboard(options: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """Compare the outputs of an exported file, read by a process without labkit, with the run's own network."""
 
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
 from labkit.data.network_input.tensors import as_input
 from labkit.export import predict
 from labkit.export.formats import Format
+from labkit.startup.child import python_command
 from labkit.training.evaluate import evaluate_split
 from labkit.training.losses import SOFTMAX, Loss
 from labkit.training.scores import right
@@ -141,9 +141,7 @@ def predict_without_labkit(format: Format, path: Path, images: np.ndarray) -> np
     with tempfile.TemporaryDirectory() as folder:
         images_path, outputs_path = Path(folder, "images.npy"), Path(folder, "outputs.npy")
         np.save(images_path, images)
-        # -P keeps the program's own folder off the module search path.
-        paths = map(str, (path, images_path, outputs_path))
-        command = [sys.executable, "-P", predict.__file__, format.name, *paths]
+        command = python_command(predict.__file__, format.name, path, images_path, outputs_path)
         process = subprocess.run(command, capture_output=True, text=True)
         if process.returncode:
             raise RuntimeError(f"{path.name} can't be read without labkit: {process.stderr[-2000:]}")

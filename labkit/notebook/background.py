@@ -6,7 +6,6 @@ is killed, because their parent is ``labkit/cluster/subreaper.py``.
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from labkit.errors import InputError
 from labkit.notebook.cluster import ClusterFailed
 from labkit.notebook.progress import Progress
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
+from labkit.startup.child import python_command
 from labkit.startup.interruption import STOPPED
 from labkit.training.plan import RunPlan, TrainResult, plan_run
 
@@ -112,7 +112,7 @@ def launch(
     # The data set is named, so that nothing is downloaded again.
     values = {name: plan.config.flat()[name] for name in ("dataset", "job_dir", "callbacks")}
     words += [*train_arguments(config.replace(values))[1:], *(["--overwrite"] if overwrite else [])]
-    return BackgroundTraining(plan, cluster, [sys.executable, "-m", "labkit", *words])
+    return BackgroundTraining(plan, cluster, python_command("-m", "labkit", *words))
 
 
 def _plan(config: Config, cluster: LocalCluster | None, link: str | None, overwrite: bool) -> RunPlan:

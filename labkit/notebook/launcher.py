@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit import home
 from labkit.run_directory import list_runs
+from labkit.startup.child import python_command
 from labkit.tensorboard.server import LOOPBACK
 
 __all__ = ["dashboard", "tensorboard"]
@@ -64,7 +65,7 @@ def _server(title: str, icon: str, *, enabled: bool) -> dict[str, Any]:
 
 
 def _python() -> list[str]:
-    return [_plain(sys.executable), "-m"]
+    return [_plain(word) for word in python_command("-m")]
 
 
 def _plain(path: object) -> str:

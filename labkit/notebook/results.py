@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from labkit.notebook.prepared import Prepared, banner_html
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
+from labkit.startup.child import python_command
 
 if TYPE_CHECKING:
     from labkit.training.plan import TrainResult
@@ -50,7 +50,7 @@ def _evaluate(run: RunDirectory, split: str) -> None:
     A child process is needed because TensorFlow's threads and devices can't be changed in this one, and a run
     that a cluster trained uses other ones.
     """
-    command = [sys.executable, "-m", "labkit", "evaluate", str(run.path), "--split", split]
+    command = python_command("-m", "labkit", "evaluate", run.path, "--split", split)
     process, control = start_reaped(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         _, said = process.communicate()

@@ -10,7 +10,6 @@ import itertools
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from labkit.notebook.files import conclusion_of, failed_path, read_notebook
 from labkit.notebook.given import check_given, takes_flags
 from labkit.notebook.sweep_processes import run_all
 from labkit.plurals import counted
+from labkit.startup.child import python_command
 
 __all__ = ["Sweep", "SweepPoint", "gather", "grid_points", "run_sweep"]
 
@@ -171,7 +171,7 @@ def run_sweep(
             given |= {"job_dir": str(folder / target.stem), "overwrite": True}
         check_given(source, given)
         words = [word for name, value in given.items() for word in ("-p", name, str(value))]
-        command = [sys.executable, "-m", "labkit", "notebook", "run", str(notebook), *words]
+        command = python_command("-m", "labkit", "notebook", "run", notebook, *words)
         commands.append([*command, "--output", str(target)])
         targets.append(target)
     names = [_in_words(values) for values in points]

@@ -5,7 +5,6 @@ import os
 import select
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from html import escape
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.startup.child import python_command
 from labkit.tensorboard.log_folder import shown_names
 
 __all__ = ["TensorBoard", "show"]
@@ -39,7 +39,7 @@ class TensorBoard:
 
     def __init__(self, runs: Sequence[RunDirectory]) -> None:
         self.runs = list(shown_names(runs).values())
-        command = [sys.executable, "-m", "labkit.tensorboard", *(str(run.path) for run in self.runs)]
+        command = python_command("-m", "labkit.tensorboard", *(run.path for run in self.runs))
         with tempfile.TemporaryFile("w+") as said:
             # In a session of its own, because Jupyter interrupts all processes of the kernel's group.
             self._process = subprocess.Popen(

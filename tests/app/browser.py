@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from playwright.sync_api import expect
+
+from tests.listening import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 60  # seconds; the longest that anything may take on a busy machine
@@ -56,9 +57,7 @@ def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
 @contextmanager
 def dashboard(home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT) -> Iterator[tuple[str, int]]:
     """Start the documented command. Yields the address and the server's process id."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", script, "--server.headless", "true"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
     environment |= {"LABKIT_HOME": str(home), "LABKIT_RUNS": ""}

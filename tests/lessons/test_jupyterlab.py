@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 import labkit
+from tests.listening import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 90  # seconds; the longest that anything may take on a busy machine
@@ -30,9 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser, pytest.m
 @contextmanager
 def jupyterlab(folder: Path) -> Iterator[str]:
     """Start JupyterLab on the notebooks of ``folder``; it ends with the block, kernels included."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
     command += ["--allow-root", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
     command += ["--ServerApp.port_retries=0", "--LabApp.news_url=", "--LabApp.check_for_updates_class="

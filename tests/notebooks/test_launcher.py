@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from labkit.notebook import launcher
+from tests.listening import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 120  # seconds
@@ -41,9 +42,7 @@ def installed_in(folder: Path) -> Path:
 @contextmanager
 def jupyter(folder: Path, base: str) -> Iterator[str]:
     """Start a Jupyter server on loopback; it and all that it started end with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
     command += ["--allow-root", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
     command += ["--ServerApp.port_retries=0", f"--ServerApp.base_url={base}"]

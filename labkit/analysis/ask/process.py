@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ import labkit
 from labkit.analysis.ask.wire import Message, WireError, receive, send
 from labkit.cluster.reaped import start_reaped
 from labkit.errors import InputError
+from labkit.startup.child import python_command
 
 __all__ = ["IDLE_SECONDS", "NetworkProcess", "NoAnswer"]
 
@@ -118,8 +118,7 @@ class NetworkProcess:
         words = [str(theirs.fileno()), str(self.run), str(self.step), str(self._idle_seconds)]
         try:
             self._process, self._control = start_reaped(
-                # -P: a file in the current folder must not stand in for a module.
-                [sys.executable, "-P", "-m", "labkit.analysis.ask", *words, str(self._threads)],
+                python_command("-m", "labkit.analysis.ask", *words, self._threads),
                 _environment(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,12 +19,13 @@ from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
+from labkit.startup.child import python_command
 from labkit.startup.interruption import STOPPED
 
 __all__ = ["Execution", "check_command", "check_new", "measure_command", "prepare_data_set", "train_command"]
 
 BAD_INPUT = 2
-PREPARE = (sys.executable, "-m", "labkit.analysis.comparison.child")
+PREPARE = python_command("-m", "labkit.analysis.comparison.child")
 
 
 def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
@@ -171,9 +171,9 @@ def check_command(configs: Mapping[str, Config]) -> list[str]:
 
 def train_command(config: Config) -> list[str]:
     """Return the command that trains ``config``, or resumes its run."""
-    return [sys.executable, "-m", "labkit", *train_arguments(config)]
+    return python_command("-m", "labkit", *train_arguments(config))
 
 
 def measure_command(run: RunDirectory) -> list[str]:
     """Return the command that measures the model of a run."""
-    return [sys.executable, "-m", "labkit.analysis.comparison.measure_model", str(run.path)]
+    return python_command("-m", "labkit.analysis.comparison.measure_model", run.path)

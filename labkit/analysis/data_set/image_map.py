@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from labkit.cluster.reaped import start_reaped
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
+from labkit.startup.child import python_command
 from labkit.training.scores import right
 
 __all__ = ["MAX_IMAGES", "ImageMap", "chosen_rows", "make_map", "positions", "thumbnails_of"]
@@ -139,7 +139,7 @@ def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
     with tempfile.TemporaryDirectory(prefix="labkit-map-") as folder:
         given, found = Path(folder) / "features.npy", Path(folder) / "positions.npy"
         np.save(given, features)
-        command = [sys.executable, "-m", "labkit.analysis.data_set.embed", str(given), str(found)]
+        command = python_command("-m", "labkit.analysis.data_set.embed", given, found)
         process, control = start_reaped(
             command, _environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from labkit.cluster.flags import train_arguments
 from labkit.cluster.launch import visible_gpus
 from labkit.config import Config
 from labkit.errors import InputError, short
+from labkit.startup.child import python_command
 from labkit.training.checks import check_layout
 
 __all__ = ["LAYOUTS", "Layout", "parse_layouts"]
@@ -79,7 +79,7 @@ class Layout:
 
     def command(self, config: Config) -> list[str]:
         """Return the command that trains ``config``, as ``self.config`` returned it."""
-        command = [sys.executable, "-m", "labkit"]
+        command = python_command("-m", "labkit")
         if self.processes > 1:
             command += ["cluster", "local", "--workers", str(self.processes), "--"]
         return command + train_arguments(config)

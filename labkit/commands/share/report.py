@@ -10,6 +10,7 @@ from labkit.errors import InputError, require_extra
 from labkit.home import expanded, shipped
 from labkit.run_directory.disk import check_writable
 from labkit.run_directory.find import find_run
+from labkit.startup.child import python_command
 
 __all__ = ["declare_report"]
 
@@ -45,5 +46,5 @@ def _run(options: argparse.Namespace) -> int:
     require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")
     sys.stdout.flush()
     # The dashboard draws the report. It knows labkit, but labkit doesn't import it.
-    command = [sys.executable, str(shipped("app") / "report"), f"--output={output}", "--", *map(str, runs)]
+    command = python_command(shipped("app") / "report", f"--output={output}", "--", *runs)
     return subprocess.run(command, check=False).returncode

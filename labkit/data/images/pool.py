@@ -8,7 +8,6 @@ import os
 import pickle
 import queue
 import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import labkit
 from labkit.data.images.worker import DONE, FAILED, PROGRESS, Work
 from labkit.errors import InputError
+from labkit.startup.child import python_command
 
 __all__ = ["do_tasks", "usable_cores"]
 
@@ -94,7 +94,7 @@ class _Worker:
             f"import sys; sys.path.insert(0, {root!r}); from labkit.data.images.worker import serve; serve()"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            python_command("-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def work(
