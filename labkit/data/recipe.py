@@ -46,15 +46,21 @@ def fitting_recipe(data: DataFacts) -> dict[str, Any]:
     """Return the values of a recipe for a data set; the network's head fits any number of classes.
 
     It is ``resnet20_muon``. The batch grows with the number of examples. So does the number of images that
-    the run sees, but slower. Larger images are made smaller for the first part of the run, which takes a
-    fraction of the time.
+    the run sees, but slower. The rates grow with the batch: SGD's in proportion, Muon's, whose steps all
+    have one size, with its square root. Larger images are made smaller for the first part of the run, which
+    takes a fraction of the time.
     """
     examples, side = max(1, data.examples), data.side
     batch = 32 if examples < 1_000 else 64 if examples < 10_000 else 128
+    batch = min(batch, 2 ** int(math.log2(examples)))
     epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
+    base = preset_values("resnet20_muon")
+    share = batch / base["train_batch_size"]
     values = {
-        **preset_values("resnet20_muon"),
-        "train_batch_size": min(batch, 2 ** int(math.log2(examples))),
+        **base,
+        "train_batch_size": batch,
+        "learning_rate": float(f"{base['learning_rate'] * share:.3g}"),
+        "muon_learning_rate": float(f"{base['muon_learning_rate'] * share**0.5:.3g}"),
         "epochs": float(f"{epochs:.3g}"),
         "steps_range": None,
         "crop_padding": max(1, side // 16),

@@ -77,6 +77,8 @@ def test_the_recipe_fits_small_and_large_data_sets():
     assert abs(steps(large, 45_000) - 4220) <= 2
     assert steps(small, 180) < steps(middle, 9_000) < steps(large, 45_000)
     assert fitting_recipe(DataFacts(5, 8))["train_batch_size"] == 4
+    assert (small["learning_rate"], small["muon_learning_rate"]) == (0.05, 0.03)  # of a quarter of the batch
+    assert (large["learning_rate"], large["muon_learning_rate"]) == (0.2, 0.06)
     for examples in (1, 5, 180, 9_000, 10**7):
         for side in (8, 28, 64, 224):
             Config.from_flat(fitting_recipe(DataFacts(examples, side)))
