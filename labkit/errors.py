@@ -32,6 +32,11 @@ class DiskFailure(Exception):
     """
 
 
+def how_to_install(*extras: str) -> str:
+    """Return how to add optional parts. No name of an index: ``labkit`` on PyPI is another project."""
+    return f"install with: pip install '.[{','.join(extras)}]' in a checkout of labkit"
+
+
 def require_extra(extra: str, modules: tuple[str, ...], needed_by: str) -> None:
     """Check that the packages of an optional part of labkit are installed. Imports none of them.
 
@@ -45,8 +50,7 @@ def require_extra(extra: str, modules: tuple[str, ...], needed_by: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
-            f"{needed_by} needs {', '.join(missing)}, not installed here; "
-            f"install with: pip install 'labkit[{extra}]'"
+            f"{needed_by} needs {', '.join(missing)}, not installed here; {how_to_install(extra)}"
         )
 
 

@@ -138,7 +138,9 @@ def test_environment_yml_installs_what_is_locked(lock):
 
 def test_dev_holds_every_extra_but_gpu(project):
     extras = project["optional-dependencies"]
-    (ours,) = [requirement for line in extras["dev"] if (requirement := Requirement(line)).name == "labkit"]
+    (ours,) = [
+        requirement for line in extras["dev"] if (requirement := Requirement(line)).name == project["name"]
+    ]
     assert ours.extras == extras.keys() - {"dev", "gpu"}
     assert extras.keys() == {*PARTS, "gpu"} - {"core"}
 
@@ -250,7 +252,7 @@ def modules_outside_of(project: dict[str, Any], *parts: str) -> list[str]:
     return [
         module
         for module, providers in metadata.packages_distributions().items()
-        if not {canonicalize_name(name) for name in providers} & (installed | {"labkit"})
+        if not {canonicalize_name(name) for name in providers} & (installed | {"labkit-training"})
     ]
 
 
@@ -447,3 +449,17 @@ def test_ci_ends_where_what_the_tests_need_cannot_be_installed(ci, goes_on, tmp_
     assert "could not install chromium" in ended.stderr
     assert (ended.returncode == 0) is goes_on
     assert ("make test" in ended.stdout) is goes_on
+
+
+def test_no_text_sends_people_to_somebody_elses_package():
+    """``labkit`` on the public index is another project."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wrong = re.compile(r"""(pip|uv|pipx|conda) (install|add)( -[\w=-]+)* \\?["']?labkit(\[|["'\s]|$)""")
+    suffixes = (".py", ".md", ".ipynb", ".toml", ".yml", ".yaml", ".json", "file", "Build")
+    files = [
+        name for name in listed.splitlines() if name.endswith(suffixes) and not name.startswith("tests/")
+    ]
+    assert len(files) > 300
+    found = {name: match[0] for name in files if (match := wrong.search((ROOT / name).read_text()))}
+    assert not found
+    assert wrong.search("pip install 'labkit[app]'") and wrong.search('%pip install -q \\"labkit[app]')

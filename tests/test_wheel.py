@@ -146,7 +146,7 @@ def test_an_archive_of_the_sources_makes_the_same_wheel(wheel, tmp_path):
 
     with tarfile.open(build("build_sdist", wheel.parent / "source")) as archive:
         archive.extractall(tmp_path, filter="data")
-    (source,) = tmp_path.glob("labkit-*/")
+    (source,) = tmp_path.glob("labkit_training-*/")
     again = build("build_wheel", source)
     assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
 

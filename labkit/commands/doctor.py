@@ -18,7 +18,7 @@ from labkit.commands.terminal.arguments import Parser
 from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, step_seconds
-from labkit.errors import InputError
+from labkit.errors import InputError, how_to_install
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
 __all__ = ["Finding", "declare_doctor", "examine", "findings"]
@@ -109,7 +109,7 @@ def _extras() -> Finding:
             missing.append(extra)
     if missing:
         text = f"not installed: {', '.join(missing)}"
-        return Finding("note", "extras", text, f"if wanted: pip install 'labkit[{','.join(missing)}]'")
+        return Finding("note", "extras", text, f"if wanted, {how_to_install(*missing)}")
     return Finding("ok", "extras", ", ".join(found))
 
 

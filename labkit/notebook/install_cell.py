@@ -24,7 +24,7 @@ import os
 
 if importlib.util.find_spec("labkit") is None:
 {check}    source = {source}
-    %pip install --quiet "labkit[notebook] @ {{source}}"
+    %pip install --quiet "labkit-training[notebook] @ {{source}}"
 """
 CHECK = """\
     if "LABKIT_SOURCE" not in os.environ:

@@ -9,12 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
+import labkit
 from labkit.home import checkout
 from labkit.training.plan import RunPlan
 
 __all__ = ["describe_environment", "uses_onednn"]
 
-PACKAGES = ("labkit", "tensorflow", "keras", "numpy")
+PACKAGES = ("tensorflow", "keras", "numpy")
 
 
 def describe_environment(plan: RunPlan) -> dict[str, Any]:
@@ -22,7 +23,8 @@ def describe_environment(plan: RunPlan) -> dict[str, Any]:
     config, manifest, devices = plan.config, plan.manifest, plan.devices
     assert devices is not None
     return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version(), "labkit": labkit.__version__}
+        | {name: _version(name) for name in PACKAGES},
         "devices": list(devices.names),
         "device_kind": devices.kind,
         "description": devices.describe(),

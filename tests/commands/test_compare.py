@@ -133,7 +133,7 @@ def test_a_missing_package_is_named_before_anything_is_trained(output, monkeypat
     assert cli.main(arguments(output)) == 2
     error = capsys.readouterr().err
     assert error.startswith("labkit: error: labkit compare needs matplotlib, not installed here; ")
-    assert "pip install 'labkit[notebook]'" in error
+    assert "pip install '.[notebook]'" in error
     assert not output.exists()
 
 

@@ -70,7 +70,7 @@ def test_a_port_that_is_taken_is_refused(started, capsys):
 def test_without_streamlit_the_way_out_is_named(started, monkeypatch, capsys):
     monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
     assert cli.main(["dashboard"]) == 2
-    assert capsys.readouterr().err.endswith("pip install 'labkit[app]'\n")
+    assert capsys.readouterr().err.endswith("pip install '.[app]' in a checkout of labkit\n")
 
 
 def test_a_folder_that_is_not_there_is_refused(started, capsys):

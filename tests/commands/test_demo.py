@@ -140,7 +140,7 @@ def test_a_missing_package_is_named_before_the_notebook_runs(home, notebook, mon
     assert cli.main(["demo"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("labkit: error: labkit demo needs papermill, not installed here; ")
-    assert "pip install 'labkit[notebook]'" in error
+    assert "pip install '.[notebook]'" in error
 
 
 def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):

@@ -115,7 +115,7 @@ def test_a_missing_extra_is_a_note_with_the_command_that_installs_it(monkeypatch
     (found,) = of("extras")
     assert found.level == "note"
     assert found.text == "not installed: app, onnx"
-    assert "pip install 'labkit[app,onnx]'" in found.way_out
+    assert "pip install '.[app,onnx]'" in found.way_out
 
 
 # ---- devices --------------------------------------------------------------------------------------------

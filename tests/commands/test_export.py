@@ -69,7 +69,7 @@ def test_a_missing_converter_is_named_with_what_installs_it(folder, without_tens
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     shown = refused(folder, ["run", "--format", "onnx"], capsys)
     assert "--format onnx needs tf2onnx, not installed here" in shown
-    assert "pip install 'labkit[onnx]'" in shown
+    assert "pip install '.[onnx]'" in shown
 
 
 def test_a_run_without_a_checkpoint_is_refused(folder, capsys):

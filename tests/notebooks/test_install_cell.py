@@ -42,7 +42,9 @@ def test_the_cell_does_nothing_where_labkit_is(monkeypatch):
 
 def test_the_cell_installs_from_the_named_source(hidden, monkeypatch):
     monkeypatch.setenv("LABKIT_SOURCE", "git+file:///somewhere")
-    assert run(install_cell(), monkeypatch) == ['install --quiet "labkit[notebook] @ git+file:///somewhere"']
+    assert run(install_cell(), monkeypatch) == [
+        'install --quiet "labkit-training[notebook] @ git+file:///somewhere"'
+    ]
 
 
 def test_without_an_address_the_cell_says_what_to_type(hidden, monkeypatch):
@@ -57,7 +59,7 @@ def test_the_address_in_pyproject_is_the_default(hidden, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.delenv("LABKIT_SOURCE", raising=False)
     [words] = run(install_cell(), monkeypatch)
-    assert words == 'install --quiet "labkit[notebook] @ git+https://example.org/labkit"'
+    assert words == 'install --quiet "labkit-training[notebook] @ git+https://example.org/labkit"'
 
 
 def test_the_cell_comes_first_and_is_put_once():
