@@ -1,5 +1,6 @@
 """The ``labkit`` command, also as ``python -m labkit``."""
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -14,6 +15,7 @@ def main() -> int:
     from labkit.startup.interruption import described, end_on_requests, leave_requests
 
     end_on_requests()
+    _let_children_import_this_labkit()
     try:
         from labkit.commands.main import main as run
 
@@ -23,6 +25,17 @@ def main() -> int:
         return 128 + int(stop.args[0])
     finally:
         leave_requests()
+
+
+def _let_children_import_this_labkit() -> None:
+    """Name the folder of this package for children, which don't look into the current folder.
+
+    ``python -m labkit`` in a checkout that isn't the installed one found it there.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if sys.path[0] == root:
+        named = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, named]))
 
 
 if __name__ == "__main__":

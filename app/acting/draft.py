@@ -22,7 +22,7 @@ from labkit.config.presets import PRESETS, preset_values
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
 from labkit.data.of_run import data_dir_of_run, folder_to_prepare
-from labkit.data.recipe import requested_values
+from labkit.data.recipe import fits_the_data, requested_values
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.home import data_home, runs_home
@@ -221,7 +221,7 @@ def check(draft: Draft) -> Checked:
     The rest is checked by the command itself before it trains.
     """
     named = draft.preset
-    if not named and draft.shown.get("dataset") not in (AUTO, "cifar10"):
+    if not named and fits_the_data(None, {"dataset": draft.shown.get("dataset")}):
         named = "estimator_2017"  # what the form shows; without a preset the command would fit the data set
     base, given, errors = base_values(named, draft.shown), {}, {}
     for name, info in form_fields().items():

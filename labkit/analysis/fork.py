@@ -11,7 +11,7 @@ from labkit.analysis.replay.recorded import recorded_step
 from labkit.analysis.replay.step import engine_from_start, plan_replay
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
-from labkit.config.whole import fields_by_name
+from labkit.config.whole import by_field, fields_by_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, check_writable
@@ -112,7 +112,7 @@ def fork(
 
 def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -> Config:
     """Return the fork's configuration. Raises InputError for what can't change."""
-    known = fields_by_name()
+    known, changes = fields_by_name(), by_field(changes)
     for name, value in changes.items():
         if name in FIXED and value != config.flat()[name]:
             raise InputError(f"--set {name}={value}: a fork can't change it, because {FIXED[name]}")

@@ -3,6 +3,7 @@
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
 from labkit.config.flags import flags_of
+from labkit.data.recipe import fits_the_data
 from labkit.errors import InputError
 from labkit.training.checks import check_together
 
@@ -14,6 +15,8 @@ CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "job_name", "task_index")
 def train_arguments(config: Config) -> list[str]:
     """Return ``["train", "--dataset", "shapes", …]``, with every field that differs from its default.
 
+    Where the command would fit the recipe to the data set, a field of 2017 keeps it from that.
+
     Raises InputError if the configuration names the tasks of a cluster, which is the launcher's job.
     """
     values = config.flat()
@@ -23,6 +26,9 @@ def train_arguments(config: Config) -> list[str]:
         for name, info in fields_by_name().items()
         if values[name] != left_out.get(name, info.default)
     }
+    if fits_the_data(None, given):  # this configuration needn't be the one that fits
+        name = "train_steps" if values["epochs"] is None else "batch_norm_decay"
+        given[name] = values[name]
     if named := [name for name in CLUSTER_FLAGS if name in given]:
         flag, value = fields_by_name()[named[0]].flag, given[named[0]]
         raise InputError(f"{flag} is {value!r}; the launcher sets it for each task: leave the flag out")

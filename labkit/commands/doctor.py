@@ -151,7 +151,7 @@ def _bfloat16_measured(instructions: str) -> Finding:
         float32, bfloat16 = step_seconds()
     except ImportError as error:
         text = f"{instructions}, not measured: TensorFlow can't be imported: {error}"
-        return Finding("note", "bfloat16", text, "run make env")
+        return Finding("note", "bfloat16", text, REINSTALL)
     except InputError:  # Keras has another backend, which a finding of its own says
         return Finding("note", "bfloat16", f"{instructions}, not measured", "mend Keras's backend first")
     ratio = float32 / bfloat16

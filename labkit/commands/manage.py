@@ -18,7 +18,7 @@ from labkit.config import fields_by_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.disk import STOP_REQUEST
-from labkit.run_directory.find import find_run, known_runs, remember
+from labkit.run_directory.find import COMPARISONS, find_run, known_runs, remember
 from labkit.run_directory.lineage import read_lineage, write_lineage
 from labkit.run_directory.notes import Notes, change_notes, notes_path, read_notes
 from labkit.run_directory.stop import (
@@ -216,9 +216,6 @@ def _rename(options: argparse.Namespace) -> int:
         for line in _still_naming(other, run, new):
             print(line)
     return 0
-
-
-COMPARISONS = ("comparison.json", "replicas.json")
 
 
 def _is_name(name: str) -> bool:

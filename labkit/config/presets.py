@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from labkit.config.architectures import ARCHITECTURES
 from labkit.config.arguments import argument
 from labkit.errors import InputError, unknown_name_error
 
@@ -179,12 +180,16 @@ def merged_with_preset(
 ) -> dict[str, Any]:
     """Return the values of a preset, if one is named, and ``given`` ones, which take precedence.
 
-    The preset's learning rate of Muon is left out if ``given`` chooses another optimizer, and its length if
-    ``given`` has one. ``base``: values in place of a preset's.
+    What ``given`` replaces is left out of the preset: Muon's learning rate with another optimizer, the length
+    with another one, and the depth if the given model has none such. ``base``: values in place of a preset's.
     """
     values = dict(base or {}) if name is None else dict(preset_values(name))
     if given.get("optimizer", "muon") != "muon":
         values.pop("muon_learning_rate", None)
+    architecture = ARCHITECTURES.get(str(given.get("model")))
+    depths = architecture.depths.get(str(given.get("block", "basic"))) if architecture else None
+    if depths and "num_layers" in values and not depths.allows(values["num_layers"]):
+        values.pop("num_layers")
     if {"train_steps", "epochs"} & given.keys():
         epochs, steps = given.get("epochs"), given.get("train_steps")
         if epochs is not None and steps is not None:

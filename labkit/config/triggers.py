@@ -38,7 +38,7 @@ class Triggers:
             return 0
         every = self.run.validate_every_steps
         if every is None:
-            interval = max(self.steps_per_epoch, self.run.train_steps / MOST_VALIDATIONS)
+            interval = max(1, self.steps_per_epoch, self.run.train_steps / MOST_VALIDATIONS)
         else:
             interval = every or self.run.train_steps
         last = self.run.train_steps

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from labkit.config.arguments import plain
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
 from labkit.config.fields import FieldInfo, fields_of
@@ -214,7 +215,7 @@ def by_field(
             raise InputError(f"{given[field]} and {name} are one setting; leave one of them out")
         given[field] = name
     named = {field: values[name] for field, name in given.items()}
-    size, gpus = named.get("train_batch_size"), named.get("num_gpus", num_gpus)
+    size, gpus = plain(named.get("train_batch_size")), plain(named.get("num_gpus", num_gpus))
     alias = given.get("train_batch_size", "train_batch_size")
     if alias != "train_batch_size" and isinstance(size, int) and isinstance(gpus, int) and gpus > 1:
         raise InputError(

@@ -8,30 +8,22 @@ from typing import Any
 
 from labkit import home
 from labkit.config import presets
-from labkit.config.arguments import argument
+from labkit.config.arguments import argument, plain
 from labkit.config.data_sets import AUTO, GENERATED
 from labkit.config.flags import flags_of
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
 
-__all__ = ["DataFacts", "fitting_recipe", "requested_values"]
+__all__ = ["CHOICES_OF_2017", "DataFacts", "fits_the_data", "fitting_recipe", "requested_values"]
 
 CIFAR10_EXAMPLES = 45_000
 # Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
 # examples: a tenth of the examples is seen in a quarter of the images.
 CIFAR10_EPOCHS, GROWTH = 12, 0.6
-# 2017's flags of a recipe. Who gives one of them starts from the defaults of 2017.
-CHOICES_OF_2017 = (
-    "batch_norm_decay",
-    "batch_norm_epsilon",
-    "learning_rate",
-    "momentum",
-    "num_layers",
-    "train_batch_size",
-    "train_steps",
-    "use_distortion_for_training",
-    "weight_decay",
-)
+# A rate of AdamW, whose steps have the size of the rate, with the fall to zero of the other two.
+ADAMW_RATE = 0.002
+# What the call of 2017 says of the length of a run. Who gives one of them starts from the defaults of 2017.
+CHOICES_OF_2017 = ("batch_norm_decay", "train_steps")
 
 
 @dataclass(frozen=True)
@@ -42,24 +34,32 @@ class DataFacts:
     side: int
 
 
-def fitting_recipe(data: DataFacts) -> dict[str, Any]:
+def fitting_recipe(
+    data: DataFacts, *, batch_size: int | None = None, optimizer: str = "muon"
+) -> dict[str, Any]:
     """Return the values of a recipe for a data set; the network's head fits any number of classes.
 
     It is ``resnet20_muon``. The batch grows with the number of examples. So does the number of images that
     the run sees, but slower. The rates grow with the batch: SGD's in proportion, Muon's, whose steps all
     have one size, with its square root. Larger images are made smaller for the first part of the run, which
     takes a fraction of the time.
+
+    Args:
+        data: what the recipe depends on.
+        batch_size: the chosen one. Default: 32, 64 or 128.
+        optimizer: the chosen one.
     """
     examples, side = max(1, data.examples), data.side
     batch = 32 if examples < 1_000 else 64 if examples < 10_000 else 128
-    batch = min(batch, 2 ** int(math.log2(examples)))
+    batch = batch_size or min(batch, 2 ** int(math.log2(examples)))
     epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
     base = preset_values("resnet20_muon")
     share = batch / base["train_batch_size"]
+    rate = ADAMW_RATE * share**0.5 if optimizer == "adamw" else base["learning_rate"] * share
     values = {
         **base,
         "train_batch_size": batch,
-        "learning_rate": float(f"{base['learning_rate'] * share:.3g}"),
+        "learning_rate": float(f"{rate:.3g}"),
         "muon_learning_rate": float(f"{base['muon_learning_rate'] * share**0.5:.3g}"),
         "epochs": float(f"{epochs:.3g}"),
         "steps_range": None,
@@ -70,12 +70,21 @@ def fitting_recipe(data: DataFacts) -> dict[str, Any]:
     return values
 
 
+def fits_the_data(preset: str | None, given: Mapping[str, Any]) -> bool:
+    """Return whether a configuration that is asked for gets ``fitting_recipe``.
+
+    It does with the preset ``auto``, and without any preset if the data set isn't CIFAR-10, for which the
+    defaults of 2017 are made, and ``given`` has none of ``CHOICES_OF_2017``.
+    """
+    if preset is not None:
+        return preset == presets.AUTO
+    return given.get("dataset", AUTO) not in (AUTO, "cifar10") and given.keys().isdisjoint(CHOICES_OF_2017)
+
+
 def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the values of a configuration that is asked for, and a line on the recipe, or "".
 
-    ``given`` values take precedence over the preset's. The preset ``auto`` fits the data set. It is also
-    taken if no preset and no flag of a recipe of 2017 is given and the data set isn't CIFAR-10, for which
-    the defaults of 2017 are made.
+    ``given`` values take precedence over those of the preset, or of the recipe (see ``fits_the_data``).
 
     Args:
         preset: its name, or None.
@@ -87,13 +96,15 @@ def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict
     dataset = given.get("dataset", AUTO)
     if not isinstance(dataset, str):  # which the configuration refuses
         return merged_with_preset(None, given), ""
-    is_default = preset is None and dataset not in (AUTO, "cifar10")
-    if preset != presets.AUTO and not (is_default and given.keys().isdisjoint(CHOICES_OF_2017)):
+    if not fits_the_data(preset, given):
         return merged_with_preset(preset, given), ""
     data = _facts(dataset, given.get("data_dir"))
     if data is None:  # the training says why the data set can't be had
         return dict(given), ""
-    values = merged_with_preset(None, given, base=fitting_recipe(data))
+    size, optimizer = plain(given.get("train_batch_size")), given.get("optimizer", "muon")
+    size = size if isinstance(size, int) and size > 0 else None  # the configuration refuses others
+    recipe = fitting_recipe(data, batch_size=size, optimizer=optimizer)
+    values = merged_with_preset(None, given, base=recipe)
     shown = {name: value for name, value in values.items() if name not in given}
     why = f"for {data.examples:,} training images of {data.side} pixels"
     flags = " ".join(flags_of(shown))

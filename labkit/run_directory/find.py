@@ -16,8 +16,17 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import replacing
 
-__all__ = ["find_run", "known_runs", "lost_runs", "missing_config", "remember", "runs_elsewhere"]
+__all__ = [
+    "COMPARISONS",
+    "find_run",
+    "known_runs",
+    "lost_runs",
+    "missing_config",
+    "remember",
+    "runs_elsewhere",
+]
 
+COMPARISONS = ("comparison.json", "replicas.json")  # beside the runs of labkit compare and replicas
 MOST_RUNS = 1000  # the newest are kept
 LOCK_SECONDS = 2.0  # another process holds the lock for milliseconds
 
@@ -86,15 +95,16 @@ def lost_runs(folder: Path) -> list[RunDirectory]:
 
 
 def remember(run: RunDirectory) -> None:
-    """Write down where a run is, unless it is in ``<home>/runs`` or one of a comparison's.
+    """Write down where a run is, unless it is below ``<home>/runs`` or one of a comparison's.
 
     Runs that are gone are left out of the list. Nothing happens where the list can't be written: a training
     doesn't fail for it.
     """
     path = os.fsencode(run.path)
-    if run.path.parent == home.runs_home() or b"\n" in path or (run.path.parent / "comparison.json").exists():
+    around = list(run.path.parents)
+    if home.runs_home() in around or b"\n" in path:
         return
-    if (run.path.parents[1] / "comparison.json").exists():
+    if any((folder / name).exists() for folder in around[:2] for name in COMPARISONS):
         return
     with suppress(OSError):
         home.runs_home().mkdir(parents=True, exist_ok=True)

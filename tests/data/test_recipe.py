@@ -5,7 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 import labkit
+from labkit.cluster.flags import train_arguments
+from labkit.commands.terminal.arguments import Parser, add_training_flags, config_of
 from labkit.config import Config
+from labkit.config.architectures import ARCHITECTURES
 from labkit.config.presets import PRESETS, merged_with_preset
 from labkit.config.triggers import Triggers
 from labkit.data import recipe
@@ -61,14 +64,16 @@ def test_limits_that_cannot_be_read_are_refused(text):
         Config.from_flat({"epochs": 1.0, "steps_range": text})
 
 
-@pytest.mark.parametrize(("examples", "steps"), [(195, 2460), (45_000, 80_000), (45_000, 2460), (1000, 5)])
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(195, 2460), (45_000, 80_000), (45_000, 2460), (1000, 5), (50, 10)]
+)
 def test_a_run_validates_at_its_end_and_about_twenty_times_at_most(examples, steps):
     triggers = Triggers(Config.from_flat({"train_steps": steps}).run, examples / 128, True)
     due = [step for step in range(1, steps + 1) if triggers.validation(step)]
     assert due[-1] == steps
     assert len(due) == triggers.validations_until(steps) <= 21
     epochs = steps * 128 / examples
-    assert len(due) >= min(epochs, 20)
+    assert len(due) >= min(epochs, 20, steps)
 
 
 def test_the_recipe_fits_small_and_large_data_sets():
@@ -97,6 +102,36 @@ def test_flags_of_2017_and_cifar10_keep_the_defaults_of_2017(pets):
     assert requested_values(None, call) == (call, "")
     assert requested_values(None, {"dataset": "cifar10"}) == ({"dataset": "cifar10"}, "")
     assert requested_values(None, {}) == ({}, "")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"dataset": "pets"}, {"dataset": "pets", "train_batch_size": 128}, {"dataset": "pets", "epochs": 5.0}],
+)
+def test_a_process_that_is_started_with_a_configuration_trains_just_that(pets, asked):
+    for config in (Config.from_flat(asked), Config.from_flat(requested_values(None, asked)[0])):
+        _, *flags = train_arguments(config)
+        parser = Parser()
+        add_training_flags(parser)
+        assert config_of(parser.parse_all(flags)).flat() == config.flat()
+
+
+@pytest.mark.parametrize("model", ARCHITECTURES)
+def test_the_recipe_takes_every_network(pets, model):
+    values, _ = requested_values(None, {"dataset": "pets", "model": model})
+    assert Config.from_flat(values).model.model == model
+    assert Config.from_flat({**values, "num_layers": None}).model.model == model
+
+
+def test_single_flags_change_the_recipe_and_not_its_length(pets):
+    asked = {"dataset": "pets", "learning_rate": 0.01, "num_layers": 8, "weight_decay": 0.0, "momentum": 0.5}
+    values, said = requested_values(None, asked)
+    assert values["epochs"] == fitting_recipe(DataFacts(180, 64))["epochs"]
+    assert {name: values[name] for name in asked} == asked and said
+    smaller, _ = requested_values(None, {"dataset": "pets", "train_batch_size": 8})
+    assert smaller["learning_rate"] == 0.0125, "it follows the batch that was chosen"
+    adamw, _ = requested_values(None, {"dataset": "pets", "optimizer": "adamw"})
+    assert adamw["learning_rate"] == 0.001 and Config.from_flat(adamw)
 
 
 def test_auto_is_named_among_the_presets():

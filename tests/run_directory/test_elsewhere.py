@@ -2,12 +2,14 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import labkit
 from labkit.commands import main as cli
 from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
 from labkit.run_directory import find as elsewhere
 from labkit.run_directory.find import find_run, known_runs, remember, runs_elsewhere
 from tests.commands.made_runs import make_run
@@ -39,10 +41,17 @@ def test_a_run_elsewhere_is_listed_with_its_path_and_found_by_its_name(runs_home
 
 def test_runs_of_the_home_and_of_comparisons_are_not_remembered(runs_home, tmp_path):
     remember(make_run(runs_home, "mine"))
-    (tmp_path / "comparison").mkdir()
-    (tmp_path / "comparison" / "comparison.json").write_text("{}")
-    remember(make_run(tmp_path / "comparison", "resnet8-seed0"))
+    remember(make_run(runs_home / "lesson-04", "replica"))
+    for file in ("comparison.json", "replicas.json"):
+        (tmp_path / file).mkdir()
+        (tmp_path / file / file).write_text("{}")
+        remember(make_run(tmp_path / file, "resnet8-seed0"))
+        remember(make_run(tmp_path / file / "runs", "resnet8-seed1"))
     assert runs_elsewhere() == []
+
+
+def test_a_run_in_the_root_of_the_file_system_is_remembered(runs_home, tmp_path):
+    remember(RunDirectory(Path("/of-a-container")))  # it isn't there, so it isn't listed
 
 
 def test_a_link_in_the_home_is_the_same_run(runs_home, tmp_path):

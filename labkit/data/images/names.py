@@ -11,7 +11,7 @@ _SYSTEM = frozenset(
     (
         # Windows
         *("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"),
-        *("$recycle.bin", "recycler", "recycled", "system volume information", "found.000"),
+        *("$recycle.bin", "system volume information", "found.000"),
         *("__macosx", "icon\r", "network trash folder", "temporary items"),  # macOS
         *(
             "lost+found",

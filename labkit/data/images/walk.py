@@ -74,12 +74,19 @@ def walk(root: Path) -> Tree:
             problem = link_problem(entry.path, real_root) if entry.is_symlink() else ""
             if real in above:
                 problem = "a link to a folder around it"
-            if problem and real and not folder:
+            # A link that leads nowhere may have been one to a class or a split.
+            lost = bool(problem) and not (os.path.exists(entry.path) or Path(entry.name).suffix)
+            if problem and (real or lost) and not folder:
                 raise InputError(f"{shown(entry.path)} is {problem}; put the pictures themselves there")
             if real and not problem:
                 inner.append(entry.name)
                 waiting.append((path, (*above, real)))
-            elif real or is_picture_name(entry.name) or (entry.is_file() and begins_as_picture(entry.path)):
+            elif (
+                real
+                or lost
+                or is_picture_name(entry.name)
+                or (entry.is_file() and begins_as_picture(entry.path))
+            ):
                 pictures.append(path)
                 if problem:
                     tree.unusable[path] = problem

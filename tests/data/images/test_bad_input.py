@@ -164,11 +164,15 @@ def test_links(tmp_path, pets):
         ("cat/x.png", outside / "0.png", "a link that leads out of .*/pets, to .*/outside/0.png"),
         ("cat/more", outside, "a link that leads out of"),
         ("cat/again", pets / "cat", "a link to a folder around it"),
+        ("cat/gone", "nowhere", "a link to .*/cat/nowhere, which does not exist"),
         ("cat/gone.png", "nowhere", "a link to .*/cat/nowhere, which does not exist"),
     ):
         (pets / link).symlink_to(target)
         _refused(tmp_path, f"1 picture of 26 .*, {link}: {problem}", pets)
         (pets / link).unlink()
+    (pets / "wolf").symlink_to("nowhere")  # a class that would be missing without a word
+    _refused(tmp_path, "wolf is a link to .*nowhere, which does not exist; put the pictures", pets)
+    (pets / "wolf").unlink()
     (pets / "fox").symlink_to(outside)
     _refused(tmp_path, "fox is a link that leads out of .*put the pictures themselves there", pets)
 

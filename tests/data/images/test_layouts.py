@@ -122,6 +122,7 @@ def test_classes_that_are_named_by_the_user_are_classes(tmp_path, paths, classes
         (["cat/images/*", "dog/images/*"], ("cat", "dog")),
         (["animal/cat/*", "animal/dog/*", "vehicle/car/*"], ("animal", "vehicle")),
         (["crash_test/*", "street/*"], ("crash_test", "street")),
+        (["new/*", "used/*", "recycled/*"], ("new", "recycled", "used")),
     ],
 )
 def test_ordinary_classes_need_no_help(tmp_path, paths, classes):
