@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ __all__ = ["Run", "load_run", "runs", "tensorflow_left_as_it_was"]
 @contextmanager
 def tensorflow_left_as_it_was() -> Iterator[None]:
     """After the block, TensorFlow's switches that a training turns on are as they were, for other work."""
-    before = (False, False)
+    before = (False, False, True)  # TensorFlow's defaults
     if "tensorflow" in sys.modules:
         from labkit.distributed.tf_compat import switches
 
@@ -171,20 +172,24 @@ class Run:
         Returns an object with ``images`` uint8 [n, height, width, channels], ``labels`` int64 [n],
         ``probabilities`` float32 [n, classes], ``predicted`` int64 [n], ``wrong`` bool [n], ``classes``
         (names) and ``confusion`` int64 [true, predicted]. With several labels for each image, ``labels``
-        is int64 [n, classes], ``predicted`` bool [n, classes], and ``confusion`` None.
+        is int64 [n, classes], ``predicted`` bool [n, classes], and ``confusion`` None. Warns if these test
+        predictions are of another checkpoint than the run's own test result.
 
         Raises InputError where the split wasn't evaluated yet, or the file is damaged.
         """
-        from labkit.analysis.predictions import load_predictions
+        from labkit.analysis.predictions import load_predictions, of_another_checkpoint
 
         split = argument("split", split, str)
         try:
-            return load_predictions(self._directory, split)
+            found = load_predictions(self._directory, split)
         except FileNotFoundError:
             raise InputError(
                 f"run {self.name} has no predictions of the split {split!r}; make them with: "
                 f"labkit evaluate {self.path} --split {split}"
             ) from None
+        if other := of_another_checkpoint(self._directory, found):
+            warnings.warn(other, stacklevel=2)
+        return found
 
     def batch(self, step: int, *, data_dir: str | os.PathLike[str] | None = None) -> "StepBatch":
         """Return the training batch of a step, as the network saw it, or will see it.

@@ -49,22 +49,24 @@ def is_running() -> bool:
     return context.context()._context_handle is not None
 
 
-def switches() -> tuple[bool, bool]:
-    """Return whether this process computes deterministically, and whether it logs devices."""
+def switches() -> tuple[bool, bool, bool]:
+    """Return whether this process computes deterministically, logs devices, and may move operations."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import config
 
-    return config.is_op_determinism_enabled(), context.context().log_device_placement
+    logs_placement = context.context().log_device_placement
+    return config.is_op_determinism_enabled(), logs_placement, tf.config.get_soft_device_placement()
 
 
-def restore_switches(before: tuple[bool, bool]) -> None:
+def restore_switches(before: tuple[bool, bool, bool]) -> None:
     """Set ``switches`` as before. With determinism, TensorFlow refuses random operations without a seed."""
     from tensorflow.python.framework import config
 
-    deterministic, logs_placement = before
+    deterministic, logs_placement, moves = before
     if switches() != before:
         (config.enable_op_determinism if deterministic else config.disable_op_determinism)()
         tf.debugging.set_log_device_placement(logs_placement)
+        tf.config.set_soft_device_placement(moves)
 
 
 @contextmanager

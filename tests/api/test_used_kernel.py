@@ -32,6 +32,7 @@ import keras
 import tensorflow as tf
 
 tf.config.threading.set_intra_op_parallelism_threads(2)
+tf.config.set_soft_device_placement(False)
 keras.config.set_dtype_policy("mixed_bfloat16")
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
 model.compile("sgd", "mse")
@@ -39,10 +40,11 @@ model.fit(tf.ones([8, 4]), tf.ones([8, 2]), verbose=0)
 
 def settings():
     config = keras.config
-    return [config.floatx(), config.image_data_format(), config.epsilon(), config.dtype_policy().name]
+    values = [config.floatx(), config.image_data_format(), config.epsilon(), config.dtype_policy().name]
+    return [*values, tf.config.get_soft_device_placement()]
 
 before = settings()
-assert before == ["float16", "channels_first", 0.1, "mixed_bfloat16"], before
+assert before == ["float16", "channels_first", 0.1, "mixed_bfloat16", False], before
 """
 AFTER = """
 assert settings() == before, settings()
