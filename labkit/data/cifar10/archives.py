@@ -4,6 +4,8 @@ Archives are read in memory and never unpacked to disk. Pickles may contain only
 The layouts are described at https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
+import bz2
+import gzip
 import hashlib
 import lzma
 import os
@@ -32,6 +34,8 @@ _FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
 _PYTHON_NAME = re.compile(r"data_batch_\d+|test_batch|batches\.meta")
 _BINARY_NAME = re.compile(r"data_batch_\d+\.bin|test_batch\.bin|batches\.meta\.txt")
 _MAX_UNPACKED = 2**30  # the published archives unpack to 186 MB
+_MAX_READ = 2**27  # at once; a batch has 31 MB
+_MAX_MEMBERS = 1000  # the published archives have 9
 
 
 def read_archive(path: str | Path) -> ImageData:
@@ -95,7 +99,7 @@ def _archive_files(path: Path) -> dict[str, bytes]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe may never end
             raise InputError(f"{path} is neither a file nor a folder; give a CIFAR-10 .tar.gz or its folder")
-        with tarfile.open(path, "r:*") as archive:
+        with _opened(path) as stream, _tar(path, stream) as archive:
             for member in _safe_members(path, archive):
                 name = PurePosixPath(member.name).name
                 if not _is_batch_file(name):
@@ -116,15 +120,58 @@ def _archive_files(path: Path) -> dict[str, bytes]:
     return files
 
 
+class _Bounded:
+    """A stream for ``tarfile`` that raises InputError beyond ``_MAX_UNPACKED`` bytes, headers included."""
+
+    def __init__(self, path: Path, stream: Any) -> None:
+        self.path, self.stream = path, stream
+        self.tell = stream.tell
+
+    def read(self, size: int) -> bytes:
+        left = _MAX_UNPACKED - self.tell()
+        if size > max(_MAX_READ, left):
+            raise self._too_large()
+        if size > _MAX_READ:
+            raise InputError(f"{self.path} is refused: a part of it has {size >> 20} MB")
+        content = self.stream.read(min(size, left + 1))
+        if len(content) > left:
+            raise self._too_large()
+        return content
+
+    def seek(self, place: int) -> int:
+        if place > _MAX_UNPACKED:
+            raise self._too_large()
+        return self.stream.seek(place)
+
+    def _too_large(self) -> InputError:
+        return InputError(f"{self.path} is refused: it unpacks to more than {_MAX_UNPACKED >> 20} MB")
+
+
+def _tar(path: Path, stream: Any) -> tarfile.TarFile:
+    bounded: Any = _Bounded(path, stream)  # has of a file what tarfile uses to read
+    return tarfile.TarFile(fileobj=bounded)
+
+
+def _opened(path: Path) -> Any:
+    """Open a tar file, compressed or not."""
+    with path.open("rb") as file:
+        begin = file.read(6)
+    for magic, opener in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open)):
+        if begin.startswith(magic):
+            return opener(path)
+    return path.open("rb")
+
+
 def _safe_members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield an archive's regular files.
 
     Raises:
-        InputError: a member is a link or a device, its name points outside the archive, or the members are
-            too large in total.
+        InputError: a member is a link or a device, its name points outside the archive, or there are too
+            many.
     """
-    unpacked = 0
-    for member in archive:
+    for number, member in enumerate(archive):
+        if number >= _MAX_MEMBERS:
+            raise InputError(f"{path} is refused: it has more than {_MAX_MEMBERS:,} members")
         name = PurePosixPath(member.name)
         if name.is_absolute() or ".." in name.parts:
             raise InputError(f"{path} is refused: its member {member.name!r} points outside the archive")
@@ -134,9 +181,6 @@ def _safe_members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarI
             raise InputError(
                 f"{path} is refused: its member {member.name!r} is a link or a device, not a file"
             )
-        unpacked += member.size
-        if unpacked > _MAX_UNPACKED:
-            raise InputError(f"{path} is refused: it unpacks to more than {_MAX_UNPACKED >> 20} MB")
         yield member
 
 
@@ -150,11 +194,8 @@ def _read_to_the_end(path: Path, archive: tarfile.TarFile) -> None:
     stream.seek(archive.offset)
     if stream.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
         raise InputError(f"{path} ends after its last file, without a tar archive's end; get it again")
-    left = _MAX_UNPACKED - archive.offset
-    while chunk := stream.read(1 << 20):
-        left -= len(chunk)
-        if left < 0:
-            raise InputError(f"{path} is refused: it unpacks to more than {_MAX_UNPACKED >> 20} MB")
+    while stream.read(1 << 20):
+        pass
 
 
 def _assemble(

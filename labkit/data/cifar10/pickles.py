@@ -2,11 +2,12 @@
 
 import io
 import pickle
-from typing import Any
+import struct
+from typing import Any, ClassVar
 
 import numpy as np
 
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 
 __all__ = ["load_pickle"]
 
@@ -24,26 +25,64 @@ def _latin1(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
+class _NdArray:
+    """Stands for ``numpy.ndarray``, which a pickle only names: called, it would allocate any size."""
+
+
+def _reconstruct(kind: type, shape: tuple[int, ...], code: Any) -> np.ndarray:
+    """Return the empty array that a pickle then fills."""
+    if kind is not _NdArray or shape != (0,):
+        raise pickle.UnpicklingError("arrays are made empty and then filled")
+    return np.empty(0)
+
+
 _FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]
 # Everything that pickles of plain NumPy arrays name, with NumPy 1 and 2 and pickle protocols 0 to 5.
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "ndarray"): _NdArray,
     ("numpy", "dtype"): _numeric_dtype,
     ("_codecs", "encode"): _latin1,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _FROM_BUFFER for core in ("core", "_core")},
 }
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler that creates only arrays, containers, numbers and strings."""
+class _ArrayUnpickler(pickle._Unpickler):
+    """An unpickler that creates only arrays, containers, numbers and strings.
+
+    It is the one in Python because the one in C allocates as many entries as the largest index of a memo.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"it would run {module + '.' + name!r}") from None
+
+    def load_build(self) -> None:
+        """Set the state of an object; of a dtype only its byte order, not fields or sizes."""
+        value, state = self.stack[-2:]  # type: ignore[attr-defined]
+        if isinstance(value, np.dtype):
+            version, order, *more = state
+            order = order.decode() if isinstance(order, bytes) else order
+            if version not in (1, 2, 3, 4) or order not in "<>|=" or set(more) - {None, -1, 0}:
+                raise pickle.UnpicklingError(f"a dtype of the state {short(state)} is not allowed")
+        elif not isinstance(value, np.ndarray):
+            raise pickle.UnpicklingError(f"a {type(value).__name__} with a state is not allowed")
+        super().load_build()  # type: ignore[misc]
+
+    def load_bytearray8(self) -> None:
+        """Read bytes; those of Python allocate the length that the pickle declares before they read."""
+        (length,) = struct.unpack("<Q", self.read(8))  # type: ignore[attr-defined]
+        content = self.read(length)  # type: ignore[attr-defined]
+        if len(content) < length:
+            raise EOFError("it ends early")
+        self.append(bytearray(content))  # type: ignore[attr-defined]
+
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
 def load_pickle(where: str, content: bytes) -> dict[Any, Any]:

@@ -5,7 +5,9 @@ import gzip
 import io
 import os
 import pickle
+import subprocess
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from labkit.data.cifar10 import archives
 from labkit.data.cifar10.archives import read_archive, source_sha256
 from labkit.data.image_data import ImageData
 from labkit.errors import InputError
+from labkit.startup.child import python_command
 from tests.fuzzing import value_or_line
 
 LAYOUTS = ("python", "binary")
@@ -300,3 +303,38 @@ def test_a_folders_checksum_depends_only_on_its_batches(fake_cifar, tmp_path, la
     name = sorted(fake_cifar.files(layout))[1]
     (second / name).write_bytes((second / name).read_bytes()[:-1] + b"?")
     assert source_sha256(first) != source_sha256(second)
+
+
+def _refused_with_little_memory(path: Path) -> str:
+    """Return the refusal of an archive, read by a process that may take no more than 1.5 GB."""
+    code = (
+        "import resource, sys; from labkit.data.cifar10.archives import read_archive\n"
+        "from labkit.errors import InputError\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000,) * 2)\n"
+        "try:\n    read_archive(sys.argv[1])\n"
+        "except InputError as error:\n    print(error)\n"
+    )
+    command = python_command("-c", code, path)
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_a_long_header_is_refused_before_it_is_read(tmp_path):
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 2**29
+    with gzip.open(tmp_path / "a.tar.gz", "wb", 1) as archive:
+        archive.write(header.tobuf())
+        for _ in range(2**9):
+            archive.write(bytes(2**20))
+    assert (tmp_path / "a.tar.gz").stat().st_size < 3e6
+    assert "a part of it has 512 MB" in _refused_with_little_memory(tmp_path / "a.tar.gz")
+
+
+def test_very_many_members_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(2000):
+            archive.addfile(tarfile.TarInfo(f"{number}"))
+    with pytest.raises(InputError, match="more than 1,000 members"):
+        read_archive(tmp_path / "a.tar")

@@ -1,6 +1,8 @@
 """Pickles of plain arrays are read, all others are refused."""
 
+import contextlib
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +79,31 @@ def test_every_truncation_is_an_input_error():
     for length in range(len(content)):
         with pytest.raises(InputError):
             load_pickle("file", content[:length])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # an index of the memo, for which the reader in C takes gigabytes
+        b"\x80\x05}(K\x01\x96\x00\x00\x00\x00\x04\x00\x00\x00.",  # bytes of 16 GB
+        b"\x80\x02}(K\x01cnumpy\nndarray\n(J\x00\x00\x00\x7ftR\x85Ru.",  # an array of any size
+    ],
+)
+def test_what_a_pickle_declares_takes_no_memory(content):
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(InputError):
+            load_pickle("data_batch_1", content)
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_dtype_with_fields_outside_of_its_memory_is_refused():
+    dtype = "cnumpy\ndtype\n(S'u1'\nI0\nI1\ntR"
+    state = "(I3\nS'|'\nN(S'a'\ntp9\n(dp8\ng9\ns(g7\nI900\ntp6\nsI4\nI1\nI0\ntb"
+    for crafted in (state, "(I3\nS'|'\nNNNI8\nI-1\nI0\ntb", "(I3\nS'|'\nNNNI-1\nI-1\nI63\ntb"):
+        with pytest.raises(InputError, match="is refused: not a pickle of plain arrays"):
+            load_pickle("data_batch_1", f"(dp0\nS'data'\n{dtype}{crafted}s.".encode())
+    plain = load_pickle("file", f"(dp0\nS'data'\n{dtype}(I3\nS'|'\nNNNI-1\nI-1\nI0\ntbs.".encode())
+    assert plain[b"data"] == np.uint8
