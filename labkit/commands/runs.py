@@ -16,7 +16,7 @@ from labkit.config.recorded import describe
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import counted, printable
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.filters import chosen_runs
+from labkit.run_directory.filters import NEXT_CONDITION, chosen_runs
 from labkit.run_directory.find import find_run, lost_runs, missing_config
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.summary import RunSummary, Summaries
@@ -71,7 +71,8 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
     found = Summaries(describe).of(list_runs(folder) if options.runs_dir else known_runs())
     listed = [summary for summary in found if options.archived or not summary.notes.archived]
-    chosen = _sorted(chosen_runs(listed, options.filter, field_aliases()), options.sort)
+    words = [word for text in options.filter for word in NEXT_CONDITION.split(text)]
+    chosen = _sorted(chosen_runs(listed, words, field_aliases()), options.sort)
     if options.json:
         print(json.dumps([summary.to_json() for summary in chosen], indent=2))
         return 0

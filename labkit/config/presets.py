@@ -190,6 +190,8 @@ def merged_with_preset(
     depths = architecture.depths.get(str(given.get("block", "basic"))) if architecture else None
     if depths and "num_layers" in values and not depths.allows(values["num_layers"]):
         values.pop("num_layers")
+    if given.get("epochs", 0) is None:  # it has no length of its own
+        given = {field: value for field, value in given.items() if field != "epochs"}
     if {"train_steps", "epochs"} & given.keys():
         epochs, steps = given.get("epochs"), given.get("train_steps")
         if epochs is not None and steps is not None:

@@ -59,6 +59,8 @@ def fitting_recipe(
     values = {
         **base,
         "train_batch_size": batch,
+        # Each batch of an evaluation is filled up to this size; a tenth of the images is for validation.
+        "eval_batch_size": min(base["eval_batch_size"], max(batch, examples // 9)),
         "learning_rate": float(f"{rate:.3g}"),
         "muon_learning_rate": float(f"{base['muon_learning_rate'] * share**0.5:.3g}"),
         "epochs": float(f"{epochs:.3g}"),

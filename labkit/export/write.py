@@ -100,6 +100,7 @@ def _resizing(manifest: Manifest) -> dict[str, Any]:
 
     ``how``: ``crop`` or ``letterbox``. ``filter``: as Pillow calls it: the one that prepared the data set; of
     a data set that came as images, the one with which labkit reads pictures (``labkit.analysis.pictures``).
+    ``white``: the value of 16-bit grey that becomes 255; None: that of all bits that a picture needs.
     """
     how = manifest.source.get("resize")
     height, width, _ = manifest.image_shape
@@ -107,6 +108,7 @@ def _resizing(manifest: Manifest) -> dict[str, Any]:
         "how": how or "crop",
         "size": {"height": height, "width": width},
         "filter": "lanczos" if how is None else "bicubic",
+        "white": manifest.source.get("white"),
     }
 
 

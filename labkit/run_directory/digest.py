@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.run_directory.directory import RunDirectory
-from labkit.run_directory.metrics import ResumePoint, clock_was_set, parse_lines, selection_metric
+from labkit.run_directory.metrics import ResumePoint, clock_was_set, parse_lines, selection_key
 
 __all__ = ["SPARK_POINTS", "MetricsDigest", "number", "own_test", "own_test_step", "own_test_step_of"]
 
@@ -322,8 +322,8 @@ def own_test_step(rows: Iterable[Row]) -> int | None:
             steps[row["split"]].append(row)
     if steps["test"]:
         return int(_step(_newest(steps["test"])))
-    if steps["validation"]:  # the first of equally good ones, as in the training loop
-        return int(max(steps["validation"], key=selection_metric)["step"])
+    if steps["validation"]:
+        return int(max(steps["validation"], key=selection_key)["step"])
     return None
 
 

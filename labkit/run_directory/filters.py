@@ -8,7 +8,7 @@ from typing import Any
 from labkit.errors import InputError, unknown_name_error
 from labkit.run_directory.summary import RunSummary
 
-__all__ = ["FIELDS", "Condition", "chosen_runs"]
+__all__ = ["FIELDS", "NEXT_CONDITION", "Condition", "chosen_runs"]
 
 # What can be asked for beside the fields of the configuration.
 FIELDS = (
@@ -18,6 +18,8 @@ FIELDS = (
 TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 _CONDITION = re.compile(r"([A-Za-z_]\w*)\s*(!=|>=|<=|=|>|<)\s*(.*)", re.DOTALL)
+# What stands between two filters in one text; a value may hold spaces, as in "tag=for the paper".
+NEXT_CONDITION = re.compile(r"\s+(?=[A-Za-z_]\w*\s*(?:!=|>=|<=|=|>|<))")
 _NUMBER = re.compile(r"([-+.\deE_]+)\s*(%|s|min|h|d)?")
 _ORDER: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,

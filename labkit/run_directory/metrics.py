@@ -32,6 +32,7 @@ __all__ = [
     "metrics_in_words",
     "parse_lines",
     "resume_point_of",
+    "selection_key",
     "selection_metric",
     "with_evaluations",
 ]
@@ -232,6 +233,15 @@ def selection_metric(row: Mapping[str, Any]) -> float:
     """
     value = row.get("f1_micro", row.get("accuracy"))
     return value if _is_number(value) else -math.inf
+
+
+def selection_key(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what the best checkpoint is the first to have the most of: the metric, then the negative loss.
+
+    On few validation images many checkpoints share the best accuracy, the first of them hardly trained.
+    """
+    loss = row.get("loss", math.nan)
+    return selection_metric(row), -loss if _is_number(loss) and loss == loss else -math.inf
 
 
 def evaluations_path(metrics_path: Path) -> Path:

@@ -7,6 +7,7 @@ under the final name.
 
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -46,8 +47,8 @@ def checkpoint_of_network(config: Config, model: keras.Model) -> tf.train.Checkp
 class CheckpointState:
     """The state of the train loop that a checkpoint stores beside the variables.
 
-    ``best_step`` and ``best_accuracy`` (0 to 1) are those of the best validation so far, by
-    ``labkit.run_directory.metrics.selection_metric``; None before the first validation.
+    ``best_step``, ``best_accuracy`` (0 to 1) and ``best_loss`` are those of the best validation so far, by
+    ``labkit.run_directory.metrics.selection_key``; None before the first validation.
     """
 
     step: int
@@ -56,6 +57,14 @@ class CheckpointState:
     num_replicas: int
     best_step: int | None = None
     best_accuracy: float | None = None
+    best_loss: float | None = None
+
+    @property
+    def best(self) -> tuple[float, float] | None:
+        """The selection key of the best validation. A checkpoint of an earlier labkit has no loss of it."""
+        if self.best_accuracy is None:
+            return None
+        return self.best_accuracy, -math.inf if self.best_loss is None else -self.best_loss
 
 
 class CheckpointStore:

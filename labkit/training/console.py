@@ -14,6 +14,7 @@ from labkit.callbacks.training import Training
 from labkit.config.triggers import Triggers
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.metrics import MetricsReader
 
 if TYPE_CHECKING:
     from labkit.training.session import Session
@@ -296,6 +297,14 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
         lines.append(f"{session.freezing.describe(total_steps)}; {count:,} weights are trained now")
     if resumed:
         lines.append(f"continuing from step {step} of {total_steps}")
+        reader = MetricsReader(run.metrics_path, splits=("train",))
+        reader.poll()
+        recorded = max((row["step"] for row in reader.split("train")), default=0)
+        if recorded < step:
+            lost = f"step {step}" if recorded == step - 1 else f"steps {recorded + 1} to {step}"
+            lines.append(
+                f"note: {run.metrics_path} has lost the rows of {lost}; restore the file from a copy"
+            )
     return lines
 
 

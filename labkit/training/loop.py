@@ -21,7 +21,7 @@ from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import disk_failure
-from labkit.run_directory.metrics import selection_metric
+from labkit.run_directory.metrics import selection_key
 from labkit.run_directory.stragglers import Stragglers
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -58,7 +58,7 @@ class TrainLoop:
         self.total_steps = self.config.run.train_steps
         self.step = 0  # completed steps of the run
         self.best_step: int | None = None
-        self.best_accuracy: float | None = None
+        self.best: tuple[float, float] | None = None  # its selection key
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
         self.stopped_by = ""
@@ -78,7 +78,7 @@ class TrainLoop:
         self.stop = stop
         resumed = self.run.metrics_path.exists()
         if state is not None:
-            self.step, self.best_step, self.best_accuracy = state.step, state.best_step, state.best_accuracy
+            self.step, self.best_step, self.best = state.step, state.best_step, state.best
         self.telemetry = (
             Telemetry(self.run, total_steps=self.total_steps, first_step=self.step, resumed=resumed)
             if self.writes
@@ -347,10 +347,10 @@ class TrainLoop:
         self.pace.add_evaluation(evaluation.seconds, evaluation.examples)
         self.validated_step = self.step
         self.agreement.update()
-        best, found = self.best_accuracy, selection_metric(evaluation.metrics)
-        if best is not None and found <= best:
+        found = selection_key(evaluation.metrics)
+        if self.best is not None and found <= self.best:
             return False
-        self.best_step, self.best_accuracy = self.step, found
+        self.best_step, self.best = self.step, found
         return True
 
     def _save_is_overdue(self) -> bool:
@@ -384,7 +384,8 @@ class TrainLoop:
             data_checksum=self.manifest.checksum,
             num_replicas=self.devices.num_replicas,
             best_step=self.best_step,
-            best_accuracy=self.best_accuracy,
+            best_accuracy=self.best[0] if self.best else None,
+            best_loss=-self.best[1] if self.best and math.isfinite(self.best[1]) else None,
         )
         self.run.flush()  # a checkpoint without the rows before it would leave a gap
         self.store.save(self.session.checkpoint(), state)

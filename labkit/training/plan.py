@@ -33,7 +33,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_checkpoint
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
-from labkit.run_directory.metrics import MetricsReader, selection_metric
+from labkit.run_directory.metrics import MetricsReader, selection_key
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 from labkit.training.checks import (
     check_cluster,
@@ -466,8 +466,7 @@ def _already_finished(run: RunDirectory) -> TrainResult:
     status = run.read_status()
     step = status.step if status else 0
     validations = reader.split("validation")
-    # The first of equally good ones, as in the train loop.
-    chosen = max(validations, key=selection_metric)["step"] if validations else step
+    chosen = max(validations, key=selection_key)["step"] if validations else step
     tests = {row["step"]: row for row in reader.split("test")}
     how = run.read_environment().get("description", "unknown devices")
     message = (

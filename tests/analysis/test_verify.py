@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.analysis.verify.steps import Difference, VerifiedSteps
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import certificate_path, read_certificate
 from tests.properties.harness import labkit
@@ -98,6 +99,24 @@ def test_a_changed_bit_of_a_row_is_named_with_and_without_the_certificate(run, v
     assert "step 7 is the first that differs: loss was" in said
     assert "nothing in the recorded environment explains it" in said
     assert verify(run, "--from", str(STEPS))[0] == 2
+
+
+def test_a_loss_that_differs_on_the_way_to_equal_weights_is_no_rounding():
+    found = Difference(7, "loss", 0.5, 0.003)
+    result = VerifiedSteps(
+        "", 1, 9, differences=[Difference(6, "loss", 0.3, 0.30001), found], weights={9: None}
+    )
+    assert result.changed_row(1e-4) == found
+    for weights in ({9: Difference(9, "kernel", 0.1, 0.2)}, {5: None}, {}):
+        assert VerifiedSteps("", 1, 9, differences=[found], weights=weights).changed_row(1e-4) is None
+
+
+def test_a_row_that_is_missing_is_no_difference(run, verify):
+    certificate_path(run).unlink()
+    lines = metrics(run).splitlines(keepends=True)
+    run.metrics_path.write_bytes(b"".join(line for line in lines if b'"step": 7,' not in line))
+    code, said = verify(run)
+    assert (code, "has no readable row of step 7" in said) == (2, True), said
 
 
 def test_a_removed_row_is_found(run, verify):

@@ -70,6 +70,8 @@ def test_sorted(three, capsys, field, order):
         (["model=resnet8", "state=failed"], ["none"]),
         (["step=7"], ["half"]),
         (["arch=vgg11"], ["half"]),
+        (["model=resnet8 state=failed"], ["none"]),
+        (["resnet state = failed"], ["none"]),
     ],
 )
 def test_filtered(three, capsys, filters, names):

@@ -69,8 +69,10 @@ def test_the_command_writes_a_checked_file_and_its_description(run, here, shapes
     assert (logits.argmax(axis=1) == labels).mean() == pytest.approx(test["accuracy"], abs=2e-3)
 
 
-@pytest.mark.parametrize("resize", [None, "letterbox"])
-def test_the_sample_of_the_docs_predicts_a_picture_without_labkit(resize, run, here, shapes):
+@pytest.mark.parametrize(
+    ("kind", "resize"), [("JPEG", None), ("JPEG", "letterbox"), ("RGBA", None), ("I;16", "crop")]
+)
+def test_the_sample_of_the_docs_predicts_a_picture_without_labkit(kind, resize, run, here, shapes):
     api.export(str(run), output="first.keras", probabilities=True)
     about = json.loads((here / "first.keras.json").read_text())
     if resize is not None:  # as if the run's data set had been prepared of pictures
@@ -78,7 +80,14 @@ def test_the_sample_of_the_docs_predicts_a_picture_without_labkit(resize, run, h
         about["input"]["resize"] = write._resizing(dataclasses.replace(shapes, source=source))
         (here / "first.keras.json").write_text(json.dumps(about))
     noise = np.random.default_rng(0).integers(0, 256, (12, 20, 3), np.uint8)
-    Image.fromarray(noise).resize((90, 50), Image.Resampling.BICUBIC).save("picture.jpg", quality=95)
+    picture = Image.fromarray(noise).resize((90, 50), Image.Resampling.BICUBIC)
+    if kind == "JPEG":
+        picture.save("picture.jpg", quality=95)
+    elif kind == "RGBA":
+        picture.putalpha(picture.convert("L"))
+        picture.save("picture.jpg", "PNG")
+    else:
+        Image.fromarray(np.asarray(picture.convert("L"), np.uint16) * 16).save("picture.jpg", "PNG")
     [sample] = [block for block in blocks("python") if block.document == "docs/models.md"]
     checked = f"{sample.text}\nimport sys\nassert 'labkit' not in sys.modules\nnp.save('seen.npy', images)\n"
     done = subprocess.run(

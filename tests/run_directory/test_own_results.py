@@ -9,8 +9,9 @@ from labkit.analysis.predictions import load_predictions, of_another_checkpoint
 from labkit.commands import main as cli
 from labkit.config.recorded import describe
 from labkit.run_directory.digest import own_test, own_test_step
-from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation
+from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation, selection_key
 from labkit.run_directory.summary import Summaries
+from labkit.training.checkpoints import CheckpointState
 from tests.commands.made_runs import evaluation, make_run
 
 VALIDATIONS = [evaluation("validation", 10, 0.9), evaluation("validation", 20, 0.7)]
@@ -65,6 +66,21 @@ def test_a_run_that_reported_none_stands_for_its_best_on_validation(tmp_path):
     assert evaluate(run, 10, 0.6)
     [summary] = Summaries(describe).of([run])
     assert summary.test_accuracy == 0.6
+
+
+def test_of_equally_accurate_checkpoints_the_one_with_the_lower_loss_is_the_best(tmp_path):
+    rows = [
+        evaluation("validation", step, 1.0) | {"loss": loss}
+        for step, loss in ((10, 0.2), (20, 0.01), (30, 0.1))
+    ]
+    assert own_test_step(rows) == 20
+    assert selection_key({"accuracy": 0.9, "loss": float("nan")}) < selection_key(
+        {"accuracy": 0.9, "loss": 5.0}
+    )
+    assert CheckpointState(5, 0, "x", 1, best_step=3, best_accuracy=0.5).best < (
+        0.5,
+        -9.0,
+    )  # of an earlier labkit
 
 
 def test_without_validation_it_is_the_newest_checkpoint():

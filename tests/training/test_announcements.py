@@ -15,10 +15,10 @@ MANIFEST = SimpleNamespace(
 )
 
 
-def said(tmp_path, **fields: object) -> str:
+def said(tmp_path, step: int = 0, **fields: object) -> str:
     config = Config.from_flat({"train_steps": 20, **fields})
     session = make_session(RunPlan(config, MANIFEST, None, "new", "shapes", "").on_one_device(num_gpus=0))
-    return "\n".join(lines_at_start(session, RunDirectory(tmp_path), 0, resumed=False))
+    return "\n".join(lines_at_start(session, RunDirectory(tmp_path), step, resumed=step > 0))
 
 
 def test_slow_moving_averages_are_noted(tmp_path):
@@ -41,3 +41,11 @@ def test_the_length_is_said_before_the_first_step(tmp_path):
 )
 def test_there_is_no_note_where_nothing_lags(fields, tmp_path):
     assert "--batch-norm-decay" not in said(tmp_path, **fields)
+
+
+def test_missing_rows_of_earlier_steps_are_told(tmp_path):
+    rows = "".join(f'{{"split": "train", "step": {step}, "loss": 1.0}}\n' for step in range(1, 6))
+    (tmp_path / "metrics.jsonl").write_text(rows)
+    assert "has lost" not in said(tmp_path, step=5, num_layers=8)
+    (tmp_path / "metrics.jsonl").write_text(rows[: len(rows) // 2])
+    assert "metrics.jsonl has lost the rows of steps 3 to 5" in said(tmp_path, step=5, num_layers=8)

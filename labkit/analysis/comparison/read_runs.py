@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.analysis.comparison.files import read_measurements, run_directory
 from labkit.config import DataConfig
-from labkit.run_directory.metrics import MetricsReader, selection_metric
+from labkit.run_directory.metrics import MetricsReader, selection_key
 
 __all__ = ["NOT_STARTED", "WARM_UP_STEPS", "RunMetrics", "read_run"]
 
@@ -86,7 +86,7 @@ def _accuracies(reader: MetricsReader) -> dict[str, Any]:
     """Return the accuracies of the weights that the run selected."""
     tests, validations = reader.split("test"), reader.split("validation")
     # Without a test, the first of the best validations, as in the training loop.
-    chosen = tests[-1] if tests else max(validations, key=selection_metric, default={})
+    chosen = tests[-1] if tests else max(validations, key=selection_key, default={})
     validated = [row["accuracy"] for row in validations if row["step"] == chosen.get("step")]
     return {
         "test_accuracy": tests[-1]["accuracy"] if tests else None,

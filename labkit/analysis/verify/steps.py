@@ -64,6 +64,15 @@ class VerifiedSteps:
         """Whether each metric of each step and each weight is the recorded one, bit by bit."""
         return not self.differences and not any(self.weights.values())
 
+    def changed_row(self, tolerance: float) -> Difference | None:
+        """Return the first loss further than ``tolerance`` from its row on the way to equal weights, or None.
+
+        Rounding can't come back to the same weights, so somebody changed the row.
+        """
+        equal = max((step for step, weights in self.weights.items() if weights is None), default=0)
+        far = (found for found in self.differences if found.name == "loss" and found.size > tolerance)
+        return next((found for found in far if found.step <= equal), None)
+
     def largest(self, name: str, up_to: int | None = None) -> Difference | None:
         """Return the largest difference of a metric, until a step if one is given; None if there is none."""
         last = self.last if up_to is None else up_to
@@ -96,6 +105,11 @@ def verify_steps(
     if not rows:
         raise InputError(f"{run.path} has made no step yet, so there is nothing to verify")
     first, last = _range(run, rows, start, steps)
+    if lost := [step for step in range(first + 1, last + 1) if step not in rows]:
+        raise InputError(
+            f"{run.metrics_path} has no readable row of step {lost[0]}, which {run.name} made; restore the "
+            "file from a copy, or make other steps with --from and --steps"
+        )
     recorded = recorded_step(run, first + 1, data_dir=data_dir, max_steps=0, announce=announce)
     if recorded.is_asynchronous:
         raise InputError(

@@ -114,6 +114,9 @@ def _report(result: "VerifiedSteps", tolerance: float) -> int:
         print(f"the loss differs most at step {loss.step}: {loss}")
     for note in result.notes:
         print(f"note: {note}")
+    if changed := result.changed_row(tolerance):
+        print(f"the row of step {changed.step} was changed: the weights after it are the recorded ones")
+        return 1
     if not result.reasons and not result.notes:
         print("nothing in the recorded environment explains it: a row, a checkpoint or the code was changed")
         return 1
