@@ -67,6 +67,9 @@ def fitting_recipe(
         "steps_range": None,
         "crop_padding": max(1, side // 16),
     }
+    if optimizer != "muon":
+        values |= {"optimizer": optimizer}
+        del values["muon_learning_rate"]
     if side >= 48:
         values["progressive_resizing"] = f"{side // 2}:0.6,{side * 3 // 4}:0.8"
     return values
@@ -83,7 +86,9 @@ def fits_the_data(preset: str | None, given: Mapping[str, Any]) -> bool:
     return given.get("dataset", AUTO) not in (AUTO, "cifar10") and given.keys().isdisjoint(CHOICES_OF_2017)
 
 
-def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def requested_values(
+    preset: str | None, given: Mapping[str, Any], *, asynchronous: bool = False
+) -> tuple[dict[str, Any], str]:
     """Return the values of a configuration that is asked for, and a line on the recipe, or "".
 
     ``given`` values take precedence over those of the preset, or of the recipe (see ``fits_the_data``).
@@ -91,6 +96,7 @@ def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict
     Args:
         preset: its name, or None.
         given: the values by the names of their fields.
+        asynchronous: whether the training is for a cluster with parameter servers.
 
     Raises InputError for an unknown preset.
     """
@@ -103,7 +109,9 @@ def requested_values(preset: str | None, given: Mapping[str, Any]) -> tuple[dict
     data = _facts(dataset, given.get("data_dir"))
     if data is None:  # the training says why the data set can't be had
         return dict(given), ""
-    size, optimizer = plain(given.get("train_batch_size")), given.get("optimizer", "muon")
+    size = plain(given.get("train_batch_size"))
+    # Parameter servers, which flags may name, too, apply SGD alone.
+    optimizer = given.get("optimizer", "sgd" if asynchronous or given.get("ps_hosts") else "muon")
     size = size if isinstance(size, int) and size > 0 else None  # the configuration refuses others
     recipe = fitting_recipe(data, batch_size=size, optimizer=optimizer)
     values = merged_with_preset(None, given, base=recipe)

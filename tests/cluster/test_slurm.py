@@ -317,6 +317,8 @@ def test_what_the_step_runs(tmp_path):
         "shapes",
         "--job-dir",
         "a b",
+        "--train-steps",  # with it, the step trains this configuration and not one that it fits to the data
+        "80000",
     ]
 
 

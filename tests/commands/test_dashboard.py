@@ -37,8 +37,8 @@ def started(monkeypatch):
 def test_the_dashboard_is_on_a_free_port_of_this_machine(started, tmp_path, capsys):
     became("dashboard", "--runs-dir", str(tmp_path))
     [(words, environment)] = started
-    assert words[:5] == [sys.executable, "-m", "streamlit", "run", words[4]]
-    assert words[4].endswith("app/main.py")
+    assert words[:5] == [sys.executable, "-P", "-m", "streamlit", "run"]
+    assert words[5].endswith("app/main.py")
     assert {"--server.address=127.0.0.1", "--server.headless=false"} <= set(words)
     assert environment["LABKIT_RUNS"] == str(tmp_path)
     port = next(word for word in words if word.startswith("--server.port=")).partition("=")[2]

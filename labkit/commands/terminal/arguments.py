@@ -7,8 +7,9 @@ stand for dashes.
 import argparse
 import re
 import shutil
+import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from labkit.config import Config, by_field, fields_by_name
@@ -209,16 +210,21 @@ def typed(info: FieldInfo, text: str | bool) -> Any:
         raise InputError(f"{info.flag} is {text!r}; allowed: {info.allowed}") from None
 
 
-def config_of(options: argparse.Namespace) -> Config:
-    """Return the configuration of a preset, where one is named, and of the flags that were given."""
+def config_of(
+    options: argparse.Namespace, *, asynchronous: bool = False, announce: Callable[[str], None] = print
+) -> Config:
+    """Return the configuration of a preset, where one is named, and of the flags that were given.
+
+    ``asynchronous``: whether it is for a cluster with parameter servers. ``announce``: takes a line.
+    """
     given = _given(options)
     for name in ALIASES["train_batch_size"].split():  # by_field refuses it with several GPUs
         if "--" + name.replace("_", "-") in options.old_names:
             given[name] = given.pop("train_batch_size")
             break
-    values, recipe = requested_values(options.preset, by_field(given))
+    values, recipe = requested_values(options.preset, by_field(given), asynchronous=asynchronous)
     if recipe:
-        print(recipe)
+        announce(recipe)
     return Config.from_flat(values)
 
 
@@ -252,7 +258,11 @@ def training_of(options: argparse.Namespace, program: str) -> tuple[Config, bool
     training = parser.parse_all(rest[1:])
     if training.list_presets:
         raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
-    return config_of(training), training.overwrite
+    # Launchers print scripts and manifests to stdout.
+    config = config_of(
+        training, asynchronous=options.ps > 0, announce=lambda line: print(line, file=sys.stderr)
+    )
+    return config, training.overwrite
 
 
 # ---- types of flags ------------------------------------------------------------------------------------
