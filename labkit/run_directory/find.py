@@ -60,7 +60,7 @@ def find_run(name: str) -> Path:
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif known:
-        hint = f"the newest in {home.runs_home()}: {', '.join(known[:5])}"
+        hint = f"the newest runs: {', '.join(known[:5])}"
     else:
         hint = f"{home.runs_home()} has none"
     raise InputError(f"no run at {name!r}; give a run directory or a name that labkit runs lists; {hint}")

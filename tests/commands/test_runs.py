@@ -199,7 +199,7 @@ def test_a_run_that_is_not_found_gets_the_nearest_names(folder, capsys):
     assert cli.main(["show", "vgg11"]) == 2
     assert "did you mean vgg11-shapes-3c4d?" in capsys.readouterr().err
     assert cli.main(["show", "zz"]) == 2
-    assert "the newest in" in capsys.readouterr().err
+    assert "the newest runs" in capsys.readouterr().err
 
 
 # ---- damaged files ---------------------------------------------------------------------------------------
