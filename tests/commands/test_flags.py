@@ -271,7 +271,15 @@ def test_evaluate_takes_a_batch_size(capsys):
         (["train", "--num-layer", "20"], "unknown argument '--num-layer'; did you mean '--num-layers'?"),
         (["train", "--qqqqqqqqqq"], "unknown argument '--qqqqqqqqqq'; see labkit train --help-all"),
         (["runs", "--xyzzy"], "unknown argument '--xyzzy'; see labkit runs --help"),
-        (["runs", "there"], "unrecognized arguments: there (see labkit runs --help)"),
+        (["runs", "there"], "unexpected argument 'there' (see labkit runs --help)"),
+        (
+            ["train", "my pets"],
+            "unexpected argument 'my pets'; write --dataset 'my pets' (see labkit train --help)",
+        ),
+        (
+            ["data", "prepare", "pets"],
+            "write --images pets or --dataset pets (see labkit data prepare --help)",
+        ),
         (["show"], "the following arguments are required: RUN (see labkit show --help)"),
         (["evaluate", "--checkpoint_dir", "x"], "--checkpoint_dir is a flag of older programs"),
     ],

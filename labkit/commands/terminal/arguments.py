@@ -6,6 +6,7 @@ stand for dashes.
 
 import argparse
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -59,7 +60,13 @@ class Parser(argparse.ArgumentParser):
             own, rest = own[:split], own[split:]
             rest = rest[1:] if mark == "--" else rest
         old_names: set[str] = set()
-        options = self.parse_args(self._spelled(own, old_names))
+        options, left = self.parse_known_args(self._spelled(own, old_names))
+        if left:
+            flags = [flag for flag in ("--images", "--dataset") if flag in self._option_string_actions]
+            hint = (
+                f"; write {' or '.join(f'{flag} {shlex.quote(left[0])}' for flag in flags)}" if flags else ""
+            )
+            self.error(f"unexpected argument {left[0]!r}{hint}")
         options.rest, options.old_names = rest, old_names
         return options
 
