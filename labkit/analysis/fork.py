@@ -127,14 +127,24 @@ def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -
 
 
 def _rows(parent: RunDirectory, step: int) -> list[Mapping[str, Any]]:
-    """Return the rows up to a step. Raises InputError if the run hasn't made it."""
+    """Return the rows up to a step, and where the run was resumed before it: a pause is no time of training.
+
+    Raises InputError if the run hasn't made the step.
+    """
     reader = MetricsReader(parent.metrics_path)
     reader.poll()
     last = max((row["step"] for row in reader.rows if row.get("split") == "train"), default=0)
     if not 1 <= step <= last:
         raise InputError(f"--at is {step}; allowed: 1 to {last}, the last step of {parent.path}")
-    past = (row for row in reader.rows if row.get("split") in ("train", "validation"))
-    return [row for row in past if row["step"] <= step]
+    pauses = {point.step: point for point in reader.resume_points}
+    past: list[Mapping[str, Any]] = []
+    for row in reader.rows:
+        if row.get("split") not in ("train", "validation") or row["step"] > step:
+            continue
+        if row["split"] == "train" and (point := pauses.pop(row["step"] - 1, None)):
+            past.append({"resumed_at_step": point.step, "wall_time": point.wall_time})
+        past.append(row)
+    return past
 
 
 def _write_past(parent: RunDirectory, made: RunDirectory, rows: list[Mapping[str, Any]]) -> None:

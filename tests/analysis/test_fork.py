@@ -1,10 +1,12 @@
 """A fork is its parent up to a step, bit by bit, and goes on with what was changed."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from labkit.analysis.fork import _rows
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.lineage import Lineage, family_of, read_lineage, write_lineage
 from labkit.run_directory.metrics import MetricsReader
@@ -100,6 +102,18 @@ def test_a_directory_that_is_there_is_left_alone(parent, tmp_path, capsys):
     assert fork(parent, tmp_path, "--at", str(KEPT))[0] == 2
     assert "is there already" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_pause_of_the_parent_is_no_time_of_the_fork(tmp_path):
+    run = RunDirectory(tmp_path / "paused")
+    run.create()
+    lines = [
+        *({"split": "train", "step": step, "loss": 1.0, "wall_time": 10.0 + step} for step in (1, 2, 3)),
+        {"resumed_at_step": 2, "wall_time": 1000.0},
+        *({"split": "train", "step": step, "loss": 1.0, "wall_time": 1000.0 + step} for step in (3, 4, 5)),
+    ]
+    run.metrics_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _rows(run, 4) == [*lines[:2], *lines[3:6]]
 
 
 def test_a_family_is_a_tree_and_survives_a_lost_parent_and_a_circle(tmp_path):
