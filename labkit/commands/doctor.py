@@ -15,9 +15,11 @@ from pathlib import Path
 from labkit import home
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser
+from labkit.config import DistributionConfig
 from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, step_seconds
+from labkit.distributed.tf_config import VARIABLE, find_task
 from labkit.errors import InputError, how_to_install
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
@@ -67,6 +69,7 @@ def findings(*, full: bool = False) -> Iterator[Finding]:
     yield _versions()
     yield _extras()
     yield _keras_backend()
+    yield from _cluster()
     yield _cpu()
     yield from _threads()
     yield from _disk()
@@ -79,6 +82,18 @@ def findings(*, full: bool = False) -> Iterator[Finding]:
     else:
         yield from _devices_by_driver()
     yield _bfloat16()
+
+
+def _cluster() -> Iterator[Finding]:
+    if not os.environ.get(VARIABLE, "").strip():
+        return
+    try:
+        task = find_task(DistributionConfig(), os.environ)
+    except InputError as error:
+        yield Finding("problem", "cluster", str(error), f"without a cluster: unset {VARIABLE}")
+        return
+    told = f"names this process {task.name}" if task else "names no cluster"
+    yield Finding("ok", "cluster", f"{VARIABLE} {told}")
 
 
 def _python() -> Finding:

@@ -197,3 +197,19 @@ def test_the_measurement_takes_both_precisions(monkeypatch):
     monkeypatch.setattr(cpu, "BATCH", 1)
     monkeypatch.setattr(cpu, "SECONDS", 0.0)
     assert all(0 < seconds < 30 for seconds in cpu.step_seconds())
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "words"),
+    [
+        ("nonsense", "problem", "TF_CONFIG"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}', "ok", "worker:1"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 7}}', "problem", "7"),
+    ],
+)
+def test_what_tf_config_makes_of_this_process_is_said(text, level, words, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", text)
+    [found] = doctor._cluster()
+    assert (found.level, words in found.text) == (level, True), found
+    monkeypatch.delenv("TF_CONFIG")
+    assert list(doctor._cluster()) == []
