@@ -15,6 +15,7 @@ from labkit.cluster.continued import making_command
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.disk import STOP_REQUEST
+from labkit.run_directory.files import read_json
 
 __all__ = ["FILLED", "draw", "failure_of", "is_pending", "report", "state_of"]
 
@@ -92,8 +93,9 @@ def is_pending(run: RunDirectory) -> bool:
 
 def _is_stopping(run: RunDirectory) -> bool:
     """Return whether the process that was asked to stop is still there, whoever asked it."""
-    with suppress(OSError, ValueError):
-        return process_alive(int((run.path / STOP_REQUEST).read_text()))
+    with suppress(OSError, ValueError, RecursionError):
+        asked = read_json(run.path / STOP_REQUEST)
+        return isinstance(asked, int) and process_alive(asked)
     return False
 
 

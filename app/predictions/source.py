@@ -1,6 +1,5 @@
 """Which predictions a page shows: those of a split and a kept checkpoint, recorded or computed."""
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from app.state import training_of
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.files import read_json
 
 __all__ = ["Source", "choose_checkpoint", "choose_split", "forgotten", "predictions_of", "watched"]
 
@@ -166,7 +166,7 @@ def _computed(source: Source, step: int) -> Predictions | None:
 def recorded_step(run: RunDirectory, split: str = "test") -> object:
     """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
     try:
-        summary = json.loads((run.predictions_path / f"{split}.json").read_text())
+        summary = read_json(run.predictions_path / f"{split}.json")
     except (OSError, ValueError, RecursionError):
         return None
     return summary.get("checkpoint_step") if isinstance(summary, dict) else None

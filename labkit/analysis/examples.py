@@ -1,6 +1,5 @@
 """Single images of a run's data set, and the checkpoint to ask about them. Doesn't import TensorFlow."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from labkit.data.of_run import data_of_run
 from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.files import read_json
 
 __all__ = ["Example", "SplitImages", "checkpoint_to_ask", "data_set_of", "read_example"]
 
@@ -95,7 +95,7 @@ def checkpoint_to_ask(run: RunDirectory, preferred: Any = None) -> int | None:
     if preferred in steps:
         return int(preferred)
     try:
-        state = json.loads((run.checkpoints_path / f"step-{steps[-1]:08d}" / "state.json").read_text())
+        state = read_json(run.checkpoints_path / f"step-{steps[-1]:08d}" / "state.json")
         best = state["best_step"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         best = None

@@ -1,26 +1,29 @@
 """Read, sort, filter and count the predictions of a run. Doesn't import TensorFlow."""
 
-import json
+import math
 import shlex
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.examples import SplitImages, data_set_of
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.digest import own_test_step_of
+from labkit.run_directory.files import open_own, read_json
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
 __all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "of_another_checkpoint", "signature"]
 
 Indices = NDArray[np.intp]
+MOST_ARRAYS = 2**33  # bytes; those of 50,000 images of 64 × 64 take 620 MB
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 SMALLEST_SHARE = 1e-45  # of float32 above zero: the loss of a probability that was rounded to zero
 
 
@@ -211,7 +214,7 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
     """
     path = run.predictions_path / f"{split}.npz"
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_own(path) as file, np.load(_checked(file), allow_pickle=False) as archive:
             names = (*(["images"] if "images" in archive else []), "labels", "probabilities")
             arrays = {name: archive[name] for name in names}
             index = archive["index"] if "index" in archive else np.arange(len(arrays["labels"]))
@@ -269,9 +272,28 @@ def _fit_together(
     )
 
 
+def _checked(file: IO[bytes]) -> IO[bytes]:
+    """Return an open ``.npz`` file. Raises ValueError if it declares larger arrays than it holds.
+
+    NumPy allocates what the header of an array declares before it reads the values.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > MOST_ARRAYS:
+            raise ValueError(f"its arrays take more than {MOST_ARRAYS >> 30} GB")
+        for member in archive.infolist():
+            with archive.open(member) as content:
+                version = np.lib.format.read_magic(content)
+                read = _HEADERS[version]
+                shape, _, dtype = read(content)
+                if math.prod(shape) * dtype.itemsize > member.file_size:
+                    raise ValueError(f"{member.filename} declares {short(shape)} values and has fewer")
+    file.seek(0)
+    return file
+
+
 def _summary(run: RunDirectory, split: str, count: int) -> dict[str, Any]:
     try:
-        value = json.loads((run.predictions_path / f"{split}.json").read_text())
+        value = read_json(run.predictions_path / f"{split}.json")
     except (OSError, ValueError, RecursionError):
         return {}
     # The two files are replaced one after the other, so the summary may be of another evaluation.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import labkit
+from labkit.run_directory.files import open_own
 from labkit.startup.child import python_command
 
 __all__ = ["start_detached"]
@@ -28,7 +29,7 @@ def start_detached(arguments: Sequence[str], log: Path) -> subprocess.Popen[byte
     checkout = str(Path(labkit.__file__).resolve().parents[1])
     paths = [checkout, *filter(None, [environment.get("PYTHONPATH")])]
     environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-    with open(log, "ab") as output:
+    with open_own(log, "ab") as output:
         process = subprocess.Popen(
             python_command("-m", "labkit", *arguments),
             env=environment,

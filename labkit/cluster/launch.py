@@ -16,6 +16,7 @@ from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
+from labkit.run_directory.files import open_own
 from labkit.run_directory.stop import forget_request
 from labkit.startup.child import python_command
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
@@ -100,7 +101,7 @@ def _recorded(output: Callable[[str], None], folder: Path) -> Callable[[str], No
         name = names.setdefault(task, task.replace(":", "-"))
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            with open(folder / f"{name}.log", "a", encoding="utf-8", errors="backslashreplace") as log:
+            with open_own(folder / f"{name}.log", "a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     return record

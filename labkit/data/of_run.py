@@ -1,6 +1,5 @@
 """Where the data set of a recorded run lies today: the run, its data or labkit's home may have been moved."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from labkit.config.data_sets import GENERATED
 from labkit.data.manifest import Manifest, check_same_data, find_manifest, load_manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.files import read_json
 
 __all__ = [
     "NotPrepared",
@@ -106,7 +106,7 @@ def recorded_checksum(run: RunDirectory) -> str | None:
         return checksum
     for step in reversed(run.checkpoint_steps()):
         try:
-            state = json.loads((run.checkpoints_path / f"step-{step:08d}" / "state.json").read_text())
+            state = read_json(run.checkpoints_path / f"step-{step:08d}" / "state.json")
             return str(state["data_checksum"])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue

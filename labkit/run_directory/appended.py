@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit.run_directory.files import LONGEST_LINE, open_own
+
 __all__ = ["AppendedLines", "Place", "place_in"]
 
 KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
@@ -20,7 +22,7 @@ class Place(NamedTuple):
 
 def place_in(path: Path, offset: int) -> Place:
     """Return the place behind the first ``offset`` bytes of a file. Raises OSError if it can't be read."""
-    with open(path, "rb") as file:
+    with open_own(path) as file:
         start = max(0, offset - KEPT_BYTES)
         file.seek(start)
         return Place(offset, os.fstat(file.fileno()).st_ino, file.read(offset - start))
@@ -52,14 +54,17 @@ class AppendedLines:
                 the end.
         """
         try:
-            with open(self.path, "rb") as file:
+            with open_own(self.path) as file:
                 inode = os.fstat(file.fileno()).st_ino
                 if self._inode is not None and not (inode == self._inode and self._is_same_file(file)):
                     self._restart()
                 self._inode = inode
                 file.seek(self._offset)
                 data = file.read(-1 if max_bytes is None else max_bytes)
-                while max_bytes and b"\n" not in data and (more := file.read(max_bytes)):
+                while max_bytes and b"\n" not in data and len(data) < LONGEST_LINE:
+                    more = file.read(LONGEST_LINE)
+                    if not more:
+                        break
                     data += more
                 self.caught_up = not file.read(1)
         except FileNotFoundError:
@@ -68,7 +73,9 @@ class AppendedLines:
                 self._inode = None
             self.caught_up = True
             return b""
-        complete = data[: data.rfind(b"\n") + 1]
+        end = data.rfind(b"\n") + 1
+        # A line of megabytes isn't a row; its rest won't parse and is passed over.
+        complete = data[: end if end or len(data) < LONGEST_LINE else len(data)]
         self._offset += len(complete)
         self._tail = (self._tail + complete[-KEPT_BYTES:])[-KEPT_BYTES:]
         return complete

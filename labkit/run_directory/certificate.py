@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
+from labkit.run_directory.files import open_own, read_json
 
 __all__ = ["Certificate", "certificate_path", "read_certificate", "write_certificate"]
 
@@ -114,7 +115,7 @@ def read_certificate(run: RunDirectory) -> Certificate | None:
     """Return a run's certificate; None if it has none. Raises InputError if it is damaged or was changed."""
     path = certificate_path(run)
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         recorded = content.pop("sha256")
         certificate = Certificate(**content)
         if certificate.sha256 != recorded or certificate.format != FORMAT:
@@ -136,14 +137,15 @@ def _checkpoint_folder(run: RunDirectory, step: int) -> Path:
 def _hashes(folder: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(folder.iterdir()):
-        with open(path, "rb") as file:
-            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        with open_own(path) as file:
+            hashes[path.name] = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
     return hashes
 
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return path.read_bytes().splitlines()
+        with open_own(path) as file:
+            return file.read().splitlines()
     except FileNotFoundError:
         return []
 

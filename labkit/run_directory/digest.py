@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.run_directory.directory import RunDirectory
+from labkit.run_directory.files import open_own
 from labkit.run_directory.metrics import ResumePoint, clock_was_set, parse_lines, selection_key
 
 __all__ = ["SPARK_POINTS", "MetricsDigest", "number", "own_test", "own_test_step", "own_test_step_of"]
@@ -91,7 +92,7 @@ class MetricsDigest:
             seen = (attributes.st_mtime_ns, attributes.st_size, attributes.st_ino)
             if self.complete and seen == self._seen:
                 return False
-            with open(self.path, "rb", buffering=0) as file:
+            with open_own(self.path, buffering=0) as file:
                 self._restart_if_replaced(file.fileno(), attributes)
                 read = self._search(file.fileno(), attributes.st_size, deadline)
                 self.complete = read is not None
@@ -120,10 +121,12 @@ class MetricsDigest:
         while True:
             data = os.pread(file, min(CHUNK_BYTES, max(0, size - self._offset)), self._offset)
             end = data.rfind(b"\n") + 1
-            if not end and len(data) == CHUNK_BYTES:
-                end = len(data)  # a line of megabytes isn't a row; its rest won't parse and is passed over
-            if end:
+            if not end and len(data) == CHUNK_BYTES:  # a line of megabytes isn't a row; its rest won't parse
+                end = len(data)
+                self.damaged_lines += 1
+            elif end:
                 self._take(data[:end])
+            if end:
                 self._tail = data[max(0, end - 256) : end]
                 self._offset += end
             if len(data) < CHUNK_BYTES:

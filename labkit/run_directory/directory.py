@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError
+from labkit.run_directory.files import open_own, read_json
 
 __all__ = [
     "ACTIVE_STATES",
@@ -75,7 +76,7 @@ def overwrite(path: Path, text: str) -> None:
 
     Raises OSError if it doesn't exist, or if ``text`` is longer than it and there is no room.
     """
-    with open(path, "r+b", buffering=0) as file:
+    with open_own(path, "r+b", buffering=0) as file:
         data = text.encode()
         file.write(data.ljust(os.fstat(file.fileno()).st_size))
 
@@ -257,7 +258,7 @@ class RunDirectory:
     def read_config(self) -> dict[str, Any]:
         """Return the run's configuration. Raises InputError if it is missing or isn't a JSON object."""
         try:
-            value = json.loads(self.config_path.read_text())
+            value = read_json(self.config_path)
         except FileNotFoundError:
             raise InputError(
                 f"config.json is missing in {self.path}, which is not a run without it"
@@ -313,7 +314,7 @@ def _checkpoint_steps(folder: Path) -> list[int]:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text())
+        value = read_json(path)
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -370,7 +371,7 @@ class RunLock:
         """Take the lock. Returns False if another process holds it."""
         import fcntl
 
-        self._file = open(self._path, "a+")  # noqa: SIM115 - stays open until release
+        self._file = open_own(self._path, "a+")  # stays open until release
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -385,7 +386,8 @@ class RunLock:
         ``among``: process ids to look at; None: all. None is returned where no process holds it, where the
         holder runs on another machine or belongs to another user, and on systems without ``/proc``.
         """
-        path = os.path.realpath(self._path)
+        # A link to the lock of another run is not held by that run's process.
+        path = os.path.join(os.path.realpath(self._path.parent), self._path.name)
         processes = (
             (int(entry) for entry in os.listdir("/proc") if entry.isdigit()) if among is None else among
         )

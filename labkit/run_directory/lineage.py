@@ -1,12 +1,12 @@
 """Where a forked run comes from (``lineage.json``), and what was forked from it. Standard library only."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
+from labkit.run_directory.files import read_json
 
 __all__ = ["Lineage", "Relative", "family_of", "lineage_path", "read_lineage", "write_lineage"]
 
@@ -51,7 +51,7 @@ def write_lineage(run: RunDirectory, lineage: Lineage) -> None:
 def read_lineage(run: RunDirectory) -> Lineage | None:
     """Return where a run comes from; None if it wasn't forked, or if that can't be read."""
     try:
-        content = json.loads(lineage_path(run).read_bytes())
+        content = read_json(lineage_path(run))
         changes = {str(name): (old, new) for name, (old, new) in content["changes"].items()}
         return Lineage(str(content["parent"]), int(content["step"]), changes)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):

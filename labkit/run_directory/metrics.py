@@ -17,6 +17,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory.appended import AppendedLines
+from labkit.run_directory.files import open_own
 
 __all__ = [
     "VIEWS",
@@ -87,7 +88,7 @@ class MetricsWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         self._cut_torn_line()
 
     def _cut_torn_line(self) -> None:
@@ -301,7 +302,7 @@ def append_evaluation(
     Raises InputError if another process keeps the file locked.
     """
     path = evaluations_path(metrics_path)
-    with open(path, "ab") as locked:
+    with open_own(path, "ab") as locked:
         _lock(locked, path)
         reader = MetricsReader(path)
         reader.poll()

@@ -1,6 +1,5 @@
 """What people write down about a run: tags, a text, and whether it is archived. Standard library only."""
 
-import json
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
+from labkit.run_directory.files import read_json
 
 __all__ = ["MAX_NOTE", "MAX_TAG", "MAX_TAGS", "Notes", "change_notes", "notes_path", "read_notes"]
 
@@ -64,7 +64,7 @@ def notes_path(run: RunDirectory) -> Path:
 def read_notes(run: RunDirectory) -> Notes:
     """Return what is written down about the run. What is missing or damaged counts as not written."""
     try:
-        value = json.loads(notes_path(run).read_text(encoding="utf-8"))
+        value = read_json(notes_path(run))
     except (OSError, ValueError, RecursionError):
         return Notes()
     if not isinstance(value, dict):

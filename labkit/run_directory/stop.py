@@ -8,8 +8,9 @@ import socket
 from pathlib import Path
 
 from labkit.errors import InputError
-from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, RunLock
+from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, RunLock, write_text_atomic
 from labkit.run_directory.disk import STOP_REQUEST
+from labkit.run_directory.files import read_json
 
 __all__ = [
     "LOCKS",
@@ -49,7 +50,7 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
         return f"process {process} was asked before and is stopping"
     if not _takes_sigterm(process):
         return f"process {process} takes no further request; it may be stopping already"
-    asked.write_text(str(process))
+    write_text_atomic(asked, str(process))
     try:
         os.kill(process, signal.SIGTERM)
     except ProcessLookupError:
@@ -63,8 +64,8 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
 def was_asked_to_stop(run: RunDirectory, process: int) -> bool:
     """Return whether somebody has asked this process, the run's, to save and stop."""
     try:
-        return (run.path / STOP_REQUEST).read_text() == str(process)
-    except (OSError, ValueError):
+        return bool(read_json(run.path / STOP_REQUEST) == process)
+    except (OSError, ValueError, RecursionError):
         return False
 
 

@@ -4,7 +4,6 @@ One has a row a second, for the dashboard and the notebook; the other the last s
 ``labkit trace``. Standard library only.
 """
 
-import json
 import math
 import time
 from collections import Counter, deque
@@ -14,6 +13,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory.directory import write_json_atomic
+from labkit.run_directory.files import read_json
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 
 __all__ = ["StepSpans", "WorkerMetrics", "read_spans", "read_worker_metrics"]
@@ -236,7 +236,7 @@ def read_spans(folder: Path) -> dict[str, list[StepSpans]]:
     found = {}
     for path in sorted(spans_folder(folder).glob("*.json")):
         try:
-            content = json.loads(path.read_bytes())
+            content = read_json(path)
             found[str(content["worker"])] = [_spans_of(step) for step in content["steps"]]
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             raise InputError(f"{path} is damaged; remove it to see the other workers") from None

@@ -1,6 +1,5 @@
 """What a run recorded of a step, checked before work starts. Doesn't import TensorFlow."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from labkit.data.step_batch.batch import StepBatch, batch_of_step
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.files import read_json
 from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import MetricsReader
 
@@ -213,7 +213,7 @@ def _replicas_at(folder: Path) -> int:
     """Return the number of replicas of the session that wrote a checkpoint."""
     path = folder / "state.json"
     try:
-        return int(json.loads(path.read_text())["num_replicas"])
+        return int(read_json(path)["num_replicas"])
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise InputError(
             f"cannot read the number of replicas in {path}: {error!r}; remove {folder}"
