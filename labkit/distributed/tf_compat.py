@@ -24,6 +24,7 @@ __all__ = [
     "local_cpu_replicas",
     "restore_switches",
     "switches",
+    "uses_onednn",
     "without_coordination_service",
     "worker_of",
 ]
@@ -56,6 +57,13 @@ def switches() -> tuple[bool, bool, bool]:
 
     logs_placement = context.context().log_device_placement
     return config.is_op_determinism_enabled(), logs_placement, tf.config.get_soft_device_placement()
+
+
+def uses_onednn() -> bool:
+    """Return whether TensorFlow's kernels on a CPU are oneDNN's, which round otherwise than its own."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def restore_switches(before: tuple[bool, bool, bool]) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 import labkit
+from labkit.distributed.tf_compat import uses_onednn
 from labkit.home import checkout
 from labkit.training.plan import RunPlan
 
-__all__ = ["describe_environment", "uses_onednn"]
+__all__ = ["describe_environment"]
 
 PACKAGES = ("tensorflow", "keras", "numpy")
 
@@ -56,13 +57,6 @@ def describe_environment(plan: RunPlan) -> dict[str, Any]:
             "chosen_because": plan.data_note,
         },
     }
-
-
-def uses_onednn() -> bool:
-    """Return whether TensorFlow's kernels on a CPU are oneDNN's, which round otherwise than its own."""
-    from tensorflow.python.util import _pywrap_util_port  # which the public interface doesn't tell
-
-    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def _version(package: str) -> str | None:

@@ -25,6 +25,7 @@ from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
 from labkit.distributed.packing import read_packed
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
+from labkit.distributed.tf_compat import uses_onednn
 from labkit.errors import InputError
 from labkit.inspection.network import state_variables
 from labkit.inspection.observation import Observation, read_observation
@@ -47,7 +48,7 @@ from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.debugger import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore, checkpoint_of_network
 from labkit.training.console import Console
-from labkit.training.environment import describe_environment, uses_onednn
+from labkit.training.environment import describe_environment
 from labkit.training.initial_weights import prepare_transfer
 from labkit.training.losses import LOSSES, Loss
 from labkit.training.plan import RunPlan, TrainResult

@@ -88,7 +88,7 @@ def test_the_same_runs_have_one_server_and_it_starts_again_after_its_end(runs, m
 
 
 def test_a_server_that_does_not_start_says_why(runs, monkeypatch):
-    monkeypatch.setattr(view.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="TensorBoard did not start"):
         view.show(runs[:1])
 

@@ -121,7 +121,7 @@ def test_a_loss_for_other_targets_is_refused_before_anything_is_written(
     """The data set isn't prepared yet: it must not be drawn, or downloaded, for nothing."""
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     try:
-        code = cli.main(["train", "--num-layers", "8", *arguments])
+        code = cli.main(["train", "--num-layers", "8", "--train-steps", "5", *arguments])
     except SystemExit as end:  # what the parser itself refuses
         code = end.code
     assert code == 2

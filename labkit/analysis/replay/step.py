@@ -175,7 +175,7 @@ def plan_replay(recorded: RecordedStep) -> "tuple[RunPlan, tuple[str, ...]]":
 
 def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tuple[str, ...]]:
     """Return the configuration with the replicas of the recorded step; simulated where GPUs are missing."""
-    from labkit.training.environment import uses_onednn
+    from labkit.distributed.tf_compat import uses_onednn
 
     config, environment = recorded.config, recorded.environment
     replicas, notes = recorded.num_replicas, []

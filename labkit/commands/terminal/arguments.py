@@ -8,7 +8,6 @@ import argparse
 import re
 import shlex
 import shutil
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -265,11 +264,8 @@ def training_of(options: argparse.Namespace, program: str) -> tuple[Config, bool
     training = parser.parse_all(rest[1:])
     if training.list_presets:
         raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
-    # Launchers print scripts and manifests to stdout.
-    config = config_of(
-        training, asynchronous=options.ps > 0, announce=lambda line: print(line, file=sys.stderr)
-    )
-    return config, training.overwrite
+    announce = print if program.endswith("local") else lambda line: None  # scripts show the flags themselves
+    return config_of(training, asynchronous=options.ps > 0, announce=announce), training.overwrite
 
 
 # ---- types of flags ------------------------------------------------------------------------------------
