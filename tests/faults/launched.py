@@ -127,7 +127,7 @@ class Cluster:
         """Return the process of a task (not its subreaper); None if there is none."""
         for process in self.processes():
             with suppress(psutil.Error):
-                is_task = process.cmdline()[1:4] == ["-m", "labkit", "train"]
+                is_task = process.cmdline()[1:5] == ["-P", "-m", "labkit", "train"]
                 if is_task and _task_name(_environment(process)) == name:
                     return process
         return None

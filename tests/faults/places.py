@@ -37,7 +37,7 @@ def hang(file):
     print(f"{len(threads)} threads hang", file=sys.stderr, flush=True)
 
 task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task")
-if task == {"type": "worker", "index": 1} and sys.orig_argv[1:4] == ["-m", "labkit", "train"]:
+if task == {"type": "worker", "index": 1} and sys.orig_argv[1:5] == ["-P", "-m", "labkit", "train"]:
     threading.Thread(target=hang, args=[%r], daemon=True).start()
 """
 
