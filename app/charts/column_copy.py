@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from app.charts.columns import Table
 from labkit.run_directory import RunDirectory, process_alive
-from labkit.run_directory.appended import Place, place_in
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import Place, open_own, place_in
 from labkit.run_directory.metrics import ResumePoint
 
 __all__ = ["MIN_BYTES", "ColumnCopy", "keep", "recall"]

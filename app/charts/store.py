@@ -12,8 +12,8 @@ import numpy as np
 from app.charts import column_copy
 from app.charts.columns import AXES, MAX_COLUMNS, SPLITS, Floats, Table, parse_block
 from app.charts.memo import Memo
-from labkit.run_directory.appended import AppendedLines
 from labkit.run_directory.digest import own_test_step
+from labkit.run_directory.files import AppendedLines
 from labkit.run_directory.metrics import (
     MetricsReader,
     ResumePoint,

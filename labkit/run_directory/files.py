@@ -1,15 +1,17 @@
-"""Open and read the files of a run, which may be somebody else's run. Standard library only."""
+"""Open, read and follow the files of a run, which may be somebody else's. Standard library only."""
 
 import errno
 import json
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-__all__ = ["LONGEST_LINE", "open_own", "read_json"]
+__all__ = ["LONGEST_LINE", "AppendedLines", "Place", "open_own", "place_in", "read_json"]
 
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds
+KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
 _MOST_JSON = 2**26  # bytes; a certificate has 72 for each row
 
 
@@ -46,3 +48,95 @@ def read_json(path: str | Path) -> Any:
     if len(text) > _MOST_JSON:
         raise ValueError(f"it has more than {_MOST_JSON >> 20} MB")
     return json.loads(text)
+
+
+# ---- lines that another process appends ---------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A place in a file: the number of bytes before it, the file's inode, and the last bytes before it."""
+
+    offset: int
+    inode: int | None
+    tail: bytes
+
+
+def place_in(path: Path, offset: int) -> Place:
+    """Return the place behind the first ``offset`` bytes of a file. Raises OSError if it can't be read."""
+    with open_own(path) as file:
+        start = max(0, offset - KEPT_BYTES)
+        file.seek(start)
+        return Place(offset, os.fstat(file.fileno()).st_ino, file.read(offset - start))
+
+
+@dataclass
+class AppendedLines:
+    """Reads what was appended to ``path`` since the last call, up to the last newline.
+
+    ``restarts`` grows when the file turns out to be another one or to have been shortened: it is then read
+    from its beginning, and what was read before no longer counts. ``caught_up`` tells whether the last call
+    reached the end of the file.
+    """
+
+    path: Path
+    restarts: int = 0
+    caught_up: bool = False
+    _offset: int = 0
+    _inode: int | None = None
+    _tail: bytes = b""
+
+    def read(self, max_bytes: int | None = None) -> bytes:
+        """Return the whole lines that were appended since the last call; empty if there are none.
+
+        A missing file has no lines; other errors are raised as OSError.
+
+        Args:
+            max_bytes: the most to read in one call, though a longer line is still read whole. None reads to
+                the end.
+        """
+        try:
+            with open_own(self.path) as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if self._inode is not None and not (inode == self._inode and self._is_same_file(file)):
+                    self._restart()
+                self._inode = inode
+                file.seek(self._offset)
+                data = file.read(-1 if max_bytes is None else max_bytes)
+                while max_bytes and b"\n" not in data and len(data) < LONGEST_LINE:
+                    more = file.read(LONGEST_LINE)
+                    if not more:
+                        break
+                    data += more
+                self.caught_up = not file.read(1)
+        except FileNotFoundError:
+            if self._inode is not None:
+                self._restart()
+                self._inode = None
+            self.caught_up = True
+            return b""
+        end = data.rfind(b"\n") + 1
+        # A line of megabytes isn't a row; its rest won't parse and is passed over.
+        complete = data[: end if end or len(data) < LONGEST_LINE else len(data)]
+        self._offset += len(complete)
+        self._tail = (self._tail + complete[-KEPT_BYTES:])[-KEPT_BYTES:]
+        return complete
+
+    @property
+    def place(self) -> Place:
+        """The end of what was read."""
+        return Place(self._offset, self._inode, self._tail)
+
+    def go_on_at(self, place: Place) -> None:
+        """Take what stands before ``place`` as read."""
+        self._offset, self._inode, self._tail = place
+
+    def _is_same_file(self, file: Any) -> bool:
+        # When a run is started over, the new file often gets the inode of the removed one, and it may be
+        # longer than the offset by the next poll. Only its content shows that it is another file.
+        file.seek(self._offset - len(self._tail))
+        return bool(file.read(len(self._tail)) == self._tail)
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self._offset = 0
+        self._tail = b""

@@ -16,8 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from labkit.errors import InputError
-from labkit.run_directory.appended import AppendedLines
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import AppendedLines, open_own
 
 __all__ = [
     "VIEWS",

@@ -15,8 +15,7 @@ from app.logs import tail
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunLock
-from labkit.run_directory.appended import AppendedLines
-from labkit.run_directory.files import LONGEST_LINE, open_own
+from labkit.run_directory.files import LONGEST_LINE, AppendedLines, open_own
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.console import Console
 from tests.commands.in_process import ends_well
