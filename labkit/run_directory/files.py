@@ -32,9 +32,12 @@ def _opener(path: str, flags: int) -> int:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a link, which labkit doesn't follow in a run", path) from None
         raise
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "it is no regular file", path)
 
 
