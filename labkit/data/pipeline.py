@@ -164,6 +164,8 @@ class _Window:
 
 def _options() -> tf.data.Options:
     options = tf.data.Options()
+    # Its thread sleeps for up to a minute between two looks, and the end of a training waited for it.
+    options.autotune.enabled = False
     options.deterministic = True
     # Rewriting the graph copies every captured tensor, on the memory path the whole split. What the rewrites
     # would add (parallel maps, prefetching) is already in the pipeline.

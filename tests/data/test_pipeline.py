@@ -99,6 +99,11 @@ def test_batches_depend_only_on_the_seed(prepared, path):
     assert any((x != y).any() for (_, x), (_, y) in zip(first, other, strict=True))
 
 
+def test_no_pipeline_is_tuned_by_a_thread_that_its_end_waits_for():
+    """It sleeps for up to a minute: a training ended that much later than its last line."""
+    assert pipeline._options().autotune.enabled is False
+
+
 def test_both_input_paths_apply_the_same_distortion(prepared):
     def epoch(path):
         batches = _batches(prepared, 29, 58, 3, path)  # the second epoch: 29 steps of 3
