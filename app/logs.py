@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import open_run_file
 
 __all__ = ["show_log", "tail"]
 
@@ -23,7 +23,7 @@ def show_log(text: str) -> None:
 def tail(path: Path, max_bytes: int = 32_768) -> str:
     """Return the last whole lines of a text file, at most ``max_bytes``; empty if it can't be read."""
     try:
-        with open_own(path) as file:
+        with open_run_file(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - max_bytes))
             data = file.read(max_bytes)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from os.path import abspath, dirname
 
 __all__ = ["main"]
 
@@ -12,10 +13,12 @@ def main() -> int:
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until the next lines have run: no traceback
+    from labkit.startup.child import import_path
     from labkit.startup.interruption import described, end_on_requests, leave_requests
 
     end_on_requests()
-    _let_children_import_this_labkit()
+    if sys.path[0] == dirname(dirname(abspath(__file__))):  # python -m labkit in a checkout, installed or not
+        os.environ["PYTHONPATH"] = import_path()
     try:
         from labkit.commands.main import main as run
 
@@ -25,17 +28,6 @@ def main() -> int:
         return 128 + int(stop.args[0])
     finally:
         leave_requests()
-
-
-def _let_children_import_this_labkit() -> None:
-    """Name the folder of this package for children, which don't look into the current folder.
-
-    ``python -m labkit`` in a checkout that isn't the installed one found it there.
-    """
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if sys.path[0] == root:
-        named = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, named]))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.disk import holds_something_else
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
 
 __all__ = ["Launch", "cancel", "launch_of", "refuse_taken", "resume", "resume_arguments", "start", "stop"]
@@ -66,7 +66,7 @@ class Launch:
     def output(self) -> list[str]:
         """The last lines that its process has printed."""
         try:
-            with open_own(self.run.console_path) as file:
+            with open_run_file(self.run.console_path) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(self.offset, size - LAST_BYTES))
                 text = file.read(LAST_BYTES).decode(errors="replace")

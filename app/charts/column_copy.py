@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.charts.columns import Table
 from labkit.run_directory import RunDirectory, process_alive
-from labkit.run_directory.files import Place, open_own, place_in
+from labkit.run_directory.files import Place, open_run_file, place_in
 from labkit.run_directory.metrics import ResumePoint
 
 __all__ = ["MIN_BYTES", "ColumnCopy", "keep", "recall"]
@@ -115,7 +115,7 @@ def _table(file: Mapping[str, NDArray[Any]], split: str, names: list[str]) -> Ta
 def _checksum(path: Path, size: int) -> int:
     """Return the CRC-32 of the first ``size`` bytes. Raises ValueError if there are fewer."""
     checksum, left = 0, size
-    with open_own(path, buffering=0) as file:
+    with open_run_file(path, buffering=0) as file:
         while left:
             block = file.read(min(left, BLOCK_BYTES))
             if not block:

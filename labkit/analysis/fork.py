@@ -68,13 +68,13 @@ def fork(
     Args:
         parent: the run that is forked; it isn't changed.
         step: from 1.
-        changes: settings by name.
+        changes: settings by name or alias.
         path: the fork's directory, which must not exist.
         announce: takes lines about slow work.
 
     Raises InputError for a setting that can't change, a step that wasn't made, and a path that is taken.
     """
-    config = recorded_config(parent)
+    config, changes = recorded_config(parent), by_field(changes)
     rows = _rows(parent, step)
     forked = _config(config, changes, step, path)
     if path.exists():
@@ -112,7 +112,7 @@ def fork(
 
 def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -> Config:
     """Return the fork's configuration. Raises InputError for what can't change."""
-    known, changes = fields_by_name(), by_field(changes)
+    known = fields_by_name()
     for name, value in changes.items():
         if name in FIXED and value != config.flat()[name]:
             raise InputError(f"--set {name}={value}: a fork can't change it, because {FIXED[name]}")

@@ -16,7 +16,7 @@ from labkit.analysis.examples import SplitImages, data_set_of
 from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.digest import own_test_step_of
-from labkit.run_directory.files import open_own, read_json
+from labkit.run_directory.files import open_run_file, read_json
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
 __all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "of_another_checkpoint", "signature"]
@@ -214,7 +214,7 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
     """
     path = run.predictions_path / f"{split}.npz"
     try:
-        with open_own(path) as file, np.load(_checked(file), allow_pickle=False) as archive:
+        with open_run_file(path) as file, np.load(_checked(file), allow_pickle=False) as archive:
             names = (*(["images"] if "images" in archive else []), "labels", "probabilities")
             arrays = {name: archive[name] for name in names}
             index = archive["index"] if "index" in archive else np.arange(len(arrays["labels"]))

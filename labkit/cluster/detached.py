@@ -6,9 +6,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import labkit
-from labkit.run_directory.files import open_own
-from labkit.startup.child import python_command
+from labkit.run_directory.files import open_run_file
+from labkit.startup.child import import_path, python_command
 
 __all__ = ["start_detached"]
 
@@ -26,10 +25,8 @@ def start_detached(arguments: Sequence[str], log: Path) -> subprocess.Popen[byte
     """
     # TF_CONFIG would make it a task of a cluster that this process may belong to.
     environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    checkout = str(Path(labkit.__file__).resolve().parents[1])
-    paths = [checkout, *filter(None, [environment.get("PYTHONPATH")])]
-    environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-    with open_own(log, "ab") as output:
+    environment |= {"PYTHONPATH": import_path(), "PYTHONUNBUFFERED": "1"}
+    with open_run_file(log, "ab") as output:
         process = subprocess.Popen(
             python_command("-m", "labkit", *arguments),
             env=environment,

@@ -15,7 +15,7 @@ CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "job_name", "task_index")
 def train_arguments(config: Config) -> list[str]:
     """Return ``["train", "--dataset", "shapes", …]``, with every field that differs from its default.
 
-    Where the command would fit the recipe to the data set, a field of 2017 keeps it from that.
+    If the command would choose a recipe for the data set, it gets one flag more, which prevents that.
 
     Raises InputError if the configuration names the tasks of a cluster, which is the launcher's job.
     """
@@ -26,7 +26,7 @@ def train_arguments(config: Config) -> list[str]:
         for name, info in fields_by_name().items()
         if values[name] != left_out.get(name, info.default)
     }
-    if fits_the_data(None, given):  # this configuration needn't be the one that fits
+    if fits_the_data(None, given):  # the recipe needn't be this configuration
         name = "train_steps" if values["epochs"] is None else "batch_norm_decay"
         given[name] = values[name]
     if named := [name for name in CLUSTER_FLAGS if name in given]:

@@ -16,7 +16,7 @@ from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import forget_request
 from labkit.startup.child import python_command
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
@@ -101,7 +101,9 @@ def _recorded(output: Callable[[str], None], folder: Path) -> Callable[[str], No
         name = names.setdefault(task, task.replace(":", "-"))
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            with open_own(folder / f"{name}.log", "a", encoding="utf-8", errors="backslashreplace") as log:
+            with open_run_file(
+                folder / f"{name}.log", "a", encoding="utf-8", errors="backslashreplace"
+            ) as log:
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     return record

@@ -130,7 +130,9 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
         )
     models = [name.strip() for name in options.models.split(",")]
     given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    values, _ = requested_values(options.preset, given)
+    values, recipe = requested_values(options.preset, given)
+    if recipe:
+        print(recipe, flush=True)
     return models, {name: value for name, value in values.items() if name in given or name not in INSTEAD}
 
 

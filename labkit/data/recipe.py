@@ -14,15 +14,15 @@ from labkit.config.flags import flags_of
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
 
-__all__ = ["CHOICES_OF_2017", "DataFacts", "fits_the_data", "fitting_recipe", "requested_values"]
+__all__ = ["DataFacts", "fits_the_data", "fitting_recipe", "requested_values"]
 
 CIFAR10_EXAMPLES = 45_000
 # Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
 # examples: a tenth of the examples is seen in a quarter of the images.
 CIFAR10_EPOCHS, GROWTH = 12, 0.6
-# A rate of AdamW, whose steps have the size of the rate, with the fall to zero of the other two.
+# AdamW's learning rate for batches of 128. Each of its steps is about as large as the rate.
 ADAMW_RATE = 0.002
-# What the call of 2017 says of the length of a run. Who gives one of them starts from the defaults of 2017.
+# The two flags that belong to the call of 2017 alone. Whoever gives one of them gets the defaults of 2017.
 CHOICES_OF_2017 = ("batch_norm_decay", "train_steps")
 
 

@@ -6,7 +6,7 @@ uses ``is_running``, ``switches`` and ``restore_switches``.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "local_cpu_replicas",
     "restore_switches",
     "switches",
+    "told_of_other_kernels",
     "uses_onednn",
     "without_coordination_service",
     "worker_of",
@@ -64,6 +65,15 @@ def uses_onednn() -> bool:
     from tensorflow.python.util import _pywrap_util_port
 
     return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def told_of_other_kernels(environment: Mapping[str, Any]) -> str:
+    """Return a clause if a run had other kernels than this process, by its ``environment.json``; else ""."""
+    here = uses_onednn()
+    if environment.get("onednn") not in (True, False) or environment["onednn"] == here:
+        return ""
+    words = ("on", "off") if here else ("off", "on")
+    return "oneDNN's kernels are {} here and were {} in the run (TF_ENABLE_ONEDNN_OPTS)".format(*words)
 
 
 def restore_switches(before: tuple[bool, bool, bool]) -> None:

@@ -15,7 +15,7 @@ from labkit.errors import InputError, require_extra
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import replacing
-from labkit.run_directory.files import LONGEST_LINE, open_own
+from labkit.run_directory.files import LONGEST_LINE, open_run_file
 from labkit.run_directory.metrics import (
     MetricsReader,
     ResumePoint,
@@ -184,7 +184,7 @@ class _Contents:
         """Yield the values of the lines, a block at a time; None for a line that isn't JSON."""
         if not self._size:
             return
-        with open_own(self._path) as file:
+        with open_run_file(self._path) as file:
             left, torn = self._size, b""
             while left > 0 and (data := file.read(min(BLOCK_BYTES, left))):
                 left -= len(data)

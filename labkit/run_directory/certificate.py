@@ -15,7 +15,7 @@ from typing import Any, cast
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
-from labkit.run_directory.files import open_own, read_json
+from labkit.run_directory.files import open_run_file, read_json
 
 __all__ = ["Certificate", "certificate_path", "read_certificate", "write_certificate"]
 
@@ -137,14 +137,14 @@ def _checkpoint_folder(run: RunDirectory, step: int) -> Path:
 def _hashes(folder: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(folder.iterdir()):
-        with open_own(path) as file:
+        with open_run_file(path) as file:
             hashes[path.name] = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
     return hashes
 
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        with open_own(path) as file:
+        with open_run_file(path) as file:
             return file.read().splitlines()
     except FileNotFoundError:
         return []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.run_directory.directory import RunDirectory
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import open_run_file
 from labkit.run_directory.metrics import ResumePoint, clock_was_set, parse_lines, selection_key
 
 __all__ = ["SPARK_POINTS", "MetricsDigest", "number", "own_test", "own_test_step", "own_test_step_of"]
@@ -92,7 +92,7 @@ class MetricsDigest:
             seen = (attributes.st_mtime_ns, attributes.st_size, attributes.st_ino)
             if self.complete and seen == self._seen:
                 return False
-            with open_own(self.path, buffering=0) as file:
+            with open_run_file(self.path, buffering=0) as file:
                 self._restart_if_replaced(file.fileno(), attributes)
                 read = self._search(file.fileno(), attributes.st_size, deadline)
                 self.complete = read is not None

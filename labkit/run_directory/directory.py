@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError
-from labkit.run_directory.files import open_own, read_json
+from labkit.run_directory.files import open_run_file, read_json
 
 __all__ = [
     "ACTIVE_STATES",
@@ -76,7 +76,7 @@ def overwrite(path: Path, text: str) -> None:
 
     Raises OSError if it doesn't exist, or if ``text`` is longer than it and there is no room.
     """
-    with open_own(path, "r+b", buffering=0) as file:
+    with open_run_file(path, "r+b", buffering=0) as file:
         data = text.encode()
         file.write(data.ljust(os.fstat(file.fileno()).st_size))
 
@@ -371,7 +371,7 @@ class RunLock:
         """Take the lock. Returns False if another process holds it."""
         import fcntl
 
-        self._file = open_own(self._path, "a+")  # stays open until release
+        self._file = open_run_file(self._path, "a+")  # stays open until release
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-__all__ = ["LONGEST_LINE", "AppendedLines", "Place", "open_own", "place_in", "read_json"]
+__all__ = ["LONGEST_LINE", "AppendedLines", "Place", "open_run_file", "place_in", "read_json"]
 
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds
 KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
 _MOST_JSON = 2**26  # bytes; a certificate has 72 for each row
 
 
-def open_own(path: str | Path, mode: str = "rb", **settings: Any) -> IO[Any]:
+def open_run_file(path: str | Path, mode: str = "rb", **settings: Any) -> IO[Any]:
     """Open a file of a run, as ``open`` does. ``settings``: those of ``open``.
 
     A link could lead to any file of the reader's, and to open a pipe would wait for ever.
@@ -44,9 +44,9 @@ def _opener(path: str, flags: int) -> int:
 def read_json(path: str | Path) -> Any:
     """Return the value in a file of a run.
 
-    Raises OSError as ``open_own`` does, and ValueError or RecursionError if it isn't JSON or too long.
+    Raises OSError as ``open_run_file`` does, and ValueError or RecursionError if it isn't JSON or too long.
     """
-    with open_own(path) as file:
+    with open_run_file(path) as file:
         text = file.read(_MOST_JSON + 1)
     if len(text) > _MOST_JSON:
         raise ValueError(f"it has more than {_MOST_JSON >> 20} MB")
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 def place_in(path: Path, offset: int) -> Place:
     """Return the place behind the first ``offset`` bytes of a file. Raises OSError if it can't be read."""
-    with open_own(path) as file:
+    with open_run_file(path) as file:
         start = max(0, offset - KEPT_BYTES)
         file.seek(start)
         return Place(offset, os.fstat(file.fileno()).st_ino, file.read(offset - start))
@@ -98,7 +98,7 @@ class AppendedLines:
                 the end.
         """
         try:
-            with open_own(self.path) as file:
+            with open_run_file(self.path) as file:
                 inode = os.fstat(file.fileno()).st_ino
                 if self._inode is not None and not (inode == self._inode and self._is_same_file(file)):
                     self._restart()

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from labkit.errors import InputError
-from labkit.run_directory.files import AppendedLines, open_own
+from labkit.run_directory.files import AppendedLines, open_run_file
 
 __all__ = [
     "VIEWS",
@@ -301,7 +301,7 @@ def append_evaluation(
     Raises InputError if another process keeps the file locked.
     """
     path = evaluations_path(metrics_path)
-    with open_own(path, "ab") as locked:
+    with open_run_file(path, "ab") as locked:
         _lock(locked, path)
         reader = MetricsReader(path)
         reader.poll()

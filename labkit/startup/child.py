@@ -1,8 +1,15 @@
-"""The command line of a child process that is Python. Every one that labkit starts begins with this."""
+"""Child processes that are Python: their command line, and where they find this labkit."""
 
+import os
 import sys
 
-__all__ = ["python_command"]
+__all__ = ["import_path", "python_command"]
+
+
+def import_path() -> str:
+    """Return the PYTHONPATH with which a child imports this labkit, whichever one is installed."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
 def python_command(*arguments: object) -> list[str]:

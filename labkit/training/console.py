@@ -14,7 +14,7 @@ from labkit.callbacks.training import Training
 from labkit.config.triggers import Triggers
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import open_run_file
 from labkit.run_directory.metrics import MetricsReader
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Console:
     def __init__(self, log_path: Path | None = None) -> None:
         # Line-buffered, and tolerant of undecodable paths: logging must never end a run.
         self._log = (
-            open_own(log_path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")
+            open_run_file(log_path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")
             if log_path
             else None
         )

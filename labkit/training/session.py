@@ -25,7 +25,7 @@ from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
 from labkit.distributed.packing import read_packed
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.distributed.strategies import placed_variables
-from labkit.distributed.tf_compat import uses_onednn
+from labkit.distributed.tf_compat import told_of_other_kernels
 from labkit.errors import InputError
 from labkit.inspection.network import state_variables
 from labkit.inspection.observation import Observation, read_observation
@@ -150,11 +150,8 @@ def train_session(
     console = Console(run.log_path if writes else None)
     try:
         if writes:
-            if state is not None and run.read_environment().get("onednn") == (not uses_onednn()):
-                console.line(
-                    "note: one of this session and the one before has oneDNN's kernels "
-                    "(TF_ENABLE_ONEDNN_OPTS), so the run differs by rounding from one that wasn't interrupted"
-                )
+            if state is not None and (told := told_of_other_kernels(run.read_environment())):
+                console.line(f"note: {told}; the result differs by rounding from that of one session")
             write_json_atomic(run.config_path, config.to_json())
             environment = {**describe_environment(plan), "parameters": session.num_parameters()}
             write_json_atomic(run.environment_path, environment)

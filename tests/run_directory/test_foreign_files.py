@@ -15,7 +15,7 @@ from app.logs import tail
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunLock
-from labkit.run_directory.files import LONGEST_LINE, AppendedLines, open_own
+from labkit.run_directory.files import LONGEST_LINE, AppendedLines, open_run_file
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.console import Console
 from tests.commands.in_process import ends_well
@@ -84,7 +84,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     for write in (
         lambda: Console(run.log_path),
         RunLock(run).acquire,
-        lambda: open_own(run.status_path, "r+b"),
+        lambda: open_run_file(run.status_path, "r+b"),
     ):
         with pytest.raises(OSError, match="a link, which labkit doesn't follow"):
             write()

@@ -14,11 +14,10 @@ from typing import IO, Any
 
 from numpy.typing import NDArray
 
-import labkit
 from labkit.analysis.ask.wire import Message, WireError, receive, send
 from labkit.cluster.reaped import start_reaped
 from labkit.errors import InputError
-from labkit.startup.child import python_command
+from labkit.startup.child import import_path, python_command
 
 __all__ = ["IDLE_SECONDS", "NetworkProcess", "NoAnswer"]
 
@@ -225,6 +224,4 @@ class _Turn:
 
 def _environment() -> dict[str, str]:
     """Return the environment of the process: this labkit, and no GPU, whose memory is the training's."""
-    checkout = str(Path(labkit.__file__).resolve().parents[1])
-    paths = [checkout, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "-1"}
+    return {**os.environ, "PYTHONPATH": import_path(), "CUDA_VISIBLE_DEVICES": "-1"}

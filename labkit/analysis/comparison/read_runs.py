@@ -85,7 +85,7 @@ def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> 
 def _accuracies(reader: MetricsReader) -> dict[str, Any]:
     """Return the accuracies of the weights that the run selected."""
     tests, validations = reader.split("test"), reader.split("validation")
-    # Without a test, the first of the best validations, as in the training loop.
+    # Without a test, the best validation, as in the training loop.
     chosen = tests[-1] if tests else max(validations, key=selection_key, default={})
     validated = [row["accuracy"] for row in validations if row["step"] == chosen.get("step")]
     return {

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-import labkit
 from labkit.analysis.ask.client import AskedNetwork, NoAnswer
 from labkit.cluster.reaped import start_reaped
 from labkit.data.manifest import Manifest
 from labkit.data.step_batch.shards import find_split, read_rows
 from labkit.errors import InputError
-from labkit.startup.child import python_command
+from labkit.startup.child import import_path, python_command
 from labkit.training.scores import right
 
 __all__ = ["MAX_IMAGES", "ImageMap", "chosen_rows", "make_map", "positions", "thumbnails_of"]
@@ -156,7 +155,5 @@ def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _environment() -> dict[str, str]:
-    checkout = str(Path(labkit.__file__).resolve().parents[1])
-    paths = [checkout, *filter(None, [os.environ.get("PYTHONPATH")])]
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**os.environ, **limits, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **limits, "PYTHONPATH": import_path()}

@@ -175,7 +175,7 @@ def plan_replay(recorded: RecordedStep) -> "tuple[RunPlan, tuple[str, ...]]":
 
 def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tuple[str, ...]]:
     """Return the configuration with the replicas of the recorded step; simulated where GPUs are missing."""
-    from labkit.distributed.tf_compat import uses_onednn
+    from labkit.distributed.tf_compat import told_of_other_kernels
 
     config, environment = recorded.config, recorded.environment
     replicas, notes = recorded.num_replicas, []
@@ -192,8 +192,8 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
         notes.append("a cluster made this step; one process makes it again, equal to rounding")
     elif had_gpus and num_gpus_found < wanted:
         notes.append("the run had GPUs that aren't here; the CPU makes the step again, equal to rounding")
-    if environment.get("onednn") == (not uses_onednn()):
-        notes.append("one of the run and this process has oneDNN's kernels; the step is equal to rounding")
+    if told := told_of_other_kernels(environment):
+        notes.append(f"{told}; the step is equal to rounding")
     if had_gpus and replicas == 1:
         here["num_gpus"] = min(1, num_gpus_found)
     if notes:

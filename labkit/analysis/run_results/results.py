@@ -11,7 +11,7 @@ from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.digest import number
-from labkit.run_directory.files import open_own
+from labkit.run_directory.files import open_run_file
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = ["MEASURES", "Measure", "Result", "differing", "read_results", "result_of", "value_text"]
@@ -139,7 +139,7 @@ def _parameters(run: RunDirectory, environment: Mapping[str, Any]) -> int | None
     if recorded is not None:
         return int(recorded)
     try:
-        with open_own(run.log_path) as file:
+        with open_run_file(run.log_path) as file:
             found = _PARAMETERS.search(file.read(LOG_BYTES).decode(errors="replace"))
     except OSError:
         return None

@@ -65,9 +65,10 @@ class VerifiedSteps:
         return not self.differences and not any(self.weights.values())
 
     def changed_row(self, tolerance: float) -> Difference | None:
-        """Return the first loss further than ``tolerance`` from its row on the way to equal weights, or None.
+        """Return the first loss that differs from its row though later weights are bit-equal, or None.
 
-        Rounding can't come back to the same weights, so somebody changed the row.
+        Rounding would have changed those weights, so somebody changed the row. ``tolerance``: of a loss, in
+        nats; the sum of a loss may round without effect on the weights.
         """
         equal = max((step for step, weights in self.weights.items() if weights is None), default=0)
         far = (found for found in self.differences if found.name == "loss" and found.size > tolerance)
