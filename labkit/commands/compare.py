@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.runs:
         return _compare_runs(options)
     require_extra("notebook", ("matplotlib",), "labkit compare")
-    models, values = _asked(options)
+    models, values, recipe = _asked(options)
     from labkit.analysis.comparison.execute import Execution, check_new, prepare_data_set
     from labkit.analysis.comparison.read import read_comparison
     from labkit.analysis.comparison.trials import plan_comparison
@@ -100,6 +100,8 @@ def _run(options: argparse.Namespace) -> int:
             refused = check_new(plan, signals)
             if refused:
                 return refused
+            if recipe:
+                say(recipe)
             code = Execution(plan, signals, say, retry_failed=options.retry_failed).run()
         except KeyboardInterrupt:
             return 128 + signals[0]
@@ -115,8 +117,8 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """Return the models' names, and the values of the fields that they share."""
+def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
+    """Return the models' names, the values of the fields that they share, and a line on the recipe, or ""."""
     from labkit.data.recipe import requested_values
 
     fields = fields_by_name()
@@ -131,9 +133,8 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     models = [name.strip() for name in options.models.split(",")]
     given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
     values, recipe = requested_values(options.preset, given)
-    if recipe:
-        print(recipe, flush=True)
-    return models, {name: value for name, value in values.items() if name in given or name not in INSTEAD}
+    values = {name: value for name, value in values.items() if name in given or name not in INSTEAD}
+    return models, values, recipe
 
 
 def _compare_runs(options: argparse.Namespace) -> int:

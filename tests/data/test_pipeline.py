@@ -99,9 +99,12 @@ def test_batches_depend_only_on_the_seed(prepared, path):
     assert any((x != y).any() for (_, x), (_, y) in zip(first, other, strict=True))
 
 
-def test_no_pipeline_is_tuned_by_a_thread_that_its_end_waits_for():
+def test_no_pipeline_is_tuned_by_a_thread_that_its_end_waits_for(prepared):
     """It sleeps for up to a minute: a training ended that much later than its last line."""
-    assert pipeline._options().autotune.enabled is False
+    settings = {"global_batch_size": 12, "seed": 5, "start_step": 0, "stop_step": 9}
+    datasets = [train_dataset(prepared, input_path=path, **settings) for path in PATHS]
+    datasets.append(eval_dataset(prepared, "test", global_batch_size=8))
+    assert [dataset.options().autotune.enabled for dataset in datasets] == [False] * 3
 
 
 def test_both_input_paths_apply_the_same_distortion(prepared):
