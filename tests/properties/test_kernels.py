@@ -15,11 +15,13 @@ VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def labkit(*arguments, **environment) -> str:
-    """Run a command in a process of its own, whose environment chooses no kernels; return what it prints."""
+def labkit(folder, *arguments, **environment) -> str:
+    """Run a command in ``folder``, by itself without a choice of kernels; return what it prints."""
     command = [sys.executable, "-m", "labkit", *arguments]
     plain = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=folder, env=plain | environment, capture_output=True, text=True, timeout=300
+    )
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout
 
@@ -29,12 +31,12 @@ def test_a_change_of_kernels_is_said(shapes_dir, tmp_path):
     file.write_text(INTERRUPTING)
     fields = {"data_dir": shapes_dir, "preset": "smoke", "train_steps": 5, "deterministic": True}
     arguments = train_arguments(job_dir, **fields)
-    labkit(*train_arguments(job_dir, callbacks=file, **fields), **{VARIABLE: "0"})
+    labkit(tmp_path, *train_arguments(job_dir, callbacks=file, **fields), **{VARIABLE: "0"})
     run = RunDirectory(job_dir)
     assert run.read_environment()["onednn"] is False
 
-    assert "oneDNN's kernels are on here and were off in the run" in labkit(*arguments)
+    assert "oneDNN's kernels are on here and were off in the run" in labkit(tmp_path, *arguments)
     assert run.read_environment()["onednn"] is True  # labkit's own choice, on every processor
     told = "oneDNN's kernels are off here and were on in the run"
-    assert told in labkit("replay", str(job_dir), "--step", "5", **{VARIABLE: "0"})
-    assert "oneDNN" not in labkit("replay", str(job_dir), "--step", "5")
+    assert told in labkit(tmp_path, "replay", str(job_dir), "--step", "5", **{VARIABLE: "0"})
+    assert "oneDNN" not in labkit(tmp_path, "replay", str(job_dir), "--step", "5")
