@@ -5,7 +5,17 @@ from pathlib import Path
 
 from labkit.errors import InputError
 
-__all__ = ["LOCAL_PATH", "checkout", "data_home", "expanded", "home", "is_local_path", "runs_home", "shipped"]
+__all__ = [
+    "LOCAL_PATH",
+    "checkout",
+    "data_home",
+    "expanded",
+    "home",
+    "is_local_path",
+    "runs_home",
+    "shipped",
+    "state_home",
+]
 
 LOCAL_PATH = "a path on this machine, not an address such as gs://bucket"
 
@@ -70,3 +80,12 @@ def data_home() -> Path:
 def runs_home() -> Path:
     """Return the default folder of run directories, ``<home>/runs``."""
     return home() / "runs"
+
+
+def state_home() -> Path:
+    """Return the folder of what this account keeps for itself, ``~/.local/state/labkit``.
+
+    ``XDG_STATE_HOME`` names another folder than ``~/.local/state``.
+    """
+    named = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else Path.home() / ".local" / "state") / "labkit"

@@ -12,7 +12,9 @@ from app.acting import launches
 from app.images.text import plain
 from app.state import clean
 from labkit.cluster.continued import making_command
+from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
+from labkit.parts.trust import accept, acting, demands, files_of, is_accepted
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.files import read_json
@@ -35,18 +37,45 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
         else:
             _stop(run)
     elif acts and liveness in ENDED_EARLY:
-        st.button(
-            "Resume",
-            icon=":material/play_arrow:",
-            key=f"resume-{clean(run.path)}",
-            help="Trains on from the last checkpoint with the same configuration. "
-            "It goes on when this page is closed.",
-            on_click=_attempt,
-            args=(run, launches.resume),
-        )
+        _resume(run)
     if acts and status is not None:
         _again(run)
     _commands(run, liveness)
+
+
+def _resume(run: RunDirectory) -> None:
+    """Draw the button; before one that runs somebody else's code, that code."""
+    try:
+        config = recorded_config(run)
+        files = files_of(config)
+        is_known = not acting(config) or is_accepted(config, files)
+    except InputError:  # the command says it
+        is_known = True
+    if is_known:
+        _resume_button(run, launches.resume)
+        return
+
+    def trust(run: RunDirectory) -> None:
+        accept(config, files)  # what is shown here; another content is refused
+        launches.resume(run)
+
+    with st.popover("Resume", icon=":material/play_arrow:", width=700):
+        st.text(f"This account hasn't started this run so. To resume would {demands(config, files)}.")
+        for content in files.values():
+            st.code(content.decode(errors="replace"), language="python", line_numbers=True)
+        _resume_button(run, trust, "I trust it: resume")
+
+
+def _resume_button(run: RunDirectory, act: Callable[[RunDirectory], object], label: str = "Resume") -> None:
+    st.button(
+        label,
+        icon=":material/play_arrow:",
+        key=f"resume-{clean(run.path)}",
+        help="Trains on from the last checkpoint with the same configuration. "
+        "It goes on when this page is closed.",
+        on_click=_attempt,
+        args=(run, act),
+    )
 
 
 def _again(run: RunDirectory) -> None:

@@ -21,6 +21,7 @@ from labkit.cluster.continued import local_cluster_command, tasks_flag
 from labkit.cluster.detached import start_detached
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
+from labkit.parts.trust import check_trust, files_of
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.disk import holds_something_else
 from labkit.run_directory.files import open_run_file
@@ -193,6 +194,8 @@ def resume(run: RunDirectory) -> None:
         if process is not None:
             raise InputError(f"{run.name} is running already, in process {process}")
         refuse_elsewhere(run, "resume")
+        config = recorded_config(run)
+        check_trust(run, config, files_of(config))
         launches.by_path[run.path] = _launched(resume_arguments(run), run, is_new=False)
 
 

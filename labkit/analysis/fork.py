@@ -13,6 +13,7 @@ from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.config.whole import by_field, fields_by_name
 from labkit.errors import InputError
+from labkit.parts.trust import accept, acting, check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, check_writable
 from labkit.run_directory.find import remember
@@ -59,6 +60,7 @@ def fork(
     changes: Mapping[str, Any],
     path: Path,
     *,
+    trust: bool = False,
     announce: Callable[[str], None] = print,
 ) -> RunDirectory:
     """Write a run to ``path`` that is ``parent`` up to ``step``, ready to be resumed with other settings.
@@ -70,6 +72,7 @@ def fork(
         step: from 1.
         changes: settings by name or alias.
         path: the fork's directory, which must not exist.
+        trust: whether the user consents to what the parent's record runs and opens (``labkit.parts.trust``).
         announce: takes lines about slow work.
 
     Raises InputError for a setting that can't change, a step that wasn't made, and a path that is taken.
@@ -77,6 +80,9 @@ def fork(
     config, changes = recorded_config(parent), by_field(changes)
     rows = _rows(parent, step)
     forked = _config(config, changes, step, path)
+    if not acting(forked).keys() <= changes.keys():
+        check_trust(parent, config, files_of(config), trust=trust)
+    files = files_of(forked)
     if path.exists():
         raise InputError(f"--job-dir {path} is there already; name a directory that isn't")
     check_writable(path.parent, "--job-dir")
@@ -95,6 +101,7 @@ def fork(
         _copy_best(parent, made, step)
         _write_past(parent, made, rows)
         write_json_atomic(made.config_path, forked.to_json())
+        accept(forked, files)
         total = forked.run.train_steps
         message = f"forked from {parent.name} at step {step}; labkit resume {path.name} goes on"
         made.write_status(

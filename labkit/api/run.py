@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.config import Config
 from labkit.config.arguments import argument, plain
 from labkit.errors import InputError, short
+from labkit.parts.trust import with_consent
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.digest import own_test
 from labkit.run_directory.find import find_run, known_runs, missing_config
@@ -72,8 +73,15 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The whole configuration, defaults included. Raises InputError where the file is damaged."""
-        return Config.from_json(self._directory.read_config())
+        """The whole configuration, defaults included. Raises InputError where the file is damaged.
+
+        A file of code and an address to listen on that this account hasn't trained this run with are left
+        out, with a warning: whoever trains with this configuration hasn't asked for them.
+        """
+        config, left_out = with_consent(Config.from_json(self._directory.read_config()))
+        if left_out:
+            warnings.warn(f"{self.path}: left out of its configuration: {left_out}", stacklevel=2)
+        return config
 
     @property
     def environment(self) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Check the callbacks that a user gives, and read them from a Python file (``--callbacks``)."""
 
 import difflib
-import runpy
+import hashlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from labkit.callbacks.callback import METHODS, Callback
@@ -44,12 +46,17 @@ def _name(value: Any) -> str:
     return f"an object of {type(value).__name__}"
 
 
-def callbacks_of(path: Path) -> tuple[Callback, ...]:
-    """Run a Python file and return its list ``callbacks``. Raises InputError where that isn't possible."""
+def callbacks_of(path: Path, content: bytes) -> tuple[Callback, ...]:
+    """Run a Python file and return its list ``callbacks``. Raises InputError where that isn't possible.
+
+    ``content``: of the file. It isn't read again: what was checked is what runs.
+    """
+    module = ModuleType(f"labkit_callbacks_{hashlib.sha256(content).hexdigest()[:16]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses and pickle look for the classes of the file
+    names = vars(module)
     try:
-        names = runpy.run_path(str(path))
-    except OSError as error:
-        raise InputError(f"--callbacks {path} can't be read: {error.strerror}") from None
+        exec(compile(content, str(path), "exec"), names)
     except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"--callbacks {path} can't be run: {message}") from None

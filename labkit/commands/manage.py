@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING
 
 from labkit import home
 from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, add_hidden_fields, local_path, seconds
+from labkit.commands.terminal.arguments import (
+    Parser,
+    add_hidden_fields,
+    add_trust,
+    local_path,
+    seconds,
+)
 from labkit.config import fields_by_name
 from labkit.errors import InputError
+from labkit.parts.trust import check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import COMPARISONS, find_run, known_runs, remember
@@ -119,6 +126,7 @@ def declare_resume(parser: Parser) -> Run:
     parser.add_argument(
         "--data-dir", type=local_path, metavar="DIR", help="Folder of prepared data sets. Default: the run's."
     )
+    add_trust(parser)
     add_hidden_fields(parser, _fixed_settings().values())  # to say how they are changed
     return _resume
 
@@ -153,6 +161,7 @@ def _resume(options: argparse.Namespace) -> int:
         raise InputError(f"{run.name} is running in process {process}; labkit stop {options.run} stops it")
     refuse_elsewhere(run, "resume")
     if (words := _how_a_cluster_continues(run, config)) is not None:
+        check_trust(run, config, files_of(config), trust=options.trust)
         raise InputError(f"{run.name} was trained by a cluster; {words}")
     from labkit.data.of_run import data_dir_of_run
 
@@ -160,7 +169,7 @@ def _resume(options: argparse.Namespace) -> int:
     if note:
         print(note, flush=True)
     config = config.replace({"data_dir": folder})
-    return train_as(None, config, overwrite=False)
+    return train_as(None, config, overwrite=False, recorded=True, trust=options.trust)
 
 
 def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:

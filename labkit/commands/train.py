@@ -96,13 +96,20 @@ def _evaluate_as(task: Any, config: Config, overwrite: bool) -> int:
     return codes.get(result.state, EXIT_LOST_PEER)
 
 
-def train_as(task: Any, config: Config, overwrite: bool) -> int:
-    """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code."""
+def train_as(
+    task: Any, config: Config, overwrite: bool, *, recorded: bool = False, trust: bool = False
+) -> int:
+    """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code.
+
+    ``recorded`` and ``trust``: see ``plan_run``.
+    """
     from labkit.distributed.servers import is_server, serve
     from labkit.training.plan import plan_run
 
     serves = task is not None and is_server(task, config)
-    plan = plan_run(config, task=task, overwrite=overwrite, uses_devices=not serves)
+    plan = plan_run(
+        config, task=task, overwrite=overwrite, uses_devices=not serves, recorded=recorded, trust=trust
+    )
     is_chief = task is None or task.is_chief
     if plan.found != "finished":
         if serves:

@@ -101,6 +101,7 @@ class DistributionConfig(FieldOwner):
         "Address on which this process listens to the other tasks. 0.0.0.0 listens on every address.",
         identity=False,
         group="cluster",
+        acts="listen on",
     )
     gradient_compression: str = option(
         "none",

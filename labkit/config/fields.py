@@ -45,6 +45,7 @@ def option(
     group: str = "",
     common: bool = False,
     spelled: Callable[[str], str] | None = None,
+    acts: str = "",
 ) -> Any:
     """Declare a field.
 
@@ -58,6 +59,8 @@ def option(
         group: of ``GROUPS``; the owner's where it is left out.
         common: whether it is one of the few that people use first.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
+        acts: what another value than the default makes this machine do beside training, such as ``run``; it
+            isn't taken from a record without consent (``labkit.parts.trust``).
     """
     metadata = {
         "help": help,
@@ -71,6 +74,7 @@ def option(
         "group": group,
         "common": common,
         "spelled": spelled,
+        "acts": acts,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -96,6 +100,7 @@ class FieldInfo:
     common: bool
     aliases: tuple[str, ...]
     spelled: Callable[[str], str] | None
+    acts: str
 
     @property
     def flag(self) -> str:

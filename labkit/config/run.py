@@ -98,6 +98,7 @@ class RunConfig(FieldOwner):
         "Python file that defines callbacks, a list of labkit.Callback objects to call during the training.",
         identity=False,
         is_path=True,
+        acts="run",
     )
     evaluate_test: bool = option(True, "Evaluates the test set at the end of the training.", identity=False)
     test_time_augmentation: str = option(

@@ -9,8 +9,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from labkit.data.shard_files import verify_shards
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
+from labkit.parts.trust import check_trust, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_checkpoint
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
@@ -102,6 +103,7 @@ class RunPlan:
         devices: the devices of this process's replicas; None where it computes nothing.
         data_format: ``channels_last`` or ``channels_first``, decided with the devices.
         callbacks: the user's, called during the training.
+        files: content of the files that they are from, by path.
     """
 
     config: Config
@@ -115,6 +117,7 @@ class RunPlan:
     devices: "Devices | None" = None
     data_format: str = ""
     callbacks: tuple[Callback, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     def train(self) -> TrainResult:
         """Train the run to its last step, from its newest checkpoint if it has one.
@@ -175,6 +178,8 @@ def plan_run(
     has_run: bool = True,
     uses_devices: bool = True,
     callbacks: Sequence[Callback] = (),
+    recorded: bool = False,
+    trust: bool = False,
     announce: Callable[[str], None] = print,
 ) -> RunPlan:
     """Decide the data set, the devices and the run directory of a training.
@@ -187,6 +192,8 @@ def plan_run(
         has_run: False for a measurement, which writes no run.
         uses_devices: False for a process that doesn't compute, such as a launcher or a server.
         callbacks: to call during the training, after those of ``--callbacks``.
+        recorded: whether ``config`` is the record of a run, which may be somebody else's.
+        trust: whether the user consents to what that record runs and opens (``labkit.parts.trust``).
         announce: takes lines about slow work.
 
     Raises InputError, before anything is written, if the configuration can't be trained.
@@ -203,9 +210,12 @@ def plan_run(
             asked_for, note = launchers_choice() or (asked_for, note)
     callbacks = checked_callbacks(callbacks)
     if config.run.callbacks is not None:
-        path = home.expanded(config.run.callbacks).absolute()
-        config = config.replace({"callbacks": str(path)})
-        callbacks = (*callbacks_of(path), *callbacks)
+        config = config.replace({"callbacks": str(home.expanded(config.run.callbacks).absolute())})
+    files = files_of(config)
+    if recorded:
+        check_trust(RunDirectory(str(config.run.job_dir)), config, files, trust=trust)
+    for path, content in files.items():
+        callbacks = (*callbacks_of(Path(path), content), *callbacks)
     config = _with_recorded_choices(config, overwrite)
     manifest, why = prepared_data_set(config, may_prepare=task is None or launches)
     if manifest is None:
@@ -224,7 +234,8 @@ def plan_run(
         config = _with_crop(config.replace({"dataset": manifest.dataset}), manifest)
     if found != "finished":
         _check_shards(manifest)
-    plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite, callbacks=callbacks)
+    plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite)
+    plan = replace(plan, callbacks=callbacks, files=files)
     if not uses_devices or found == "finished":
         return plan
     devices, data_format = decided or decide_devices(config, task)

@@ -39,6 +39,7 @@ from labkit.optim.muon import check_muon
 from labkit.optim.optimizer import Optimizer, check_weight_decay
 from labkit.optim.registry import make_optimizer
 from labkit.optim.schedules import learning_rate_at
+from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.certificate import write_certificate
 from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
@@ -153,6 +154,7 @@ def train_session(
             if state is not None and (told := told_of_other_kernels(run.read_environment())):
                 console.line(f"note: {told}; the result differs by rounding from that of one session")
             write_json_atomic(run.config_path, config.to_json())
+            accept(config, plan.files)
             environment = {**describe_environment(plan), "parameters": session.num_parameters()}
             write_json_atomic(run.environment_path, environment)
             remember(run)

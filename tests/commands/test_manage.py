@@ -175,7 +175,8 @@ def test_the_holder_of_a_lock_is_who_took_it(tmp_path, training):
 def resumed(monkeypatch):
     seen = []
 
-    def train_as(task, config, overwrite):
+    def train_as(task, config, overwrite, *, recorded, trust):
+        assert recorded
         seen.append((task, config, overwrite))
         return 0
 

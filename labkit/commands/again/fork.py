@@ -4,7 +4,7 @@ import argparse
 import shlex
 
 from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, local_path, settings_of, whole_number
+from labkit.commands.terminal.arguments import Parser, add_trust, local_path, settings_of, whole_number
 from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
@@ -34,6 +34,7 @@ def declare_fork(parser: Parser) -> Run:
         metavar="DIR",
         help="Directory of the fork. Default: <run>-fork-<STEP> beside the run.",
     )
+    add_trust(parser)
     return _run
 
 
@@ -44,7 +45,7 @@ def _run(options: argparse.Namespace) -> int:
     given = options.job_dir or parent.path.with_name(f"{parent.name}-fork-{options.at}")
     from labkit.analysis.fork import fork
 
-    made = fork(parent, options.at, changes, expanded(given).absolute())
+    made = fork(parent, options.at, changes, expanded(given).absolute(), trust=options.trust)
     lineage = read_lineage(made)
     assert lineage is not None
     changed = lineage.describe() or "the same settings"

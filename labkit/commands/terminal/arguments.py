@@ -22,7 +22,9 @@ from labkit.home import LOCAL_PATH, is_local_path
 __all__ = [
     "Parser",
     "add_field",
+    "add_hidden_fields",
     "add_training_flags",
+    "add_trust",
     "config_of",
     "local_path",
     "seconds",
@@ -183,6 +185,16 @@ def add_hidden_fields(parser: Parser, fields: Iterable[FieldInfo]) -> None:
     parser.takes_settings = True
     for info in fields:
         add_field(parser, info, parser).help = argparse.SUPPRESS
+
+
+def add_trust(parser: Parser) -> None:
+    """Declare ``--trust``, of the commands that train on from a record."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="Runs the Python file that the run's record names, and listens on its address, though this "
+        "account hasn't started it so. Read the file first.",
+    )
 
 
 def add_field(parser: Parser, info: FieldInfo, group: Any) -> argparse.Action:

@@ -1,0 +1,167 @@
+"""Consent to what a record would make this machine do: run a file, listen on an address.
+
+A run directory is data: tables, charts, evaluations and predictions need no consent. To train on from
+somebody else's record may run the Python file that it names, or open ports. This account consents by starting
+a run itself, or by ``--trust``. The consent is for one configuration and the bytes of its files: it is an
+HMAC-SHA-256 over both, kept in the account's state folder, with a key that is kept there too. So whoever can
+write to a run, but not to that folder, can't give it; and a run stays trusted when it is moved or renamed.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from labkit.config import Config, fields_by_name
+from labkit.config.recorded import PLACES
+from labkit.errors import InputError
+from labkit.home import expanded, state_home
+from labkit.run_directory import RunDirectory
+
+__all__ = ["accept", "acting", "check_trust", "demands", "files_of", "is_accepted", "with_consent"]
+
+LARGEST_FILE = 2**20  # bytes of a file of code
+_LARGEST_LIST = 2**24  # bytes; a consent has 65
+
+
+def acting(config: Config) -> dict[str, Any]:
+    """Return the values that run a file or open ports, by name; empty for most runs."""
+    values, known = config.flat(), fields_by_name()
+    return {
+        name: value for name, value in values.items() if known[name].acts and value != known[name].default
+    }
+
+
+def files_of(config: Config) -> dict[str, bytes]:
+    """Return the content of each file that a training with ``config`` runs, by its path.
+
+    Raises InputError for one that can't be read, is no regular file, or has more than 1 MiB.
+    """
+    files: dict[str, bytes] = {}
+    for name, value in acting(config).items():
+        if (info := fields_by_name()[name]).is_path:
+            path = expanded(value).absolute()
+            files[str(path)] = _content(info.flag, path)
+    return files
+
+
+def _content(flag: str, path: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, a device has no end
+            raise InputError(f"{flag} {path} is no regular file; name a Python file")
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{flag} {path} can't be read: {getattr(error, 'strerror', error)}") from None
+    if len(content) > LARGEST_FILE:
+        raise InputError(f"{flag} {path} has more than {LARGEST_FILE:,} bytes, the most that it may have")
+    return content
+
+
+def demands(config: Config, files: Mapping[str, bytes]) -> str:
+    """Return what a training with ``config`` would do beside training, in words; "" for most runs."""
+    known = fields_by_name()
+    said = [
+        f"{known[name].acts} {value!r}" for name, value in acting(config).items() if not known[name].is_path
+    ]
+    ran = [
+        f"run {path!r}, whose SHA-256 is {hashlib.sha256(content).hexdigest()}"
+        for path, content in files.items()
+    ]
+    return " and ".join([*ran, *said])
+
+
+def check_trust(
+    run: RunDirectory, config: Config, files: Mapping[str, bytes], *, trust: bool = False
+) -> None:
+    """Refuse what the record of a run would make this machine do, unless this account consents to it.
+
+    Args:
+        run: whose record it is.
+        config: as it is recorded; where run and data lie doesn't matter.
+        files: from ``files_of``.
+        trust: whether the user consents now; that is remembered.
+
+    Raises InputError, which names files, digests and addresses.
+    """
+    if trust:
+        accept(config, files)
+    elif acting(config) and not is_accepted(config, files):
+        raise InputError(
+            f"{run.path} would {demands(config, files)}, but this account has never started it so; if you "
+            f"trust what it does, add --trust"
+        )
+
+
+def with_consent(config: Config) -> tuple[Config, str]:
+    """Return a recorded configuration without what this account hasn't consented to, and that in words."""
+    found = acting(config)
+    try:
+        if not found or is_accepted(config, files_of(config)):
+            return config, ""
+    except InputError:  # a file that isn't here
+        pass
+    known = fields_by_name()
+    words = ", ".join(f"{name}={value!r}" for name, value in found.items())
+    return config.replace({name: known[name].default for name in found}), words
+
+
+def accept(config: Config, files: Mapping[str, bytes]) -> None:
+    """Remember that this account consents. Nothing happens where its state folder can't be written."""
+    if not acting(config) or is_accepted(config, files):
+        return
+    with suppress(OSError):
+        line = _consent(_key(), config, files).encode() + b"\n"
+        descriptor = os.open(_folder() / "trusted", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with open(descriptor, "ab") as file:
+            file.write(line)
+
+
+def is_accepted(config: Config, files: Mapping[str, bytes]) -> bool:
+    """Return whether this account has consented to this configuration with these files."""
+    try:
+        with open(_folder() / "trusted", "rb") as file:
+            known = file.read(_LARGEST_LIST).split()
+        wanted = _consent(_key(), config, files).encode()
+    except OSError:
+        return False
+    return any(hmac.compare_digest(wanted, one) for one in known)
+
+
+def _consent(key: bytes, config: Config, files: Mapping[str, bytes]) -> str:
+    settings = {name: value for name, value in config.flat().items() if name not in PLACES}
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    text = json.dumps([settings, digests], sort_keys=True)
+    return hmac.new(key, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
+
+
+def _folder() -> Path:
+    """Return the account's state folder, which nobody else may open. Raises OSError where it isn't so."""
+    folder = state_home()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = os.stat(folder)
+    if found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another account")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        folder.chmod(0o700)
+    return folder
+
+
+def _key() -> bytes:
+    """Return the account's key of 32 random bytes, made at the first call. Raises OSError."""
+    path = _folder() / "key"
+    if not path.exists():
+        made = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
+        made.write_bytes(b"")
+        made.chmod(0o600)
+        made.write_bytes(secrets.token_bytes(32))
+        with suppress(FileExistsError):  # another process was faster; its key counts
+            os.link(made, path)
+        made.unlink()
+    return path.read_bytes()

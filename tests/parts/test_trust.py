@@ -1,0 +1,190 @@
+"""A record runs no code and opens no port that this account hasn't asked for."""
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+import labkit
+from labkit.analysis.fork import fork
+from labkit.commands import main as cli
+from labkit.config.recorded import recorded_config
+from labkit.errors import InputError
+from labkit.parts.trust import accept, check_trust, files_of, is_accepted
+from labkit.run_directory import RunDirectory
+from tests.commands.in_process import ends_well
+from tests.commands.made_runs import make_run
+
+FILE = """
+from dataclasses import dataclass
+import pathlib, labkit
+
+pathlib.Path(__file__).with_suffix(".ran").touch()
+
+@dataclass
+class Mine(labkit.Callback):
+    name: "str" = "mine"
+
+callbacks = [Mine()]
+"""
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "labkit"
+
+
+@pytest.fixture
+def code(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def foreign(tmp_path, **values):
+    """A run that was stopped, of somebody else."""
+    rows = [{"split": "train", "step": step, "loss": 1.0, "wall_time": 9.0 + step} for step in range(1, 8)]
+    return make_run(tmp_path / "runs", "foreign", state="interrupted", step=7, rows=rows, **values)
+
+
+def refused(capsys, *words):
+    """Run a command that refuses; return its line."""
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize("values", [{"callbacks": "{}/mine.py"}, {"bind": "0.0.0.0"}])
+def test_a_record_neither_runs_a_file_nor_opens_a_port_without_consent(values, tmp_path, state, code, capsys):
+    run = foreign(tmp_path, **{name: text.format(tmp_path) for name, text in values.items()})
+    for words in (["resume", str(run.path)], ["fork", str(run.path), "--at", "3"]):
+        line = refused(capsys, *words)
+        assert "this account has never started it so" in line and "--trust" in line
+        digest = hashlib.sha256(code.read_bytes()).hexdigest()
+        assert all(word in line for word in ([str(code), digest] if "callbacks" in values else ["0.0.0.0"]))
+    assert not code.with_suffix(".ran").exists()
+    assert not (run.path.parent / "foreign-fork-3").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["show"], ["metrics"], ["evaluate"], ["replay", "--step", "3"], ["verify"], ["export"]]
+)
+def test_looking_at_a_run_never_runs_its_code(words, tmp_path, state, code):
+    run = foreign(tmp_path, callbacks=str(code))
+    ends_well(words[0], str(run.path), *words[1:])
+    assert not code.with_suffix(".ran").exists()
+
+
+def test_consent_is_for_one_configuration_and_one_content_and_lies_with_the_account(tmp_path, state, code):
+    run = foreign(tmp_path, callbacks=str(code))
+    config = recorded_config(run)
+    check_trust(run, config, files_of(config), trust=True)
+    check_trust(run, config, files_of(config))
+    assert is_accepted(config.replace({"job_dir": "/elsewhere", "data_dir": "/data"}), files_of(config))
+    assert not is_accepted(config.replace({"learning_rate": 0.3}), files_of(config))
+    assert not is_accepted(config.replace({"bind": "0.0.0.0"}), files_of(config))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (state, state / "key", state / "trusted")] == [
+        0o700,
+        0o600,
+        0o600,
+    ]
+    assert not any(b"trust" in path.read_bytes() for path in run.path.rglob("*.json"))
+    code.write_text(FILE + "# changed\n")
+    with pytest.raises(InputError, match=r"mine\.py.* --trust$"):
+        check_trust(run, config, files_of(config))
+
+
+def test_a_consent_of_another_key_or_made_by_hand_is_none(tmp_path, state, code):
+    config = recorded_config(foreign(tmp_path, callbacks=str(code)))
+    files = files_of(config)
+    accept(config, files)
+    (state / "key").write_bytes(b"k" * 32)
+    assert not is_accepted(config, files)
+    (state / "trusted").write_text(hashlib.sha256(code.read_bytes()).hexdigest() + "\n")
+    assert not is_accepted(config, files)
+
+
+def test_without_a_folder_for_consents_only_the_flag_goes_on(tmp_path, monkeypatch, code):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    run = foreign(tmp_path, callbacks=str(code))
+    config = recorded_config(run)
+    check_trust(run, config, files_of(config), trust=True)
+    with pytest.raises(InputError, match="--trust"):
+        check_trust(run, config, files_of(config))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large", "gone"])
+def test_a_file_of_code_is_a_regular_file_of_bounded_size(kind, tmp_path, capsys):
+    path = tmp_path / "code.py"
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "folder": path.mkdir,
+        "large": lambda: path.write_bytes(b"#" * (2**20 + 1)),
+        "gone": lambda: None,
+    }[kind]()
+    line = refused(capsys, "resume", str(foreign(tmp_path, callbacks=str(path)).path), "--trust")
+    assert f"--callbacks {path} " in line
+
+
+def test_ones_own_run_is_resumed_and_forked_without_a_question(tmp_path, state, code, shapes):
+    settings = {"preset": "smoke", "dataset": "shapes", "train_steps": 4, "evaluate_test": False}
+    run = labkit.train(callbacks=str(code), job_dir=tmp_path / "own", **settings)
+    config = recorded_config(RunDirectory(run.path))
+    assert is_accepted(config, files_of(config))
+    moved = run.path.rename(tmp_path / "moved")
+    made = fork(RunDirectory(moved), 4, {"train_steps": 6}, tmp_path / "fork")
+    code.with_suffix(".ran").unlink()
+    resume = [sys.executable, "-m", "labkit", "resume", str(made.path)]
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert code.with_suffix(".ran").exists()
+    code.write_text(FILE + "# changed\n")
+    more = fork(RunDirectory(moved), 4, {"train_steps": 6, "callbacks": None}, tmp_path / "without")
+    assert more.exists()
+    with pytest.raises(InputError, match="--trust"):
+        fork(RunDirectory(moved), 4, {"train_steps": 6}, tmp_path / "with")
+
+
+def test_a_configuration_read_from_a_record_leaves_out_what_nobody_consented_to(tmp_path, state, code):
+    run = foreign(tmp_path, callbacks=str(code), bind="0.0.0.0")
+    with pytest.warns(UserWarning, match="left out of its configuration: .*callbacks="):
+        config = labkit.load_run(run.path).config
+    assert (config.run.callbacks, config.distribution.bind) == (None, "127.0.0.1")
+    accept(recorded_config(run), files_of(recorded_config(run)))
+    assert labkit.load_run(run.path).config.run.callbacks == str(code)
+
+
+def test_the_page_shows_the_code_before_its_button_works(tmp_path, state, code, monkeypatch):
+    from streamlit.testing.v1 import AppTest
+
+    from app.acting import buttons, launches
+
+    run = foreign(tmp_path, callbacks=str(code))
+    started = []
+    monkeypatch.setattr(launches, "_launched", lambda arguments, run, is_new: started.append(arguments))
+    with pytest.raises(InputError, match="--trust"):
+        launches.resume(run)
+    assert not started
+
+    def page(path):
+        from app.acting import buttons
+        from labkit.run_directory import RunDirectory
+
+        run = RunDirectory(path)
+        buttons.draw(run, None, "interrupted")
+
+    shown = AppTest.from_function(page, args=(run.path,)).run(timeout=30)
+    assert not shown.exception
+    assert any(FILE.strip() in one.value.strip() for one in shown.code)
+    [button] = [one for one in shown.button if one.label == "I trust it: resume"]
+    button.click().run(timeout=30)
+    assert started == [["resume", str(run.path)]]
+    assert is_accepted(recorded_config(run), files_of(recorded_config(run)))
+    assert buttons.failure_of(run) == ""
