@@ -1,9 +1,12 @@
 """What `streamlit run app/main.py` serves: the pages of navigation.py, and what they fetch every second."""
 
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import streamlit as st
+from starlette.middleware import Middleware
 from starlette.routing import Route
 
 # Streamlit adds this file's folder to the path, but not the checkout that holds the packages.
@@ -11,7 +14,7 @@ CHECKOUT = str(Path(__file__).resolve().parents[1])
 if CHECKOUT not in sys.path:
     sys.path.insert(0, CHECKOUT)
 
-from app import feed  # noqa: E402
+from app import feed, gate  # noqa: E402
 
 
 def _below(path: str) -> str:
@@ -19,7 +22,18 @@ def _below(path: str) -> str:
     return f"/{base}{path}" if base else path
 
 
+@asynccontextmanager
+async def _serving(app: st.App) -> AsyncIterator[None]:
+    gate.announce()
+    yield
+
+
 app = st.App(
     Path(__file__).with_name("navigation.py"),
-    routes=[Route(_below(feed.PATH) + "/{token}", feed.answer)],
+    lifespan=_serving,
+    routes=[
+        Route(_below(feed.PATH) + "/{token}", feed.answer),
+        Route(_below(gate.TOKEN_PATH), gate.token_page, methods=["GET", "POST"]),
+    ],
+    middleware=[Middleware(gate.Gate)],
 )

@@ -7,7 +7,7 @@ from threading import Timer
 
 import streamlit as st
 
-from app import address, pages, state, theme, views
+from app import address, gate, pages, state, theme, views
 
 SENT_AFTER = 1.0  # seconds
 STYLE = Path(__file__).with_name("style.css")
@@ -44,6 +44,8 @@ def main() -> None:
     with st.sidebar:
         state.choose_run()
         theme.switch()
+        if gate.is_locked():
+            st.link_button("Give the token", gate.TOKEN_PATH.lstrip("/"), icon=":material/lock_open:")
     chosen.run()
     _import_the_rest()
 

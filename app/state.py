@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import address
+from app import address, gate
 from app.charts.store import CurveStore, Snapshot
 from app.images.text import plain
 from labkit.config.recorded import describe
@@ -24,6 +24,7 @@ from labkit.run_directory.trash import list_trash
 
 __all__ = [
     "MAX_RUNS",
+    "allows_code",
     "as_code",
     "choose_run",
     "clean",
@@ -42,6 +43,7 @@ __all__ = [
     "summaries",
     "training_of",
     "watch",
+    "why_not",
 ]
 
 MAX_RUNS = 50  # that are compared at once
@@ -78,8 +80,20 @@ def missing_folders() -> list[Path]:
 
 
 def may_act() -> bool:
-    """Return whether the pages may change something. ``labkit dashboard --read-only`` forbids it."""
-    return os.environ.get("LABKIT_READ_ONLY", "") in ("", "0")
+    """Return whether the pages may change something."""
+    return not why_not()
+
+
+def why_not() -> str:
+    """Return why the pages may change nothing, in a sentence; "" where they may."""
+    if os.environ.get("LABKIT_READ_ONLY", "") not in ("", "0"):
+        return "This dashboard is read-only: it was started with --read-only."
+    return "To act on runs, give the token that the server printed." if gate.is_locked() else ""
+
+
+def allows_code() -> bool:
+    """Return whether the form may name a file of code and an address to listen on."""
+    return os.environ.get("LABKIT_ALLOW_CODE", "") not in ("", "0")
 
 
 def listed_runs() -> dict[str, RunDirectory]:

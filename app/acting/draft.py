@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from app import state
 from labkit.cluster.flags import CLUSTER_FLAGS
 from labkit.cluster.local import LocalCluster
 from labkit.commands.terminal.arguments import typed
@@ -26,6 +27,7 @@ from labkit.data.recipe import fits_the_data, requested_values
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.home import data_home, runs_home
+from labkit.parts.trust import acting
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import check_fits, check_targets, check_together, refuse_cluster
@@ -38,6 +40,7 @@ __all__ = [
     "data_sets",
     "draft_of",
     "form_fields",
+    "left_out",
     "new_draft",
     "with_data_set",
     "with_preset",
@@ -108,7 +111,9 @@ class Checked:
 
 def form_fields() -> dict[str, FieldInfo]:
     """Return the fields of the form by name, in the order of the command line's help."""
-    return {name: info for name, info in fields_by_name().items() if name not in LEFT_OUT}
+    allowed = state.allows_code()
+    known = fields_by_name().items()
+    return {name: info for name, info in known if name not in LEFT_OUT and (allowed or not info.acts)}
 
 
 def base_values(preset: str, shown: Mapping[str, Shown] | None = None) -> dict[str, Any]:
@@ -156,6 +161,13 @@ def draft_of(run: RunDirectory) -> Draft:
     shown = {name: shown_value(value) for name, value in values.items()}
     workers = tasks.count("worker") or 1
     return Draft(preset, shown, stem=run.name, workers=workers, ps=tasks.count("ps"))
+
+
+def left_out(run: RunDirectory) -> str:
+    """Return the run's settings that the form doesn't take, in a sentence; "" where it takes all."""
+    values = {} if state.allows_code() else acting(recorded_config(run))
+    words = ", ".join(f"{fields_by_name()[name].flag} {value}" for name, value in values.items())
+    return f"Without {words}, which the form takes where --allow-code was given." if words else ""
 
 
 def with_preset(draft: Draft, preset: str) -> Draft:

@@ -227,5 +227,5 @@ def stop(run: RunDirectory) -> str:
 
 
 def _refuse_read_only() -> None:
-    if not state.may_act():
-        raise InputError("this dashboard is read-only; start it without --read-only to act on runs")
+    if why := state.why_not():
+        raise InputError(why)

@@ -7,7 +7,7 @@ import streamlit as st
 from app import pages, state
 from app.acting import form, launches
 from app.acting.buttons import FILLED
-from app.acting.draft import Checked, check, draft_of
+from app.acting.draft import Checked, check, draft_of, left_out
 from app.images.text import plain
 from app.state import clean
 from labkit.errors import InputError
@@ -49,14 +49,15 @@ def _fill_again() -> None:
     if not label:
         return
     run = state.find_run(label)
-    if st.session_state.get(FILLED) != label:
-        try:
+    try:
+        if st.session_state.get(FILLED) != label:
             form.fill(draft_of(run))
-        except InputError as error:
-            st.error(plain(str(error)), icon=":material/block:")
-            return
-        st.session_state[FILLED] = label
-    st.text(f"The configuration of {clean(run.name)}. What you change makes the new run.")
+        missing = left_out(run)
+    except InputError as error:
+        st.error(plain(str(error)), icon=":material/block:")
+        return
+    st.session_state[FILLED] = label
+    st.text(clean(f"The configuration of {run.name}. What you change makes the new run. {missing}"))
 
 
 def _command(checked: Checked, run: RunDirectory) -> None:
@@ -70,8 +71,8 @@ def _command(checked: Checked, run: RunDirectory) -> None:
     sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
     if failure or sentence:
         st.error(plain(str(sentence or failure)), icon=":material/block:")
-    if not state.may_act():
-        st.caption("This dashboard is read-only. The command starts the run in a shell.")
+    if why := state.why_not():
+        st.caption(f"{why} The command starts the run in a shell.")
         return
     st.button(
         "Start",

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.find import find_run
 from labkit.startup.child import python_command
 from labkit.startup.interruption import take_requests
+from labkit.startup.others import other_users
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tensorboard.server import LOOPBACK
 
@@ -40,6 +42,17 @@ def declare_dashboard(parser: Parser) -> Run:
         "--read-only",
         action="store_true",
         help="Leaves out all that acts on a run.",
+    )
+    parser.add_argument(
+        "--token",
+        action="store_true",
+        help="Asks for a token before anything acts on a run. So it does without this flag where other "
+        "people are logged in.",
+    )
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="Takes callbacks and an address to listen on in the form of a new run.",
     )
     return _dashboard
 
@@ -79,10 +92,17 @@ def _dashboard(options: argparse.Namespace) -> int:
         environment["LABKIT_RUNS"] = str(folder)
     if options.read_only:
         environment["LABKIT_READ_ONLY"] = "1"
+    if options.allow_code:
+        environment["LABKIT_ALLOW_CODE"] = "1"
+    opens = not options.no_browser
+    if options.token or ("LABKIT_TOKEN" not in environment and other_users()):
+        environment["LABKIT_TOKEN"] = environment.get("LABKIT_TOKEN") or secrets.token_urlsafe(24)
+        environment |= {"LABKIT_OPEN_BROWSER": "1"} if opens else {}
+        opens = False  # Streamlit would open the address without the token
     port = _free_port(options.port)
     print(f"dashboard: http://{LOOPBACK}:{port} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]
-    flags.append(f"--server.headless={str(options.no_browser).lower()}")
+    flags.append(f"--server.headless={str(not opens).lower()}")
     return _become(["streamlit", "run", str(home.shipped("app") / "main.py"), *flags], environment)
 
 

@@ -1,9 +1,10 @@
 """The dashboard and TensorBoard as tiles of JupyterLab's launcher, by jupyter-server-proxy.
 
-Jupyter's server starts each at the first click on its tile, on a free port of 127.0.0.1, and shows it below
-its own address: whoever has Jupyter's token may see it. pyproject.toml names both functions as entry points.
+Jupyter's server starts each at the first click on its tile and shows it below its own address: whoever has
+Jupyter's token may see it, and act on runs. pyproject.toml names both functions as entry points.
 """
 
+import secrets
 import signal
 import sys
 import time
@@ -14,40 +15,31 @@ from typing import Any
 from labkit import home
 from labkit.run_directory import list_runs
 from labkit.startup.child import python_command
-from labkit.tensorboard.server import LOOPBACK
 
 __all__ = ["dashboard", "tensorboard"]
 
 SECONDS_TO_START = 120
+SECRET = secrets.token_urlsafe(16)  # TensorBoard knows no Unix sockets, and others can connect to its port
 ICONS = Path(__file__).parent / "icons"
 
 
 def dashboard() -> dict[str, Any]:
     """Return how jupyter-server-proxy starts the dashboard. Without Streamlit there is no tile."""
-    script = home.shipped("app") / "main.py"
-    flags = {
-        "server.address": LOOPBACK,
-        "server.port": "{port}",
-        "server.baseUrlPath": "{base_url}labkit-dashboard",
-        "server.headless": "true",
-        "server.showEmailPrompt": "false",
-        "server.fileWatcherType": "none",
-    }
-    command = [*_python(), "streamlit", "run", _plain(script)]
+    script = home.shipped("app") / "on_socket.py"
     return {
         **_server("labkit dashboard", "dashboard.svg", enabled=find_spec("streamlit") is not None),
-        "command": [*command, *(f"--{name}={value}" for name, value in flags.items())],
-        # Jupyter's server has compared the browser's origin with its own. Streamlit knows only loopback.
-        "request_headers_override": {"Origin": f"http://{LOOPBACK}:{{port}}"},
+        # In a folder that only this account may enter: other users of the machine can't connect.
+        "unix_socket": True,
+        "command": [*_python(script), "{unix_socket}", "{base_url}labkit-dashboard"],
     }
 
 
 def tensorboard() -> dict[str, Any]:
     """Return how jupyter-server-proxy starts TensorBoard on all runs, also those that begin later."""
-    return {
-        **_server("TensorBoard", "tensorboard.svg", enabled=True),
-        "command": [*_python(), "labkit.notebook.launcher", "{port}", "{base_url}labkit-tensorboard"],
-    }
+    server = _server("TensorBoard", "tensorboard.svg", enabled=True)
+    server["launcher_entry"]["path_info"] = f"labkit-tensorboard/{SECRET}/"
+    prefix = f"{{base_url}}labkit-tensorboard/{SECRET}"
+    return {**server, "command": [*_python("-m", "labkit.notebook.launcher"), "{port}", prefix]}
 
 
 def _server(title: str, icon: str, *, enabled: bool) -> dict[str, Any]:
@@ -64,13 +56,9 @@ def _server(title: str, icon: str, *, enabled: bool) -> dict[str, Any]:
     }
 
 
-def _python() -> list[str]:
-    return [_plain(word) for word in python_command("-m")]
-
-
-def _plain(path: object) -> str:
-    """Return a path without braces that jupyter-server-proxy would take for names."""
-    return str(path).replace("{", "{{").replace("}", "}}")
+def _python(*arguments: object) -> list[str]:
+    """Return a command line without braces that jupyter-server-proxy would take for names."""
+    return [word.replace("{", "{{").replace("}", "}}") for word in python_command(*arguments)]
 
 
 def _serve_tensorboard(port: int, prefix: str) -> None:

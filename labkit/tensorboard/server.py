@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import secrets
 import urllib.request
 from pathlib import Path
 
@@ -14,13 +15,14 @@ LOOPBACK = "127.0.0.1"
 SECONDS_TO_ANSWER = 60
 
 
-def start_server(folder: Path, port: int, prefix: str = "", host: str = LOOPBACK) -> str:
+def start_server(folder: Path, port: int, prefix: str | None = None, host: str = LOOPBACK) -> str:
     """Serve ``folder`` until this process ends. Returns the address, once it answers.
 
     Args:
         folder: a log folder.
         port: 0 takes a free one.
-        prefix: path below which it answers, such as ``/user/ada/tensorboard``.
+        prefix: path below which it answers, such as ``/user/ada/tensorboard``. None: a random one, which
+            neither other users of this machine nor pages in a browser can guess.
         host: address to listen on.
 
     Raises InputError if the port is taken.
@@ -31,7 +33,7 @@ def start_server(folder: Path, port: int, prefix: str = "", host: str = LOOPBACK
     from tensorboard import default, program
 
     board = program.TensorBoard(default.get_plugins())
-    flags = ["--host", host, "--port", str(port), "--path_prefix", prefix]
+    flags = ["--host", host, "--port", str(port), "--path_prefix", prefix or f"/{secrets.token_urlsafe(16)}"]
     board.configure(argv=["tensorboard", "--logdir", str(folder), *flags])
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a note on the loader, at each start

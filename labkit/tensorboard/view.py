@@ -72,10 +72,10 @@ class TensorBoard:
 
         ``%PORT%`` in the variable stands for the port. TensorBoard needs the final slash.
         """
-        proxy = os.environ.get(PROXY)
+        proxy, own = os.environ.get(PROXY), urlsplit(self.address)
         if not proxy:
             return self.address
-        return proxy.replace("%PORT%", str(urlsplit(self.address).port)).rstrip("/") + "/"
+        return proxy.replace("%PORT%", str(own.port)).rstrip("/") + own.path
 
     def close(self) -> None:
         """End it."""

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
+from labkit.startup.others import other_users
 from tests.listening import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -55,12 +56,19 @@ def process(command: list[str], **options) -> Iterator[subprocess.Popen]:
 
 
 @contextmanager
-def dashboard(home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT) -> Iterator[tuple[str, int]]:
-    """Start the documented command. Yields the address and the server's process id."""
+def dashboard(
+    home: Path, script: str = "app/main.py", cwd: Path = CHECKOUT, **variables: str
+) -> Iterator[tuple[str, int]]:
+    """Start the documented command. Yields the address and the server's process id.
+
+    ``variables``: of its environment. On a machine where other people are, it would ask for a token.
+    """
+    if other_users():
+        variables = {"LABKIT_TOKEN": "", **variables}
     port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", script, "--server.headless", "true"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}
-    environment |= {"LABKIT_HOME": str(home), "LABKIT_RUNS": ""}
+    environment |= {"LABKIT_HOME": str(home), "LABKIT_RUNS": "", **variables}
     log = home / "dashboard.log"
     with (
         open(log, "wb") as output,
@@ -157,15 +165,15 @@ def still(part: Any) -> dict[str, float]:
 
 
 @contextmanager
-def browser_visit(**page_options: Any) -> Iterator[Visit]:
-    """Open a browser with one page. Skips the test where there is no Chromium."""
+def browser_visit(*flags: str, **page_options: Any) -> Iterator[Visit]:
+    """Open a browser with one page. Skips the test where there is no Chromium. ``flags``: of Chromium."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     from playwright.sync_api import sync_playwright
 
     options = {"viewport": {"width": 1400, "height": 1000}, **page_options}
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *flags])
         page = browser.new_context(**options).new_page()
         visit = Visit(page)(page)
         try:

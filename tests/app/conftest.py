@@ -11,6 +11,7 @@ import pytest
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 
+from app import gate
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, write_json_atomic
 from labkit.run_directory.digest import own_test_step_of
 from labkit.run_directory.metrics import MetricsWriter
@@ -27,6 +28,15 @@ def loopback() -> Iterator[None]:
     config.set_option("server.address", "127.0.0.1")
     yield
     config.set_option("server.address", before)
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be alone on the machine: where other people are, pages act after a token only."""
+    monkeypatch.setattr(gate, "other_users", list)
+    gate._token.cache_clear()
+    yield
+    gate._token.cache_clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -96,6 +96,13 @@ def fetch(address: str, token: str | None = TOKEN) -> tuple[int, str]:
         return error.code, error.headers.get("Location", "")
 
 
+def answers(address: str) -> bool:
+    try:
+        return fetch(address, None)[0] == 200
+    except OSError:  # it speaks no HTTP
+        return False
+
+
 def first_answer(address: str) -> bytes:
     """Open Streamlit's websocket through Jupyter's server, ask for the page; return how the answer begins."""
     place = urlsplit(address)
@@ -115,6 +122,13 @@ def first_answer(address: str) -> bytes:
         return answer.read(1)
 
 
+def listening_beside(port: int) -> set[int]:
+    """Return the ports at which what this test has started listens, without ``port``."""
+    family = psutil.Process().children(recursive=True)
+    found = {c.laddr.port for one in family for c in one.net_connections("inet") if c.status == "LISTEN"}
+    return found - {port}
+
+
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(400)
@@ -128,7 +142,9 @@ def test_the_tiles_answer_behind_the_token_and_end_with_the_server(tmp_path):
         ]
         for name in entries:
             assert fetch(f"{address}server-proxy/icon/{name}")[1].startswith("<svg")
-        for name in ("labkit-dashboard/", "labkit-dashboard/_stcore/health", "labkit-tensorboard/"):
+        board = entries["labkit-tensorboard"]["path_info"]
+        assert len(board) > len("labkit-tensorboard/") + 16, "a path that other users can't guess"
+        for name in ("labkit-dashboard/", "labkit-dashboard/_stcore/health", "labkit-tensorboard/", board):
             for token in (None, "guessed"):
                 status, place = fetch(address + name, token)
                 assert status in (401, 403) or (status == 302 and "/login?" in place), name
@@ -137,17 +153,18 @@ def test_the_tiles_answer_behind_the_token_and_end_with_the_server(tmp_path):
         assert fetch(f"{address}labkit-dashboard/_stcore/health") == (200, "ok")
         stream = first_answer(f"{address}labkit-dashboard/_stcore/stream")
         assert stream == b"\x82", "a binary frame, not one that closes the connection"
-        status, text = fetch(f"{address}labkit-tensorboard/")
+        assert listening_beside(urlsplit(address).port) == set(), "a Unix socket, no port"
+        status, text = fetch(address + board)
         assert status == 200 and "TensorBoard" in text
-        assert fetch(f"{address}labkit-tensorboard/data/runs") == (200, "[]")
+        assert fetch(f"{address}{board}data/runs") == (200, "[]")
+        for port in listening_beside(urlsplit(address).port):  # of TensorBoard, and of what reads its files
+            assert not answers(f"http://127.0.0.1:{port}/user/ada/labkit-tensorboard/data/runs")
 
 
 def test_a_path_with_braces_stays_what_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(launcher.home, "shipped", lambda folder: tmp_path / "{x}" / folder)
-    server = launcher.dashboard()
-    words = [word.format(port=1, base_url="/") for word in server["command"]]
-    assert str(tmp_path / "{x}" / "app" / "main.py") in words
-    assert "--server.baseUrlPath=/labkit-dashboard" in words
+    words = [word.format(unix_socket="/s", base_url="/") for word in launcher.dashboard()["command"]]
+    assert words[-3:] == [str(tmp_path / "{x}" / "app" / "on_socket.py"), "/s", "/labkit-dashboard"]
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -77,8 +78,9 @@ def test_the_same_runs_have_one_server_and_it_starts_again_after_its_end(runs, m
     for text in mime.values():
         assert f"labkit tensorboard {first.path} {second.path}" in text
     monkeypatch.setenv("TENSORBOARD_PROXY_URL", "/user/me/proxy/%PORT%")
-    port = board.address.rstrip("/").rpartition(":")[2]
-    assert f'<iframe src="/user/me/proxy/{port}/"' in board._repr_mimebundle_()["text/html"]
+    own = urlsplit(board.address)
+    assert len(own.path) > 20, "a path that nobody guesses"
+    assert f'<iframe src="/user/me/proxy/{own.port}{own.path}"' in board._repr_mimebundle_()["text/html"]
     board.close()
     assert "ended" in repr(board)
     again = first.tensorboard(second)

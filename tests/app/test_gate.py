@@ -1,0 +1,113 @@
+"""When the dashboard asks for a token, and how it says so."""
+
+import os
+import pwd
+import sys
+import time
+import webbrowser
+
+import pytest
+from streamlit import config
+
+from app import gate, state
+from labkit.commands import dashboard
+from labkit.commands import main as cli
+from labkit.startup.others import other_users
+
+
+@pytest.fixture
+def token_of(monkeypatch):
+    """Return a function that returns the token of a server that starts now."""
+
+    def token(named=None, people=(), address="127.0.0.1"):
+        gate._token.cache_clear()
+        monkeypatch.delenv("LABKIT_TOKEN", raising=False)
+        if named is not None:
+            monkeypatch.setenv("LABKIT_TOKEN", named)
+        monkeypatch.setattr(gate, "other_users", lambda: list(people))
+        config.set_option("server.address", address)
+        return gate._token()
+
+    return token
+
+
+def test_who_is_alone_needs_no_token_and_who_isnt_gets_a_new_one(token_of):
+    assert token_of() == ""
+    assert len(token_of(people=["bob"])) >= 32
+    assert token_of(people=["bob"]) != token_of(people=["bob"])
+    assert len(token_of(address="0.0.0.0")) >= 32
+    assert token_of("mine") == "mine"
+    assert token_of("", people=["bob"]) == "", "switched off"
+    assert "LABKIT_TOKEN" not in os.environ, "not for what the dashboard starts"
+
+
+def test_other_people_are_accounts_with_a_name_and_a_shell(monkeypatch):
+    known = {1000: "ada", 1001: "bob", 1002: "me", 1003: "daemon", 33: "www-data"}
+
+    def account(uid):
+        shell = "/usr/sbin/nologin" if uid == 1003 else "/bin/sh"
+        return pwd.struct_passwd((known[uid], "x", uid, uid, "", "/", shell))
+
+    monkeypatch.setattr(pwd, "getpwuid", account)
+    monkeypatch.setattr(os, "getuid", lambda: 1002)
+    assert other_users([1001, 1000, 1002, 1003, 33, 0, 100_000, 1001]) == ["ada", "bob"]
+
+
+def test_this_account_is_nobody_else():
+    assert pwd.getpwuid(os.getuid()).pw_name not in other_users()
+
+
+def test_without_the_token_the_pages_say_what_is_missing(token_of):
+    token_of("mine")
+    assert "give the token" in state.why_not()
+    assert not state.may_act()
+    token_of()
+    assert state.may_act()
+
+
+def test_the_browser_gets_the_token_by_a_file_that_nobody_else_reads(token_of, monkeypatch, capsys, tmp_path):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(gate.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(gate, "SECONDS_TO_LISTEN", 0.0)
+    monkeypatch.setenv("LABKIT_OPEN_BROWSER", "1")
+    token_of("mine")
+    gate.announce()
+    assert "/?token=mine" in capsys.readouterr().out
+    end = time.monotonic() + 30
+    while not opened and time.monotonic() < end:
+        time.sleep(0.01)
+    [page] = tmp_path.rglob("open.html")
+    assert opened == [page.as_uri()] and "/?token=mine" in page.read_text()
+    assert page.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "people", "asks", "streamlit_opens"),
+    [
+        ([], [], False, True),
+        (["--token"], [], True, False),
+        ([], ["bob"], True, False),
+        (["--token", "--no-browser"], [], True, False),
+    ],
+)
+def test_the_command_asks_for_a_token_with_a_flag_or_beside_others(
+    flags, people, asks, streamlit_opens, monkeypatch
+):
+    started = []
+
+    def become(program, words, environment):
+        started.append((words, environment))
+        sys.exit(0)
+
+    monkeypatch.setattr(os, "execve", become)
+    monkeypatch.setattr(dashboard, "other_users", lambda: people)
+    monkeypatch.delenv("LABKIT_TOKEN", raising=False)
+    with pytest.raises(SystemExit):
+        cli.main(["dashboard", *flags])
+    [(words, environment)] = started
+    assert bool(environment.get("LABKIT_TOKEN")) is asks
+    assert not any(environment.get("LABKIT_TOKEN", "none") in word for word in words)
+    assert (f"--server.headless={str(not streamlit_opens).lower()}" in words) is True
+    opens = "--no-browser" not in flags and not streamlit_opens
+    assert ("LABKIT_OPEN_BROWSER" in environment) is opens
