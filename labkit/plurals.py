@@ -1,10 +1,11 @@
-"""Counts and lists in sentences, facts by name, and texts of users on a terminal."""
+"""Counts and lists in sentences, facts by name, and texts of users on a terminal and in a record."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["counted", "facts_html", "facts_text", "listed", "printable"]
+__all__ = ["counted", "facts_html", "facts_text", "listed", "printable", "without_secrets"]
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control characters, marks of direction, half characters, breaks
 _SEEN = "\u200c\u200d"  # which join and part letters, and belong to words of Persian and Hindi
@@ -51,3 +52,24 @@ def printable(text: str) -> str:
         else character
         for character in text
     )
+
+
+_SECRET = r"(?:[\w-]*[-_])?(?:token|password|passwd|secret|key)s?"
+_USER = re.compile(r"(?<=://)[^/@\s]+@")  # in https://user:password@host
+_VALUE = re.compile(rf"((?:^|[?&-]){_SECRET}=)[^&\s]+", re.IGNORECASE)
+_FLAG = re.compile(rf"-{{1,2}}{_SECRET}", re.IGNORECASE)
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line, or an address, with ``***`` for passwords and tokens.
+
+    They are the user of an address, and the value of a flag or variable whose name ends with *token*,
+    *password*, *secret* or *key*.
+    """
+    clean: list[str] = []
+    follows = False
+    for word in words:
+        hidden = _VALUE.sub(r"\1***", _USER.sub("***@", word))
+        clean.append("***" if follows and not word.startswith("-") else hidden)
+        follows = _FLAG.fullmatch(word) is not None
+    return clean

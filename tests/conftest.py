@@ -86,6 +86,7 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_HOME", str(folder))
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield folder
 
 

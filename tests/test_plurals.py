@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.plurals import counted
+from labkit.plurals import counted, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,24 @@ from labkit.plurals import counted
 )
 def test_number_and_noun_agree(number, noun, expected):
     assert counted(number, noun) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("https://ada:hidden@host/x?token=hidden&b=1", "https://***@host/x?token=***&b=1"),
+        ("git+https://hidden@host/a", "git+https://***@host/a"),
+        ("--api-key=hidden", "--api-key=***"),
+        ("WANDB_API_KEY=hidden", "WANDB_API_KEY=***"),
+        ("--keep-checkpoints=3", "--keep-checkpoints=3"),
+        ("monkey=3", "monkey=3"),
+        ("/data/a@b/train_steps=3", "/data/a@b/train_steps=3"),
+    ],
+)
+def test_passwords_and_tokens_are_blanked(word, shown):
+    assert without_secrets([word]) == [shown]
+
+
+def test_the_value_after_a_flag_is_blanked_too():
+    words = ["train", "--password", "hidden", "--tokens", "--train-steps", "7"]
+    assert without_secrets(words) == ["train", "--password", "***", "--tokens", "--train-steps", "7"]

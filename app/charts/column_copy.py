@@ -1,9 +1,11 @@
-"""A copy of a long run's metrics as columns, kept beside its rows: the next server needn't parse them.
+"""A copy of a long run's metrics as columns, in this account's cache: the next server needn't parse the rows.
 
 The first dashboard that has read the rows makes it. It is used only where the file of rows begins with the
-bytes that it was made of, which takes a fifth of the time of parsing them.
+bytes that it was made of, which takes a fifth of the time of parsing them. It isn't kept in the run: whoever
+can write there could put another one in its place.
 """
 
+import hashlib
 import json
 import os
 import zlib
@@ -18,15 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.charts.columns import Table
-from labkit.run_directory import RunDirectory, process_alive
+from labkit.home import cache_home
+from labkit.run_directory import process_alive
 from labkit.run_directory.files import Place, open_run_file, place_in
 from labkit.run_directory.metrics import ResumePoint
 
-__all__ = ["MIN_BYTES", "ColumnCopy", "keep", "recall"]
+__all__ = ["MIN_BYTES", "ColumnCopy", "copy_path", "keep", "recall"]
 
 MIN_BYTES = 32 << 20  # of rows that are worth a copy: some 120,000
 FORMAT = 1
 BLOCK_BYTES = 1 << 22
+MOST_COPIES = 20
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,10 @@ class ColumnCopy:
     damaged_lines: int
 
 
-def _path(rows: Path) -> Path:
-    return RunDirectory(rows.parent).columns_path
+def copy_path(rows: Path) -> Path:
+    """Return where the copy of a file of rows is, which needn't exist."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(rows))).hexdigest()[:32]
+    return cache_home() / "columns" / f"{name}.npz"
 
 
 def keep(rows: Path, copy: ColumnCopy) -> None:
@@ -49,9 +55,10 @@ def keep(rows: Path, copy: ColumnCopy) -> None:
 
 
 def _write(rows: Path, copy: ColumnCopy) -> None:
-    temporary = _path(rows).with_suffix(f".{os.getpid()}.tmp")
+    temporary = copy_path(rows).with_suffix(f".{os.getpid()}.tmp")
     try:
-        _remove_leftovers(rows)
+        temporary.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_room(temporary.parent)
         checksum = _checksum(rows, copy.place.offset)
         if place_in(rows, copy.place.offset) != copy.place:
             return  # the run was started over
@@ -73,14 +80,17 @@ def _write(rows: Path, copy: ColumnCopy) -> None:
         }
         with open(temporary, "wb") as file:
             np.savez(file, head=np.frombuffer(json.dumps(head).encode(), np.uint8), **arrays)
-        temporary.replace(_path(rows))
+        temporary.replace(copy_path(rows))
     except (OSError, ValueError):
         temporary.unlink(missing_ok=True)
 
 
-def _remove_leftovers(rows: Path) -> None:
-    """Remove what servers left that were killed while they wrote."""
-    for left in rows.parent.glob(f"{_path(rows).stem}.*.tmp"):
+def _make_room(folder: Path) -> None:
+    """Keep the newest copies, and remove what servers left that were killed while they wrote."""
+    copies = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime)
+    for old in copies[: -MOST_COPIES + 1]:
+        old.unlink(missing_ok=True)
+    for left in folder.glob("*.tmp"):
         process = left.suffixes[-2][1:]
         if process.isdigit() and not process_alive(int(process)):
             left.unlink(missing_ok=True)
@@ -89,7 +99,7 @@ def _remove_leftovers(rows: Path) -> None:
 def recall(rows: Path) -> ColumnCopy | None:
     """Return the copy; None if there is none, or if it isn't of these rows."""
     try:
-        with np.load(_path(rows), allow_pickle=False) as file:
+        with np.load(copy_path(rows), allow_pickle=False) as file:
             head = json.loads(file["head"].tobytes())
             if head["format"] != FORMAT or _checksum(rows, head["offset"]) != head["checksum"]:
                 return None

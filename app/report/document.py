@@ -166,6 +166,7 @@ def _page(title: str, body: str) -> str:
     style, script = _assets()
     when = moment(time())
     made = f"Made by labkit {__version__} on {when}."
+    holds = "It holds settings, commands, paths, names of machines and notes: read it before you share it."
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -173,7 +174,7 @@ def _page(title: str, body: str) -> str:
         f'<meta name="color-scheme" content="light dark"><title>{escaped(title)[5:-6]} · labkit</title>'
         f"<style>{style}</style></head><body><header><h1>{escaped(title)}</h1><p>{made}</p></header>"
         f"<main>{body}</main><footer>{made} Drag over a chart to zoom, double-click to show the whole run; "
-        "with the keyboard: Tab to a chart, then arrows, +, − and 0.</footer>"
+        f"with the keyboard: Tab to a chart, then arrows, +, − and 0. {holds}</footer>"
         f"<script>{script}</script></body></html>\n"
     )
 

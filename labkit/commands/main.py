@@ -7,6 +7,7 @@ import argparse
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from labkit.startup.interruption import described
 from labkit.startup.quiet_import import leave_out_extras
 
 __all__ = ["main", "parse"]
+
+# Control characters but tab and line break, and marks that turn the direction of a text.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,9 +45,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _escape_controls(stream: io.TextIOWrapper) -> None:
+    """Let ``stream`` show what a terminal would obey: a run of somebody else may be named so."""
+    write = stream.write
+    if getattr(write, "escapes", False):
+        return
+
+    def escaped(text: str) -> int:
+        if _OBEYED.search(text):
+            text = "\n".join(map(printable, text.split("\n")))
+        return write(text)
+
+    escaped.escapes = True  # type: ignore[attr-defined]
+    stream.write = escaped  # type: ignore[method-assign]
+
+
 def _main(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal's encoding lacks is escaped
         sys.stdout.reconfigure(errors="backslashreplace")
+        _escape_controls(sys.stdout)
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_overview(list(COMMANDS)))

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -161,11 +162,6 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
-    def columns_path(self) -> Path:
-        """A copy of long metrics that the dashboard makes."""
-        return self.path / "metrics.columns.npz"
-
-    @property
     def layers_path(self) -> Path:
         return self.path / "layers.jsonl"
 
@@ -240,9 +236,15 @@ class RunDirectory:
         return _checkpoint_steps(self.numerics_path)
 
     def create(self) -> None:
-        """Create the directory and its folders. What already exists is kept."""
+        """Create the directory and its folders. What already exists is kept.
+
+        Where a file mode creation mask lets every account write, only this account may enter the directory.
+        """
+        is_new = not self.path.exists()
         for folder in (self.path, self.events_path, self.checkpoints_path):
             folder.mkdir(parents=True, exist_ok=True)
+        if is_new and self.path.stat().st_mode & stat.S_IWOTH:
+            self.path.chmod(0o700)
 
     def flush(self) -> None:
         """Wait until the disk has all that was written, so that a power failure takes nothing of it back.

@@ -139,7 +139,6 @@ def discard(run: RunDirectory) -> None:
             shutil.rmtree(folder)
     for path in (
         run.metrics_path,
-        run.columns_path,
         evaluations_path(run.metrics_path),
         run.layers_path,
         run.machine_path,

@@ -12,6 +12,7 @@ import tensorflow as tf
 import labkit
 from labkit.distributed.tf_compat import uses_onednn
 from labkit.home import checkout
+from labkit.plurals import without_secrets
 from labkit.training.plan import RunPlan
 
 __all__ = ["describe_environment"]
@@ -40,7 +41,7 @@ def describe_environment(plan: RunPlan) -> dict[str, Any]:
         },
         "onednn": uses_onednn(),
         "platform": platform.platform(),
-        "command": sys.argv,
+        "command": without_secrets(sys.argv),
         "git_commit": _git_commit(),
         "data": {
             "dataset": manifest.dataset,

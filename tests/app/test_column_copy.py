@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from app.charts import column_copy
+from app.charts.column_copy import copy_path
 from app.charts.store import CurveStore
 from labkit.run_directory import RunDirectory
 
@@ -18,6 +19,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(
         column_copy, "keep", column_copy._write
     )  # not in a thread, so that a test needn't wait
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = RunDirectory(tmp_path / "run")
     found.path.mkdir()
     append(found, [row(step) for step in range(1, 200)])
@@ -78,9 +80,9 @@ def started_over(run: RunDirectory) -> None:
 
 
 def flipped_byte(run: RunDirectory) -> None:
-    data = bytearray(run.columns_path.read_bytes())
+    data = bytearray(copy_path(run.metrics_path).read_bytes())
     data[len(data) // 2] ^= 1
-    run.columns_path.write_bytes(data)
+    copy_path(run.metrics_path).write_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +92,15 @@ def flipped_byte(run: RunDirectory) -> None:
         started_over,
         flipped_byte,
         lambda run: run.metrics_path.write_bytes(run.metrics_path.read_bytes()[:5000]),
-        lambda run: run.columns_path.write_bytes(run.columns_path.read_bytes()[:3000]),
-        lambda run: run.columns_path.write_bytes(b"no copy"),
-        lambda run: np.savez(run.columns_path, head=np.zeros(3)),
-        lambda run: (run.columns_path.unlink(), run.columns_path.mkdir()),
+        lambda run: copy_path(run.metrics_path).write_bytes(copy_path(run.metrics_path).read_bytes()[:3000]),
+        lambda run: copy_path(run.metrics_path).write_bytes(b"no copy"),
+        lambda run: np.savez(copy_path(run.metrics_path), head=np.zeros(3)),
+        lambda run: (copy_path(run.metrics_path).unlink(), copy_path(run.metrics_path).mkdir()),
     ],
 )
 def test_a_copy_that_is_not_of_these_rows_is_not_used(run, harm, monkeypatch):
     CurveStore(run.metrics_path).poll()
-    assert run.columns_path.is_file()
+    assert copy_path(run.metrics_path).is_file()
     harm(run)
     assert content(CurveStore(run.metrics_path)) == by_rows(run, monkeypatch)
 
@@ -111,15 +113,15 @@ def test_a_run_that_is_started_over_while_it_is_copied_leaves_no_copy(run, monke
 
     monkeypatch.setattr(column_copy, "keep", replaced_meanwhile)
     CurveStore(run.metrics_path).poll()
-    assert [path.name for path in run.path.iterdir()] == ["metrics.jsonl"]
+    assert not copy_path(run.metrics_path).exists()
 
 
 def test_what_a_killed_server_left_is_removed(run):
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left, being_written = (
-        run.path / f"metrics.columns.{process}.tmp" for process in (ended.pid, os.getppid())
-    )
+    folder = copy_path(run.metrics_path).parent
+    folder.mkdir(parents=True)
+    left, being_written = (folder / f"a.{process}.tmp" for process in (ended.pid, os.getppid()))
     left.touch()
     being_written.touch()
     CurveStore(run.metrics_path).poll()
@@ -130,4 +132,16 @@ def test_what_a_killed_server_left_is_removed(run):
 def test_short_metrics_are_not_copied(run, monkeypatch):
     monkeypatch.setattr(column_copy, "MIN_BYTES", 1 << 20)
     CurveStore(run.metrics_path).poll()
-    assert not run.columns_path.exists()
+    assert not copy_path(run.metrics_path).exists()
+
+
+def test_the_run_gets_no_file_and_the_cache_keeps_the_newest_copies(run, monkeypatch):
+    monkeypatch.setattr(column_copy, "MOST_COPIES", 2)
+    folder = copy_path(run.metrics_path).parent
+    folder.mkdir(parents=True)
+    for age, name in enumerate(("new", "old", "older")):
+        (folder / f"{name}.npz").touch()
+        os.utime(folder / f"{name}.npz", (1000 - age, 1000 - age))
+    CurveStore(run.metrics_path).poll()
+    assert [path.name for path in run.path.iterdir()] == ["metrics.jsonl"]
+    assert {path.name for path in folder.iterdir()} == {"new.npz", copy_path(run.metrics_path).name}

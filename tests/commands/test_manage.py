@@ -368,3 +368,12 @@ def test_a_real_run_is_stopped_resumed_shown_and_deleted(folder, capsys):
     assert f"{stopped + 5} of {stopped + 5}" in labkit(capsys, "show", "mine").out
     assert labkit(capsys, "delete", "mine", "--yes").code == 0
     assert not path.exists()
+
+
+@pytest.mark.parametrize("words", [["stop"], ["resume"], ["show"], ["delete", "--trash"], ["runs"]])
+def test_a_name_with_escape_sequences_is_shown_not_obeyed(words, folder, capsys):
+    run = make_run(folder, "\x1b]0;title\x07\x9b31mred")
+    cli.main([words[0], *([] if words == ["runs"] else [str(run.path)]), *words[1:]])
+    said = "".join(capsys.readouterr())
+    assert "\\x1b]0;title\\x07\\x9b31mred" in said
+    assert not any(mark in said for mark in "\x1b\x07\x9b")

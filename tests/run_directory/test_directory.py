@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -380,3 +381,17 @@ def test_only_one_process_can_hold_the_lock(tmp_path):
     first.release()
     assert second.acquire()
     second.release()
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o000, 0o700), (0o002, 0o775), (0o022, 0o755), (0o077, 0o700)])
+def test_nobody_writes_into_a_run_because_the_mask_forgot_it(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        RunDirectory(tmp_path / "run").create()
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared").chmod(0o777)
+        RunDirectory(tmp_path / "shared").create()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == mode
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o777, "who made it has chosen"

@@ -23,6 +23,7 @@ TOLERANCE, JUDGED_STEPS = 1e-4, 5
 
 def declare_verify(parser: Parser) -> Run:
     """Declare the flags of ``labkit verify``."""
+    parser.epilog = "It shows that a run can be made again, not who made it: anybody can write such a run."
     parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
     parser.add_argument(
         "--from",

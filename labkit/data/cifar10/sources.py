@@ -16,6 +16,7 @@ from urllib.request import getproxies
 from labkit.data.cifar10.archives import source_sha256
 from labkit.data.shard_files import file_sha256
 from labkit.errors import InputError
+from labkit.plurals import without_secrets
 
 __all__ = [
     "DEFAULT_ATTEMPTS",
@@ -75,6 +76,7 @@ def describe(path: Path, kind: str, location: str) -> dict[str, Any]:
 
     ``matches_published`` is None for a folder, because no checksum of a folder is published.
     """
+    [location] = without_secrets([location])
     sha256 = source_sha256(path)
     matches = None if path.is_dir() else matches_published(sha256)
     return {"kind": kind, "location": location, "sha256": sha256, "matches_published": matches}
