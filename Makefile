@@ -3,7 +3,6 @@
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
-UV_VERSION := 0.13.8
 # In this order, unless PYTHON names one. 3.11 comes first because CI tests it.
 PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python)
 PYTHON_VERSION_OK := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -79,17 +78,22 @@ app: env ## start the dashboard on 127.0.0.1
 bench: env ## run all benchmarks; ARGS="train_step --repeats 9" runs one
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-peers: env ## install PyTorch for the benchmarks; ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the CPU build
-	@$(BIN)/python -m pip install --disable-pip-version-check $(ARGS) -r benchmarks/peers.txt
+peers: env ## install PyTorch for the benchmarks, on Linux with CUDA: several GB; benchmarks/README.md has the build for CPUs
+	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: $(ARGS) -r benchmarks/peers.lock
 
-lock: ## update requirements.lock from pyproject.toml; ARGS=--upgrade takes newer versions
+lock: ## update requirements.lock from pyproject.toml, and benchmarks/peers.lock; ARGS=--upgrade takes newer versions
 	@set -e; $(find_python); tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; trap 'exit 130' INT TERM; \
-	"$$python" -m venv "$$tools/uv"; "$$tools/uv/bin/pip" install --quiet uv==$(UV_VERSION); \
+	"$$python" -m venv "$$tools/uv"; "$$tools/uv/bin/pip" install --quiet --require-hashes --only-binary :all: -r .ci/uv.txt; \
 	cp requirements.lock "$$tools/" 2>/dev/null || true; \
 	"$$tools/uv/bin/uv" pip compile pyproject.toml --extra dev --universal --fork-strategy fewest \
 	    --python-version 3.11 --generate-hashes --no-emit-index-url --quiet \
 	    --custom-compile-command "make lock" $(ARGS) --output-file "$$tools/requirements.lock"; \
-	mv "$$tools/requirements.lock" requirements.lock
+	mv "$$tools/requirements.lock" requirements.lock; \
+	cp benchmarks/peers.lock "$$tools/"; \
+	"$$tools/uv/bin/uv" pip compile benchmarks/peers.txt --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --no-annotate --constraint requirements.lock --quiet \
+	    --custom-compile-command "make lock" $(ARGS) --output-file "$$tools/peers.lock"; \
+	mv "$$tools/peers.lock" benchmarks/peers.lock
 
 clean: ## remove .venv and caches; keeps data and runs
 	@if [ -e $(OURS) ]; then $(discard); fi
@@ -122,7 +126,7 @@ $(LOCKED):
 	echo "Making $(VENV) from requirements.lock (3.5 GB, 2 to 4 minutes)"; \
 	$(discard); mkdir $(VENV); touch $(OURS); "$$python" -m venv $(VENV); \
 	$(BIN)/python -m pip install --disable-pip-version-check --no-input $$([ -t 1 ] || echo --quiet) \
-	    --require-hashes -r requirements.lock || { \
+	    --require-hashes --only-binary :all: -r requirements.lock || { \
 	    echo "The installation did not finish; what was downloaded is kept: run make env again" >&2; exit 1; }
 	@touch $@
 

@@ -463,3 +463,22 @@ def test_no_text_sends_people_to_somebody_elses_package():
     found = {name: match[0] for name in files if (match := wrong.search((ROOT / name).read_text()))}
     assert not found
     assert wrong.search("pip install 'labkit[app]'") and wrong.search('%pip install -q \\"labkit[app]')
+
+
+def test_what_is_installed_from_an_index_is_pinned_by_hash_and_never_built():
+    files = ("Makefile", "deploy/Containerfile", "postBuild", ".ci/run")
+    lines = [
+        line for name in files for line in joined_lines(ROOT / name) if re.search(r"pip\"? install ", line)
+    ]
+    assert len(lines) >= 6
+    for line in lines:
+        local = "--no-deps" in line and ("--no-index" in line or "--no-build-isolation" in line)
+        assert local or ("--require-hashes" in line and "--only-binary :all:" in line), line
+    for name in ("requirements.lock", "benchmarks/peers.lock", ".ci/uv.txt"):
+        pinned = [line for line in joined_lines(ROOT / name) if "==" in line and not line.startswith("#")]
+        assert pinned and all("--hash=sha256:" in line for line in pinned)
+
+
+def joined_lines(path):
+    """Return the lines of a file, those that a backslash continues as one."""
+    return path.read_text().replace("\\\n", " ").splitlines()

@@ -5,7 +5,7 @@ the servers of the cluster, and they reach nothing outside. Each namespace is he
 ends with this one, even if this one is killed, and the kernel removes a namespace with its last process. So
 nothing has to be taken down. A namespace has a host name as well; files and process ids are the machine's.
 
-Needs Linux, the commands of ``PACKAGES``, and root or user namespaces.
+Needs Linux, some commands (``packages``), and root or user namespaces.
 """
 
 import os
@@ -14,10 +14,11 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from types import TracebackType
+from typing import ClassVar, Self
 
 from labkit.errors import InputError
 
-__all__ = ["MOST_HOSTS", "Hosts", "check_link", "is_host_address", "why_no_hosts"]
+__all__ = ["MOST_HOSTS", "Hosts", "PrivateNetwork", "check_link", "is_host_address", "why_no_hosts"]
 
 # RFC 2544 sets 198.18.0.0/15 aside for tests of networks: no site and no provider uses it.
 PREFIX, MOST_HOSTS = "198.18.0.", 250
@@ -27,7 +28,6 @@ RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}  # bits a second
 QUEUE_SECONDS = 0.1  # that a shaped link holds back before it drops packets
 BURST_SECONDS = 0.004  # a tick of the slowest usual kernel clock, 250 Hz: a shaped link sends once a tick
 SMALLEST_BURST = 16_000  # bytes; a packet must fit
-PACKAGES = {"iproute2": ("ip", "tc"), "util-linux": ("unshare", "nsenter"), "hostname": ("hostname",)}
 
 
 def is_host_address(address: str) -> bool:
@@ -55,28 +55,25 @@ def why_no_hosts() -> str | None:
         return str(error)
 
 
-class Hosts:
-    """Hosts on this machine, one for each name. Use it in a ``with`` block.
+class PrivateNetwork:
+    """A network for the processes of a cluster, which no other process of this machine reaches.
 
-    Args:
-        names: of the tasks, such as ``worker:1``, whose host is named ``worker-1``.
-        link: rate of each host's link in both directions, such as ``100mbit``; None: as fast as it goes.
-
-    Raises InputError, when entered, if this machine can't make network namespaces.
+    Use it in a ``with`` block. What runs in it reaches nothing else, either. Raises InputError, when entered,
+    if this machine can't make network namespaces.
     """
 
-    def __init__(self, names: Sequence[str], link: str | None = None) -> None:
-        if len(names) > MOST_HOSTS:
-            raise InputError(f"--hosts with {len(names)} tasks; allowed: up to {MOST_HOSTS}")
-        self._bits = check_link(link)
-        self._names = list(names)
-        self._keepers: dict[str, subprocess.Popen[str]] = {}
-        self._starts = 0
+    packages: ClassVar = {"iproute2": ("ip",), "util-linux": ("unshare", "nsenter")}
+    _namespaces: tuple[str, ...] = ("--net",)
 
-    def __enter__(self) -> "Hosts":
-        for package, commands in PACKAGES.items():
+    def __init__(self) -> None:
+        self._keepers: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Self:
+        for package, commands in self.packages.items():
             if missing := [command for command in commands if shutil.which(command) is None]:
-                raise InputError(f"--hosts needs the command {missing[0]}; install the package {package}")
+                raise InputError(
+                    f"network namespaces need the command {missing[0]}; install the package {package}"
+                )
         try:
             self._make()
         except BaseException:
@@ -91,6 +88,72 @@ class Hosts:
             assert keeper.stdin is not None
             keeper.stdin.close()
             keeper.wait(SECONDS)
+
+    def entering(self, name: str) -> list[str]:
+        """Return the words in front of a command that run it where a task is."""
+        user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+        keeper = self._keepers.get(name, self._keepers[""])
+        return ["nsenter", "--target", str(keeper.pid), *user, *self._namespaces]
+
+    def _make(self) -> None:
+        user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+        self._keep("", ["unshare", *user, *self._namespaces])
+        self._on("", "ip", "link", "set", "lo", "up")
+
+    def _keep(self, name: str, command: Sequence[str]) -> None:
+        """Start the process that holds a namespace open: it reads from a pipe until this process ends."""
+        keeper = subprocess.Popen(
+            [*command, "sh", "-c", "echo; exec cat > /dev/null"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the tasks, which need the network until they have saved
+        )
+        self._keepers[name] = keeper
+        assert keeper.stdout is not None
+        assert keeper.stderr is not None
+        if keeper.stdout.readline() != "\n":
+            raise InputError(
+                "network namespaces need root or user namespaces; this machine says: "
+                f"{keeper.stderr.read().strip()[:200]}"
+            )
+
+    def _on(self, name: str, *command: str) -> None:
+        done = subprocess.run(
+            [*self.entering(name), *command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise InputError(
+                f"network namespaces: this machine refused {' '.join(command)!r}: {done.stderr.strip()[:200]}"
+            )
+
+
+class Hosts(PrivateNetwork):
+    """Hosts on this machine, one for each name. Use it in a ``with`` block.
+
+    Args:
+        names: of the tasks, such as ``worker:1``, whose host is named ``worker-1``.
+        link: rate of each host's link in both directions, such as ``100mbit``; None: as fast as it goes.
+
+    Raises InputError, when entered, if this machine can't make network namespaces.
+    """
+
+    packages: ClassVar = {**PrivateNetwork.packages, "iproute2": ("ip", "tc"), "hostname": ("hostname",)}
+    _namespaces = ("--net", "--uts")
+
+    def __init__(self, names: Sequence[str], link: str | None = None) -> None:
+        if len(names) > MOST_HOSTS:
+            raise InputError(f"--hosts with {len(names)} tasks; allowed: up to {MOST_HOSTS}")
+        super().__init__()
+        self._bits = check_link(link)
+        self._names = list(names)
+        self._starts = 0
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -112,14 +175,9 @@ class Hosts:
         self._starts += 1
         return PORT + self._starts - 1
 
-    def entering(self, name: str) -> list[str]:
-        """Return the words in front of a command that run it on the host of a task; "" for the bridge."""
-        user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-        return ["nsenter", "--target", str(self._keepers[name].pid), *user, "--net", "--uts"]
-
     def _make(self) -> None:
+        super()._make()
         root = os.geteuid() == 0
-        self._keep("", ["unshare", *([] if root else ["--user", "--map-root-user"]), "--net", "--uts"])
         self._on("", "ip", "link", "add", "bridge", "type", "bridge")
         self._on("", "ip", "link", "set", "bridge", "up")
         for name, address in self.addresses.items():
@@ -135,39 +193,6 @@ class Hosts:
             if self._bits:
                 self._on("", *_shaping(port, self._bits))
                 self._on(name, *_shaping("eth0", self._bits))
-
-    def _keep(self, name: str, command: Sequence[str]) -> None:
-        """Start the process that holds a namespace open: it reads from a pipe until this process ends."""
-        keeper = subprocess.Popen(
-            [*command, "sh", "-c", "echo; exec cat > /dev/null"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the tasks, which need the network until they have saved
-        )
-        self._keepers[name] = keeper
-        assert keeper.stdout is not None
-        assert keeper.stderr is not None
-        if keeper.stdout.readline() != "\n":
-            raise InputError(
-                "--hosts needs root or user namespaces, to make network namespaces; this machine says: "
-                f"{keeper.stderr.read().strip()[:200]}"
-            )
-
-    def _on(self, name: str, *command: str) -> None:
-        done = subprocess.run(
-            [*self.entering(name), *command],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise InputError(
-                f"--hosts: this machine refused {' '.join(command)!r}: {done.stderr.strip()[:200]}"
-            )
 
 
 def _shaping(device: str, bits: float) -> Iterable[str]:

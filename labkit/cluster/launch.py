@@ -4,22 +4,26 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from labkit.cluster.flags import train_arguments
-from labkit.cluster.hosts import Hosts
+from labkit.cluster.hosts import Hosts, PrivateNetwork
 from labkit.cluster.local import LocalCluster, own_host
 from labkit.cluster.local_run import run_local_cluster
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
+from labkit.parts.trust import acting
+from labkit.plurals import listed
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import forget_request
 from labkit.startup.child import python_command
+from labkit.startup.others import other_users
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
+from labkit.transfer.source import IMAGENET
 
 __all__ = ["Launch", "plan_launch", "visible_gpus"]
 
@@ -56,15 +60,37 @@ class Launch:
         try:
             if self.plan.overwrite:
                 _discard_alone(self.run)
-            if self._hosts is None:
-                return self._run(output)
-            with self._hosts:
-                output(f"[cluster] {self._hosts.describe()}")
-                return self._run(output)
+            with ExitStack() as stack:
+                return self._run(output, self._enter_network(stack, output))
         finally:
             lock.release()
 
-    def _run(self, output: Callable[[str], None]) -> int:
+    def _enter_network(self, stack: ExitStack, output: Callable[[str], None]) -> PrivateNetwork | None:
+        """Make the hosts that were asked for, else a network that nobody else reaches; None: this machine's.
+
+        The tasks keep this machine's network where they may need it: to listen at an address that was named,
+        to download weights, and for what callbacks send.
+        """
+        if self._hosts is not None:
+            stack.enter_context(self._hosts)
+            output(f"[cluster] {self._hosts.describe()}")
+            return self._hosts
+        config = self.config
+        if not acting(config) and config.transfer.start_from != IMAGENET:
+            try:
+                return stack.enter_context(PrivateNetwork())
+            except (InputError, OSError) as error:
+                why = str(error)
+        else:
+            why = "the training may need this machine's network"
+        if people := other_users():
+            output(
+                f"[cluster] note: {listed(people)} can connect to the ports of this cluster, and run code as "
+                f"you, because TensorFlow's servers ask for no password ({why})"
+            )
+        return None
+
+    def _run(self, output: Callable[[str], None], network: PrivateNetwork | None) -> int:
         command = python_command("-m", "labkit", *train_arguments(self.config))
         data_choice = json.dumps({"asked_for": self.plan.asked_for, "note": self.plan.data_note})
         return run_local_cluster(
@@ -74,7 +100,7 @@ class Launch:
             folder=self.run.cluster_path,
             max_restarts=self._max_restarts,
             host=self._host,
-            hosts=self._hosts,
+            hosts=network,
             arguments=self._own_address,
             environment=lambda task: {
                 DATA_CHOICE: data_choice,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.cluster.hosts import Hosts
+from labkit.cluster.hosts import Hosts, PrivateNetwork
 from labkit.cluster.local import LocalCluster
 from labkit.cluster.supervisor import Supervisor, TaskExit, stop_signals
 from labkit.distributed.heartbeat import read_heartbeats
@@ -44,7 +44,7 @@ def run_local_cluster(
     folder: Path,
     max_restarts: int = 3,
     host: str = "127.0.0.1",
-    hosts: Hosts | None = None,
+    hosts: PrivateNetwork | None = None,
     arguments: Callable[[ClusterTask], Sequence[str]] = lambda task: (),
     environment: Callable[[ClusterTask], Mapping[str, str]] = lambda task: {},
     output: Callable[[str], None] = print,
@@ -67,7 +67,7 @@ def run_local_cluster(
         folder: ``cluster/`` in the run directory, where the tasks write their heartbeats.
         max_restarts: of the whole cluster, and of each asynchronous worker.
         host: an address of this machine. The default admits no other machine.
-        hosts: one for each task, in place of ``host``.
+        hosts: one for each task, in place of ``host``; or a network of their own.
         arguments: for a task, additions to the command.
         environment: for a task, additions to this process's environment.
         output: takes each line of the tasks (``[worker:1] …``) and of the launcher (``[cluster] …``).
@@ -90,7 +90,7 @@ def run_local_cluster(
     supervisor = Supervisor(command, arguments, environment, hosts, folder, output, stall_timeout)
 
     def tasks() -> dict[str, ClusterTask]:
-        if hosts is None:
+        if not isinstance(hosts, Hosts):
             return cluster.tasks(host)
         port = hosts.next_port()
         return cluster.tasks_at(f"{address}:{port}" for address in hosts.addresses.values())

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.cluster.hosts import Hosts
+from labkit.cluster.hosts import PrivateNetwork
 from labkit.cluster.reaped import start_reaped
 from labkit.distributed.heartbeat import PeerState, heartbeat_path
 from labkit.distributed.peers import EXIT_LOST_PEER
@@ -159,7 +159,7 @@ class Supervisor:
         command: Sequence[str],
         arguments: Callable[[ClusterTask], Sequence[str]],
         environment: Callable[[ClusterTask], Mapping[str, str]],
-        hosts: Hosts | None,
+        hosts: PrivateNetwork | None,
         folder: Path,
         output: Callable[[str], None],
         stall_timeout: float,

@@ -1,8 +1,9 @@
 """The cell that installs labkit where a notebook was opened without it, such as on Colab.
 
 ``python -m labkit.notebook.install_cell`` writes it into the notebooks of the checkout, as the first code
-cell. It installs from the address ``Repository`` in the section ``project.urls`` of ``pyproject.toml``, the
-one place that names it; ``LABKIT_SOURCE`` in the environment names another one.
+cell. It installs the tag of this version from the address ``Repository`` in the section ``project.urls`` of
+``pyproject.toml``, the one place that names it, with the versions of the lock. ``LABKIT_SOURCE`` in the
+environment names another address and tag.
 """
 
 import sys
@@ -11,35 +12,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from labkit import __version__
 from labkit.notebook.files import NOTEBOOKS, read_notebook, write_notebook
 
 __all__ = ["CELL_ID", "install_cell", "put_install_cell"]
 
 CELL_ID = "install"
 SOURCE = """\
-# Installs labkit where it is missing, such as on Colab; elsewhere this does nothing.
-# LABKIT_SOURCE is an environment variable: the address that pip installs labkit from.
+# Installs labkit where it is missing, such as on Colab; elsewhere this does nothing. The environment variable
+# LABKIT_SOURCE has the address of a Git repository and a tag or commit, ADDRESS@TAG. The cell asks where it
+# isn't set; the notebook doesn't keep the answer, so that it may have a password.
 import importlib.util
 import os
 
 if importlib.util.find_spec("labkit") is None:
-{check}    source = {source}
-    %pip install --quiet "labkit-training[notebook] @ {{source}}"
+    from getpass import getpass
+
+    source = (os.environ.get("LABKIT_SOURCE") or {default}).removeprefix("git+")
+    if "@" not in source.rpartition("/")[2]:
+        raise SystemExit("the address has no tag or commit; write ADDRESS@TAG")
+    %pip install --quiet --no-deps "labkit-training @ git+{{source}}"
+    importlib.invalidate_caches()
+    from labkit.startup.pins import pins
+
+    %pip install --quiet --constraint {{pins()}} "labkit-training[notebook] @ git+{{source}}"
 """
-CHECK = """\
-    if "LABKIT_SOURCE" not in os.environ:
-        raise SystemExit("run %env LABKIT_SOURCE=git+https://ADDRESS first, then this cell again")
-"""
+QUESTION = 'getpass("ADDRESS@TAG of labkit\'s repository: ")'
 
 
 def install_cell() -> str:
     """Return the code of the cell. Without an address in ``pyproject.toml`` it needs ``LABKIT_SOURCE``."""
     with (NOTEBOOKS.parent / "pyproject.toml").open("rb") as file:
         address = tomllib.load(file)["project"].get("urls", {}).get("Repository")
-    if address is None:
-        return SOURCE.format(check=CHECK, source='os.environ["LABKIT_SOURCE"]').rstrip()
-    source = f'os.environ.get("LABKIT_SOURCE", "git+{address}")'
-    return SOURCE.format(check="", source=source).rstrip()
+    default = QUESTION if address is None else f'"{address}@v{__version__}"'
+    return SOURCE.format(default=default).rstrip()
 
 
 def put_install_cell(notebook: Any) -> bool:

@@ -183,7 +183,8 @@ def test_the_browser_knows_what_each_widget_holds_from_its_default(runs_folder):
     assert drawn > 40
 
 
-def test_a_path_in_the_form_is_made_absolute(runs_folder):
+def test_a_path_in_the_form_is_made_absolute(runs_folder, monkeypatch):
+    monkeypatch.setenv("LABKIT_ALLOW_CODE", "1")
     draft = new_draft("smoke")
     draft.shown["callbacks"] = "mine.py"
     assert check(draft).given["callbacks"] == str(Path("mine.py").absolute())

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.cluster.hosts import Hosts, check_link
+from labkit.cluster.hosts import Hosts, PrivateNetwork, check_link
 from labkit.cluster.local_run import run_local_cluster
 from labkit.commands.main import main
 from labkit.distributed.heartbeat import read_heartbeats
@@ -50,7 +50,9 @@ connections = [server.accept()[0].recv(1)]
 """
 
 
-def run(hosts: Hosts, script: str, *arguments: str, folder: Path, output: Callable[[str], None]) -> int:
+def run(
+    hosts: PrivateNetwork, script: str, *arguments: str, folder: Path, output: Callable[[str], None]
+) -> int:
     """Run a script in two tasks on hosts; return the cluster's exit code."""
     command = [sys.executable, "-c", script, *arguments]
     return run_local_cluster(command, workers=2, folder=folder, hosts=hosts, output=output)
@@ -75,7 +77,8 @@ def test_tasks_reach_each_other_and_nothing_else(tmp_path):
     assert {"[worker:0] name worker-0", "[worker:1] name worker-1"} <= set(lines)
 
 
-def test_no_port_of_a_host_answers_from_this_machine(tmp_path):
+@pytest.mark.parametrize("network", [lambda: Hosts(NAMES), PrivateNetwork])
+def test_no_port_of_a_host_answers_from_this_machine(network, tmp_path):
     lines: list[str] = []
     answered = []
 
@@ -86,10 +89,11 @@ def test_no_port_of_a_host_answers_from_this_machine(tmp_path):
             tried = [(found[1], b"lo"), *((address, b"") for address in own_addresses())]
             answered.extend((place, connects(place, int(found[2]), device)) for place, device in tried)
 
-    with Hosts(NAMES) as hosts:
+    with network() as hosts:
         assert not {f"{name.replace(':', '-')}" for name in NAMES} & set(psutil.net_if_addrs())
         run(hosts, GREET, folder=tmp_path, output=output)
     assert len(answered) >= 2 * len(NAMES), lines
+    assert {"[worker:0] peer True", "[worker:1] peer True"} <= set(lines)
     assert not [place for place, answer in answered if answer]
 
 

@@ -138,3 +138,35 @@ def test_a_run_belongs_to_one_launcher(shapes, tmp_path, monkeypatch):
     assert first.start() == 0
     assert len(started) == 1
     assert second.start() == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "can", "people", "is_private", "says"),
+    [
+        ({}, True, ["bob"], True, ""),
+        ({}, False, ["bob"], False, "(no user namespaces)"),
+        ({}, False, [], False, ""),
+        ({"bind": "0.0.0.0"}, True, ["bob"], False, "(the training may need this machine's network)"),
+    ],
+)
+def test_a_cluster_has_a_network_of_its_own_or_says_who_reaches_it(
+    values, can, people, is_private, says, shapes, tmp_path, monkeypatch
+):
+    class Network:
+        def __enter__(self):
+            if not can:
+                raise InputError("no user namespaces")
+            return self
+
+        def __exit__(self, *given):
+            pass
+
+    seen, lines = [], []
+    monkeypatch.setattr(module, "PrivateNetwork", Network)
+    monkeypatch.setattr(module, "other_users", lambda: people)
+    monkeypatch.setattr(module, "run_local_cluster", lambda *_, hosts, **__: seen.append(hosts) or 0)
+    config = Config.from_flat({"dataset": "shapes", "job_dir": str(tmp_path / "run"), **values})
+    plan_launch(config, workers=2, announce=lambda line: None).start(output=lines.append)
+    assert [isinstance(one, Network) for one in seen] == [is_private]
+    told = [line for line in lines if "bob can connect to the ports of this cluster" in line]
+    assert len(told) == bool(says) and all(line.endswith(says) for line in told)

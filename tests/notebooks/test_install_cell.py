@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 from IPython.core.interactiveshell import InteractiveShell
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+import labkit
 from labkit.notebook import install_cell as module
 from labkit.notebook.files import NOTEBOOKS
 from labkit.notebook.install_cell import install_cell, put_install_cell
@@ -40,26 +42,41 @@ def test_the_cell_does_nothing_where_labkit_is(monkeypatch):
     assert run(install_cell(), monkeypatch) == []
 
 
-def test_the_cell_installs_from_the_named_source(hidden, monkeypatch):
-    monkeypatch.setenv("LABKIT_SOURCE", "git+file:///somewhere")
-    assert run(install_cell(), monkeypatch) == [
-        'install --quiet "labkit-training[notebook] @ git+file:///somewhere"'
-    ]
+def test_the_cell_installs_a_tag_with_the_versions_of_the_lock(hidden, monkeypatch):
+    monkeypatch.setenv("LABKIT_SOURCE", "git+file:///somewhere/labkit@v1")
+    alone, rest = run(install_cell(), monkeypatch)
+    assert alone == 'install --quiet --no-deps "labkit-training @ git+file:///somewhere/labkit@v1"'
+    words = shlex.split(rest)
+    assert words[-1] == "labkit-training[notebook] @ git+file:///somewhere/labkit@v1"
+    pins = Path(words[words.index("--constraint") + 1]).read_text().splitlines()
+    locked = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line]
+    assert len(pins) == len(locked) > 100
+    assert not any("--hash" in line or line.endswith("\\") for line in pins)
+    assert any(line.startswith("tensorflow==") for line in pins)
 
 
-def test_without_an_address_the_cell_says_what_to_type(hidden, monkeypatch):
-    monkeypatch.delenv("LABKIT_SOURCE", raising=False)
-    with pytest.raises(SystemExit, match="run %env LABKIT_SOURCE=git"):
+@pytest.mark.parametrize("source", ["git+https://host/labkit", "https://user:pass@host/labkit"])
+def test_an_address_without_a_tag_is_refused(hidden, source, monkeypatch):
+    monkeypatch.setenv("LABKIT_SOURCE", source)
+    with pytest.raises(SystemExit, match="no tag or commit; write ADDRESS@TAG") as refused:
         run(install_cell(), monkeypatch)
+    assert "pass" not in str(refused.value)
 
 
-def test_the_address_in_pyproject_is_the_default(hidden, monkeypatch, tmp_path):
+def test_without_an_address_the_cell_asks_and_the_notebook_keeps_no_answer(hidden, monkeypatch, capsys):
+    monkeypatch.delenv("LABKIT_SOURCE", raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda question: "https://user:hidden@host/labkit@abc123")
+    words = run(install_cell(), monkeypatch)
+    assert all("https://user:hidden@host/labkit@abc123" in one for one in words)
+    assert "hidden" not in install_cell() + "".join(capsys.readouterr())
+
+
+def test_the_address_in_pyproject_and_the_tag_of_this_version_are_the_default(hidden, monkeypatch, tmp_path):
     project = '[project]\nname = "x"\n[project.urls]\nRepository = "https://example.org/labkit"\n'
     (tmp_path / "pyproject.toml").write_text(project)
     monkeypatch.setattr(module, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.delenv("LABKIT_SOURCE", raising=False)
-    [words] = run(install_cell(), monkeypatch)
-    assert words == 'install --quiet "labkit-training[notebook] @ git+https://example.org/labkit"'
+    assert f"git+https://example.org/labkit@v{labkit.__version__}" in run(install_cell(), monkeypatch)[0]
 
 
 def test_the_cell_comes_first_and_is_put_once():
@@ -69,7 +86,7 @@ def test_the_cell_comes_first_and_is_put_once():
     assert [cell.cell_type for cell in notebook.cells] == ["markdown", "code", "code"]
     assert notebook.cells[1].source == install_cell()
     lines = [line for line in install_cell().splitlines() if line and not line.startswith("#")]
-    assert len(lines) <= 7
+    assert len(lines) <= 11
 
 
 def test_every_notebook_with_the_cell_has_the_present_one():

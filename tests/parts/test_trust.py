@@ -74,7 +74,8 @@ def test_a_record_neither_runs_a_file_nor_opens_a_port_without_consent(values, t
 @pytest.mark.parametrize(
     "words", [["show"], ["metrics"], ["evaluate"], ["replay", "--step", "3"], ["verify"], ["export"]]
 )
-def test_looking_at_a_run_never_runs_its_code(words, tmp_path, state, code):
+def test_looking_at_a_run_never_runs_its_code(words, tmp_path, state, code, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     run = foreign(tmp_path, callbacks=str(code))
     ends_well(words[0], str(run.path), *words[1:])
     assert not code.with_suffix(".ran").exists()
@@ -159,32 +160,3 @@ def test_a_configuration_read_from_a_record_leaves_out_what_nobody_consented_to(
     assert (config.run.callbacks, config.distribution.bind) == (None, "127.0.0.1")
     accept(recorded_config(run), files_of(recorded_config(run)))
     assert labkit.load_run(run.path).config.run.callbacks == str(code)
-
-
-def test_the_page_shows_the_code_before_its_button_works(tmp_path, state, code, monkeypatch):
-    from streamlit.testing.v1 import AppTest
-
-    from app.acting import buttons, launches
-
-    run = foreign(tmp_path, callbacks=str(code))
-    started = []
-    monkeypatch.setattr(launches, "_launched", lambda arguments, run, is_new: started.append(arguments))
-    with pytest.raises(InputError, match="--trust"):
-        launches.resume(run)
-    assert not started
-
-    def page(path):
-        from app.acting import buttons
-        from labkit.run_directory import RunDirectory
-
-        run = RunDirectory(path)
-        buttons.draw(run, None, "interrupted")
-
-    shown = AppTest.from_function(page, args=(run.path,)).run(timeout=30)
-    assert not shown.exception
-    assert any(FILE.strip() in one.value.strip() for one in shown.code)
-    [button] = [one for one in shown.button if one.label == "I trust it: resume"]
-    button.click().run(timeout=30)
-    assert started == [["resume", str(run.path)]]
-    assert is_accepted(recorded_config(run), files_of(recorded_config(run)))
-    assert buttons.failure_of(run) == ""
