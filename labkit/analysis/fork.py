@@ -1,6 +1,5 @@
 """``labkit fork``: a run that shares another one's past up to a step, and goes on with other settings."""
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from labkit.errors import InputError
 from labkit.parts.trust import accept, acting, check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.disk import check_disk_space, check_writable
+from labkit.run_directory.files import check_regular, open_run_file, read_json
 from labkit.run_directory.find import remember
 from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
@@ -160,12 +160,14 @@ def _write_past(parent: RunDirectory, made: RunDirectory, rows: list[Mapping[str
     writer.close()
     for path in (parent.environment_path, parent.transfer_path):
         if path.exists():
-            shutil.copyfile(path, made.path / path.name)
+            with open_run_file(path) as file:
+                (made.path / path.name).write_bytes(file.read())
 
 
 def _copy_checkpoint(parent: RunDirectory, made: RunDirectory, step: int) -> None:
     name = f"step-{step:08d}"
     try:
+        check_regular(parent.checkpoints_path / name)
         shutil.copytree(parent.checkpoints_path / name, made.checkpoints_path / name)
     except (OSError, shutil.Error):
         if step in parent.checkpoint_steps():
@@ -177,7 +179,7 @@ def _copy_checkpoint(parent: RunDirectory, made: RunDirectory, step: int) -> Non
 
 def _copy_best(parent: RunDirectory, made: RunDirectory, step: int) -> None:
     """Copy the checkpoint that was best on validation then, if the parent still keeps it."""
-    state = json.loads((made.checkpoints_path / f"step-{step:08d}" / "state.json").read_text())
+    state = read_json(made.checkpoints_path / f"step-{step:08d}" / "state.json")
     best = state.get("best_step")
     if best is not None and best != step and best in parent.checkpoint_steps():
         _copy_checkpoint(parent, made, best)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.run_directory.files import open_run_file
+
 __all__ = ["KINDS", "STEP_NAME", "KindTime", "StepTimes", "kind_of", "read_trace", "step_times"]
 
 STEP_NAME = "train"  # name of the event around each step, whose step_num TensorBoard reads
@@ -98,7 +100,8 @@ def read_trace(folder: Path) -> Any:
 
     newest = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime_ns)
     space = xplane_pb2.XSpace()
-    space.ParseFromString(newest.read_bytes())
+    with open_run_file(newest) as file:
+        space.ParseFromString(file.read())
     return space
 
 

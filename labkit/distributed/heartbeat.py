@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from labkit.run_directory import process_alive
+from labkit.run_directory.files import open_run_file
 
 __all__ = [
     "Heartbeat",
@@ -87,7 +88,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     for attempt in range(3):
         time.sleep(0.005 * attempt)
         try:
-            with open(path, "rb") as file:
+            with open_run_file(path) as file:
                 data = file.read(LONGEST_FILE)
         except OSError:
             return None
@@ -100,7 +101,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 def write_heartbeat(path: Path, heartbeat: Heartbeat) -> None:
     """Overwrite the heartbeat in a file. Raises OSError if that fails."""
     data = _encode(heartbeat)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         os.pwrite(file, data, 0)
         if os.fstat(file).st_size != len(data):  # an earlier session had more peers

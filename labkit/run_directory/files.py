@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-__all__ = ["LONGEST_LINE", "AppendedLines", "Place", "open_run_file", "place_in", "read_json"]
+__all__ = [
+    "LONGEST_LINE",
+    "AppendedLines",
+    "Place",
+    "check_regular",
+    "open_run_file",
+    "place_in",
+    "read_json",
+]
 
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds
 KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
@@ -39,6 +47,15 @@ def _opener(path: str, flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "it is no regular file", path)
+
+
+def check_regular(folder: str | Path) -> None:
+    """Raise OSError unless ``folder`` is a folder with nothing but regular files, and neither is a link."""
+    if os.path.islink(folder):
+        raise OSError(errno.ELOOP, "it is a link, which labkit doesn't follow in a run", str(folder))
+    for entry in os.scandir(folder):
+        if not entry.is_file(follow_symlinks=False):
+            raise OSError(errno.EINVAL, "it is no regular file", entry.path)
 
 
 def read_json(path: str | Path) -> Any:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
+from labkit.run_directory.files import open_run_file
 
 __all__ = ["SECONDS_BETWEEN_LOOKS", "LogFolder", "damage", "log_folder", "shown_names"]
 
@@ -98,7 +99,7 @@ def damage(path: Path) -> str | None:
     A wrong length makes a later record seem to reach beyond the end of the file. Checksums aren't compared.
     """
     size, start = path.stat().st_size, 0
-    with path.open("rb") as file:
+    with open_run_file(path) as file:
         while start < size:
             file.seek(start)
             head = file.read(8)

@@ -21,7 +21,7 @@ import tensorflow as tf
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.run_directory.directory import check_checkpoint, flush
-from labkit.run_directory.files import read_json
+from labkit.run_directory.files import check_regular, read_json
 
 __all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
 
@@ -99,6 +99,7 @@ class CheckpointStore:
         """Return the state saved at ``step``. Raises InputError if it can't be read."""
         path = self.path(step) / "state.json"
         try:
+            check_regular(path.parent)  # TensorFlow would follow links and wait for pipes
             state = CheckpointState(**read_json(path))
             if state.step != step or not isinstance(state.best_step, int | None):
                 raise ValueError(f"its state.json is not of step {step}")

@@ -25,7 +25,7 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def plan_run(config, *, overwrite, task, uses_devices):
+    def plan_run(config, **settings):
         seen.append(config)
         result = plan.TrainResult("finished", None, 0, "", did_work=True)
         return SimpleNamespace(found="new", data_note="", train=lambda: result)

@@ -19,8 +19,8 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def plan_run(config, *, overwrite, task, uses_devices):
-        assert task is None and uses_devices
+    def plan_run(config, *, overwrite, task, uses_devices, recorded, trust):
+        assert task is None and uses_devices and not recorded and not trust
         seen.append((config, overwrite))
         result = plan.TrainResult("finished", None, 0, "", did_work=True)
         return SimpleNamespace(found="new", data_note="", train=lambda: result)

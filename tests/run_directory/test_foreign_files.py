@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import time
 import zipfile
@@ -13,6 +14,7 @@ import pytest
 
 from app.logs import tail
 from labkit.analysis.predictions import load_predictions
+from labkit.distributed.heartbeat import Heartbeat, write_heartbeat
 from labkit.errors import InputError
 from labkit.run_directory import RunLock
 from labkit.run_directory.files import LONGEST_LINE, AppendedLines, open_run_file
@@ -25,11 +27,19 @@ SECONDS = 5
 FILES = (
     "config.json", "status.json", "environment.json", "notes.json", "lineage.json", "certificate.json",
     "metrics.jsonl", "evaluations.jsonl", "out.log", "console.log", "machine.jsonl", ".lock", ".stop",
+    "layers.jsonl", "transfer.json", "predictions/test.json", "predictions/test.npz",
+    "events/events.out.tfevents.1",
+    "checkpoints/step-00000020/state.json", "cluster/worker-0.json", "cluster/launcher.log",
+    "checkpoints", "checkpoints/step-00000020", "events", "predictions", "cluster", "numerics",
+)  # fmt: skip
+COMMANDS = (
+    ["runs"], ["show"], ["metrics"], ["report"], ["evaluate"], ["replay"], ["verify", "--files-only"],
+    ["stop"], ["export"],
 )  # fmt: skip
 
 
 def _link(path: Path) -> None:
-    path.symlink_to(path.parents[1] / "mine")
+    path.symlink_to(next(folder / "mine" for folder in path.parents if (folder / "mine").exists()))
 
 
 def _zeros(path: Path) -> None:
@@ -46,6 +56,15 @@ KINDS = {
 }
 
 
+def replace(path: Path, kind: str) -> None:
+    """Put a thing of a kind into the place of a file or folder of a run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    KINDS[kind](path)
+
+
 @pytest.fixture
 def in_time():
     """End the test if it waits."""
@@ -56,23 +75,29 @@ def in_time():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FILES)
-def test_every_command_answers_whatever_a_file_of_a_run_is(name, kind, tmp_path, in_time):
+def test_every_command_answers_whatever_a_file_of_a_run_is(name, kind, tmp_path, in_time, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     run, other = whole_run(tmp_path, "bad"), whole_run(tmp_path, "good")
     (tmp_path / "mine").write_text("not for a run")
-    (run.path / name).unlink(missing_ok=True)
-    KINDS[kind](run.path / name)
-    for command in (
-        ["runs"],
-        ["show", str(run.path)],
-        ["metrics", str(run.path), "--output", str(tmp_path / "m.csv")],
-    ):
+    replace(run.path / name, kind)
+    for command in COMMANDS:
         in_time()
-        folder = ["--runs-dir", str(tmp_path)] if command == ["runs"] else []
-        assert ends_well(*command, *folder) in ((0,) if command == ["runs"] else (0, 2))
+        given = ["--runs-dir", str(tmp_path)] if command == ["runs"] else [str(run.path)]
+        code = ends_well(command[0], *given, *command[1:])
+        assert code in ((0,) if command == ["runs"] else (0, 1, 2)), command
     in_time()
     rows = MetricsReader(other.metrics_path)
     assert rows.poll() and tail(run.path / name) is not None
     assert (tmp_path / "mine").read_text() == "not for a run"
+
+
+def test_no_heartbeat_is_written_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "worker-0.json").symlink_to(tmp_path / "mine")
+    heartbeat = Heartbeat("worker:0", "a:1", "h", 1, "i", 0, "waiting", 0, {}, "", None)
+    with pytest.raises(OSError, match="symbolic links"):
+        write_heartbeat(tmp_path / "worker-0.json", heartbeat)
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_nothing_is_written_through_a_link(tmp_path):
@@ -99,6 +124,20 @@ def test_a_link_to_another_runs_lock_is_not_that_runs_process(tmp_path):
     (bad.path / ".lock").symlink_to(busy.path / ".lock")
     assert RunLock(bad).holder() is None
     lock.release()
+
+
+@pytest.mark.parametrize("kind", ["link", "device", "pipe", "folder"])
+@pytest.mark.parametrize(
+    "name", ["step-00000020", "step-00000020/variables.index", "step-00000020/state.json"]
+)
+def test_a_checkpoint_is_a_folder_of_regular_files(name, kind, tmp_path, in_time):
+    from labkit.training.checkpoints import CheckpointStore
+
+    (tmp_path / "mine").mkdir()
+    replace(Path(f"{tmp_path}/checkpoints/step-00000020{name}"), kind)
+    in_time()
+    with pytest.raises(InputError, match="no regular file|is a link|Not a directory"):
+        CheckpointStore(tmp_path / "checkpoints").latest_state()
 
 
 def test_predictions_that_declare_more_than_they_hold_are_refused(tmp_path):

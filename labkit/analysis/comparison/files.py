@@ -4,7 +4,6 @@ Doesn't import TensorFlow.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from labkit.config import fields_by_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.run_directory.files import read_json
 
 __all__ = [
     "Request",
@@ -75,7 +75,7 @@ def read_request(folder: Path) -> Request | None:
     """
     path = request_path(folder)
     try:
-        value = json.loads(path.read_text())
+        value = read_json(path)
         models, budget = tuple(value["models"]), dict(value["budget"])
         if not all(isinstance(name, str) for name in models) or not budget.keys() <= fields_by_name().keys():
             raise ValueError("models or budget come from another version of labkit")
@@ -95,7 +95,7 @@ def read_request(folder: Path) -> Request | None:
 def read_measurements(run: RunDirectory) -> dict[str, Any]:
     """Return the measurements of a run; empty if there are no readable ones."""
     try:
-        value = json.loads(measurements_path(run).read_text())
+        value = read_json(measurements_path(run))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
