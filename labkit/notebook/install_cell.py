@@ -28,14 +28,16 @@ import os
 if importlib.util.find_spec("labkit") is None:
     from getpass import getpass
 
-    source = (os.environ.get("LABKIT_SOURCE") or {default}).removeprefix("git+")
+    source = os.environ.get("LABKIT_SOURCE") or {default}
+    source = source.removeprefix("git+")
     if "@" not in source.rpartition("/")[2]:
         raise SystemExit("the address has no tag or commit; write ADDRESS@TAG")
     %pip install --quiet --no-deps "labkit-training @ git+{{source}}"
     importlib.invalidate_caches()
     from labkit.startup.pins import pins
 
-    %pip install --quiet --constraint {{pins()}} "labkit-training[notebook] @ git+{{source}}"
+    versions = pins()
+    %pip install --quiet --constraint {{versions}} "labkit-training[notebook] @ git+{{source}}"
 """
 QUESTION = 'getpass("ADDRESS@TAG of labkit\'s repository: ")'
 

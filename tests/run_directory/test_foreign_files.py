@@ -127,16 +127,14 @@ def test_a_link_to_another_runs_lock_is_not_that_runs_process(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["link", "device", "pipe", "folder"])
-@pytest.mark.parametrize(
-    "name", ["step-00000020", "step-00000020/variables.index", "step-00000020/state.json"]
-)
+@pytest.mark.parametrize("name", ["", "/variables.index", "/state.json"])
 def test_a_checkpoint_is_a_folder_of_regular_files(name, kind, tmp_path, in_time):
     from labkit.training.checkpoints import CheckpointStore
 
     (tmp_path / "mine").mkdir()
     replace(Path(f"{tmp_path}/checkpoints/step-00000020{name}"), kind)
     in_time()
-    with pytest.raises(InputError, match="no regular file|is a link|Not a directory"):
+    with pytest.raises(InputError, match="can.t be restored"):
         CheckpointStore(tmp_path / "checkpoints").latest_state()
 
 
