@@ -1,5 +1,6 @@
 """Work that takes seconds, done in a thread while the page shows how far it is. A page never waits for it."""
 
+import functools
 import threading
 import time
 from collections import OrderedDict
@@ -74,7 +75,7 @@ class _Known:
         self.lock = threading.Lock()
 
 
-@st.cache_resource(show_spinner=False)
+@functools.cache
 def _known(kind: str) -> _Known:
     return _Known()
 

@@ -8,7 +8,6 @@
 """
 
 import functools
-import hashlib
 import hmac
 import ipaddress
 import os
@@ -73,8 +72,7 @@ def announce() -> None:
         return
     host, port = str(st.get_option("server.address") or "127.0.0.1"), int(st.get_option("server.port"))
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-    base = str(st.get_option("server.baseUrlPath") or "").strip("/")
-    address = f"http://{host}:{port}/{base and base + '/'}?token={_token()}"
+    address = f"http://{host}:{port}{_base()}/?token={_token()}"
     print(f"To start, stop and delete runs, open {address}", flush=True)
     if os.environ.pop("LABKIT_OPEN_BROWSER", ""):
         threading.Thread(target=_open, args=(address, host.strip("[]"), port), daemon=True).start()
@@ -93,17 +91,23 @@ def _open(address: str, host: str, port: int) -> None:
     webbrowser.open(page.as_uri())
 
 
+@functools.cache
 def _cookie() -> str:
-    return hashlib.sha256(f"cookie {_token()}".encode()).hexdigest()
+    return secrets.token_urlsafe(24)  # says nothing about the token
 
 
 def _is_token(given: str) -> bool:
     return needs_token() and hmac.compare_digest(given.encode(), _token().encode())
 
 
+def _base() -> str:
+    base = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    return f"/{base}" if base else ""
+
+
 def _unlocked(place: str) -> Response:
     answer = RedirectResponse(place, status_code=303)
-    answer.set_cookie(COOKIE, _cookie(), httponly=True, samesite="strict", path="/")
+    answer.set_cookie(COOKIE, _cookie(), httponly=True, samesite="strict", path=_base() or "/")
     return answer
 
 
@@ -154,7 +158,7 @@ class Gate:
         if why:
             await PlainTextResponse(f"labkit: {why}\n", status_code=403)(scope, receive, send)
             return
-        if scope["type"] == "http" and b"token=" in scope["query_string"] and needs_token():
+        if scope["type"] == "http" and needs_token() and "token" in Request(scope).query_params:
             await _with_token(Request(scope))(scope, receive, send)
             return
 
@@ -188,7 +192,7 @@ def _is_private(scope: Scope) -> bool:
 def _refusal(headers: Headers, *, needs_origin: bool) -> str:
     """Return why a request doesn't pass, in a sentence; "" if it does."""
     host, origin = headers.get("host", ""), headers.get("origin")
-    if not _is_own(_name_of(f"//{host}"), _names()):
+    if "@" in host or not _is_own(_name_of(f"//{host}"), _names()):
         return f"{host[:200]!r} is no name of this dashboard; LABKIT_HOSTS takes further names, with commas"
     if origin is None:
         site, mode = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-mode", "navigate")

@@ -69,6 +69,8 @@ def run_folders() -> list[Path]:
     """Return the folders of the listed runs: the typed one, those of ``LABKIT_RUNS``, ``<home>/runs``."""
     # The URL is used until the text field has been drawn once.
     typed = str(st.session_state.get("folder", st.query_params.get("folder")) or "")
+    if gate.is_locked():  # a visitor without the token sees what the owner shows
+        typed = ""
     named = [typed, *os.environ.get("LABKIT_RUNS", "").split(os.pathsep)]
     folders = [Path(os.path.expanduser(name)).absolute() for name in named if name.strip()]
     return list(dict.fromkeys([*folders, runs_home()]))
@@ -156,6 +158,10 @@ def seconds_of(run: RunDirectory) -> float | None:
 def find_run(label: str) -> RunDirectory:
     """Return the run of ``label``: a path, or a name in one of the folders. The run may not exist."""
     given = Path(os.path.expanduser(label.strip()))
+    if gate.is_locked():
+        every = listed_runs()
+        known = next((run for run in every.values() if str(run.path) == label), every.get(label))
+        return known or RunDirectory(runs_home() / given.name)
     if given.is_absolute():
         return RunDirectory(given)
     for folder in reversed(run_folders()):

@@ -54,22 +54,27 @@ def printable(text: str) -> str:
     )
 
 
-_SECRET = r"(?:[\w-]*[-_])?(?:token|password|passwd|secret|key)s?"
-_USER = re.compile(r"(?<=://)[^/@\s]+@")  # in https://user:password@host
+_SECRET = r"(?:[\w-]*[-_])?(?:token|pass|password|passwd|pwd|secret|key|auth)s?"
+_ADDRESS = re.compile(r"(\w://)(?:\S*@)?([^@\s?#;]*)([?#;]\S*)?")
 _VALUE = re.compile(rf"((?:^|[?&-]){_SECRET}=)[^&\s]+", re.IGNORECASE)
 _FLAG = re.compile(rf"-{{1,2}}{_SECRET}", re.IGNORECASE)
+
+
+def _bare(found: re.Match[str]) -> str:
+    user = "***@" if "@" in found[0] else ""
+    return f"{found[1]}{user}{found[2]}{found[3][0] + '***' if found[3] else ''}"
 
 
 def without_secrets(words: Sequence[str]) -> list[str]:
     """Return the words of a command line, or an address, with ``***`` for passwords and tokens.
 
-    They are the user of an address, and the value of a flag or variable whose name ends with *token*,
-    *password*, *secret* or *key*.
+    They are the user of an address and what follows its path, and the value of a flag or variable whose name
+    ends with *token*, *password*, *pass*, *secret*, *key* or *auth*.
     """
     clean: list[str] = []
     follows = False
     for word in words:
-        hidden = _VALUE.sub(r"\1***", _USER.sub("***@", word))
-        clean.append("***" if follows and not word.startswith("-") else hidden)
+        hidden = _VALUE.sub(r"\1***", _ADDRESS.sub(_bare, word))
+        clean.append("***" if follows and not word.startswith("--") else hidden)
         follows = _FLAG.fullmatch(word) is not None
     return clean

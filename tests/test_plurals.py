@@ -21,8 +21,12 @@ def test_number_and_noun_agree(number, noun, expected):
 @pytest.mark.parametrize(
     ("word", "shown"),
     [
-        ("https://ada:hidden@host/x?token=hidden&b=1", "https://***@host/x?token=***&b=1"),
+        ("https://ada:hidden@host/x?token=hidden&b=1", "https://***@host/x?***"),
         ("git+https://hidden@host/a", "git+https://***@host/a"),
+        ("https://ada:hid@den@host:80/x", "https://***@host:80/x"),
+        ("https://host/x#access_token=hidden", "https://host/x#***"),
+        ("https://host/a/b", "https://host/a/b"),
+        ("see file:///data/x;v=1", "see file:///data/x;***"),
         ("--api-key=hidden", "--api-key=***"),
         ("WANDB_API_KEY=hidden", "WANDB_API_KEY=***"),
         ("--keep-checkpoints=3", "--keep-checkpoints=3"),
@@ -35,5 +39,6 @@ def test_passwords_and_tokens_are_blanked(word, shown):
 
 
 def test_the_value_after_a_flag_is_blanked_too():
-    words = ["train", "--password", "hidden", "--tokens", "--train-steps", "7"]
-    assert without_secrets(words) == ["train", "--password", "***", "--tokens", "--train-steps", "7"]
+    words = ["train", "--password", "hidden", "--pass", "-h", "--tokens", "--train-steps", "7"]
+    shown = ["train", "--password", "***", "--pass", "***", "--tokens", "--train-steps", "7"]
+    assert without_secrets(words) == shown

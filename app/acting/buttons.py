@@ -14,7 +14,7 @@ from app.state import clean
 from labkit.cluster.continued import making_command
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
-from labkit.parts.trust import accept, acting, demands, files_of, is_accepted
+from labkit.parts.trust import accept, demands, files_of, is_accepted
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.files import read_json
@@ -48,7 +48,8 @@ def _resume(run: RunDirectory) -> None:
     try:
         config = recorded_config(run)
         files = files_of(config)
-        is_known = not acting(config) or is_accepted(config, files)
+        cluster = launches.is_cluster(launches.resume_arguments(run))
+        is_known = is_accepted(config, files, cluster=cluster)
     except InputError:  # the command says it
         is_known = True
     if is_known:
@@ -56,11 +57,12 @@ def _resume(run: RunDirectory) -> None:
         return
 
     def trust(run: RunDirectory) -> None:
-        accept(config, files)  # what is shown here; another content is refused
+        accept(config, files, cluster=cluster)  # what is shown here; another content is refused
         launches.resume(run)
 
+    words = demands(config, files, cluster=cluster)
     with st.popover("Resume", icon=":material/play_arrow:", width=700):
-        st.text(f"This account hasn't started this run so. To resume would {demands(config, files)}.")
+        st.text(f"This account hasn't started this run so. To resume would {words}.")
         for content in files.values():
             st.code(content.decode(errors="replace"), language="python", line_numbers=True)
         _resume_button(run, trust, "I trust it: resume")

@@ -52,7 +52,7 @@ def _log(run: RunDirectory) -> None:
     logs = {"out.log": run.log_path}
     if run.console_path.is_file():
         logs["console.log"] = run.console_path
-    if run.cluster_path.is_dir():
+    if run.cluster_path.is_dir() and not run.cluster_path.is_symlink():
         logs |= {path.stem.replace("-", ":"): path for path in sorted(run.cluster_path.glob("*.log"))}
     chosen = "out.log"
     if len(logs) > 1:

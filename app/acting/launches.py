@@ -3,31 +3,42 @@
 Each function that acts refuses where the dashboard is read-only, whatever the page has drawn.
 """
 
+import functools
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
-
-import streamlit as st
+from types import MappingProxyType
 
 from app import state
 from labkit.cluster.continued import local_cluster_command, tasks_flag
 from labkit.cluster.detached import start_detached
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
-from labkit.parts.trust import check_trust, files_of
+from labkit.parts.trust import APPROVED, check_trust, digest_of, files_of
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
+from labkit.run_directory.directory import make_private
 from labkit.run_directory.disk import holds_something_else
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
 
-__all__ = ["Launch", "cancel", "launch_of", "refuse_taken", "resume", "resume_arguments", "start", "stop"]
+__all__ = [
+    "Launch",
+    "cancel",
+    "is_cluster",
+    "launch_of",
+    "refuse_taken",
+    "resume",
+    "resume_arguments",
+    "start",
+    "stop",
+]
 
 ERROR_PREFIX = "labkit: error: "  # of the line in which a command says why it refuses
 END_SECONDS = 10.0  # from the last status of a process to its end
@@ -94,7 +105,7 @@ class _Launches:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-@st.cache_resource(show_spinner=False)
+@functools.cache
 def _launches() -> _Launches:
     return _Launches()
 
@@ -121,7 +132,7 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
             return
         refuse_taken(run)
         try:
-            run.path.mkdir(parents=True, exist_ok=True)
+            make_private(run.path)
         except OSError as error:
             raise InputError(f"{run.path} can't be made: {error.strerror}; choose another name") from None
         launches.by_path[run.path] = _launched(arguments, run, is_new=True)
@@ -139,11 +150,17 @@ def refuse_taken(run: RunDirectory) -> None:
         raise InputError(f"{run.path} holds something else; choose another name")
 
 
-def _launched(arguments: Sequence[str], run: RunDirectory, *, is_new: bool) -> Launch:
+def _launched(
+    arguments: Sequence[str],
+    run: RunDirectory,
+    *,
+    is_new: bool,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Launch:
     before = run.read_status()
     try:
         offset = run.console_path.stat().st_size if run.console_path.exists() else 0
-        process = start_detached(arguments, run.console_path)
+        process = start_detached(arguments, run.console_path, variables)
     except OSError as error:
         raise InputError(f"{run.name} can't be started: {error.strerror}") from None
     return Launch(run, process, before, offset, is_new)
@@ -179,6 +196,11 @@ def resume_arguments(run: RunDirectory) -> list[str]:
     return local_cluster_command(run, config)[1:] or ["resume", str(run.path)]
 
 
+def is_cluster(arguments: Sequence[str]) -> bool:
+    """Return whether what ``resume_arguments`` gave starts several processes."""
+    return arguments[0] == "cluster"
+
+
 def resume(run: RunDirectory) -> None:
     """Continue the training of a run. A second call while the first one starts does nothing.
 
@@ -194,9 +216,11 @@ def resume(run: RunDirectory) -> None:
         if process is not None:
             raise InputError(f"{run.name} is running already, in process {process}")
         refuse_elsewhere(run, "resume")
-        config = recorded_config(run)
-        check_trust(run, config, files_of(config))
-        launches.by_path[run.path] = _launched(resume_arguments(run), run, is_new=False)
+        config, arguments = recorded_config(run), resume_arguments(run)
+        files = files_of(config)
+        check_trust(run, config, files, cluster=is_cluster(arguments))
+        approved = {APPROVED: digest_of(files)}
+        launches.by_path[run.path] = _launched(arguments, run, is_new=False, variables=approved)
 
 
 def _still_training(run: RunDirectory) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
+from app import state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, Window, encode
 from app.charts.cluster_store import SHARES, ClusterStore, Task, Workers
@@ -102,7 +103,7 @@ def _polled(store: ClusterStore, run: RunDirectory) -> Workers:
     try:
         return store.poll()
     except OSError as error:
-        st.error(f"`{run.cluster_path}` can't be read: {error.strerror}")
+        st.error(f"{state.as_code(run.cluster_path)} can't be read: {error.strerror}")
         return Workers({}, 0)
 
 

@@ -15,6 +15,7 @@ from labkit.analysis.comparison.tables import results_path
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.files import open_run_file
 
 __all__ = ["found_comparisons", "show_comparisons"]
 
@@ -88,7 +89,8 @@ def _show(place: Path) -> None:
     st.html(f'<div class="lk-compared">{comparison._repr_html_()}</div>{STYLE}')
     picture = results_path(place, "png")
     try:
-        st.image(picture.read_bytes(), width="stretch", caption=f"{counted(len(comparison.models), 'model')}")
+        with open_run_file(picture) as file:
+            st.image(file.read(), width="stretch", caption=f"{counted(len(comparison.models), 'model')}")
     except Exception:  # there is none until the comparison ends; a damaged one is made again by the command
         st.caption("There is no figure yet. The same command makes it when it ends:")
         st.code(comparison.command, language="bash")

@@ -87,7 +87,7 @@ def _board(results: Sequence[Result], colors: dict[str, tuple[str, bool]], shown
         try:
             curves.append((result, state.curves(result.run)))
         except OSError as error:
-            st.error(f"`{state.clean(result.run.metrics_path)}` can't be read: {error.strerror}")
+            st.error(f"{state.as_code(result.run.metrics_path)} can't be read: {error.strerror}")
     more = _more_metrics([snapshot for _, snapshot in curves])
     options, _ = controls()
     # What stands out is drawn last, above the thin lines.

@@ -3,14 +3,16 @@
 A page never waits for a network: ``ask`` returns at once, and ``app.background.shown`` draws the progress.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app import gate
 from app.background import Job, Progress, start
 from labkit.analysis.ask.client import AskedNetwork, Networks, NoAnswer
 from labkit.analysis.examples import checkpoint_to_ask
@@ -42,7 +44,7 @@ class Asked(Job[T]):
             self.network.process.load_again()
 
 
-@st.cache_resource(show_spinner=False)
+@functools.cache
 def networks() -> Networks:
     """Return the networks that the server asks."""
     return Networks()
@@ -67,6 +69,8 @@ def ask(
             what it gives now.
     """
     asked, held = Asked[T](), networks()
+    if gate.is_locked():
+        return start((run.path, "locked"), asked, _without_token)
 
     def answer(progress: Progress) -> T:
         asked.network = held.of(run.path, step)
@@ -74,6 +78,10 @@ def ask(
 
     whole = (run.path, step, written(run, step) if when is None else when, key)
     return start(whole, asked, answer)
+
+
+def _without_token(progress: Progress) -> Any:
+    raise NoAnswer("The network answers who has given the token that the server printed.")
 
 
 def pinned_step(run: RunDirectory, name: str, preferred: object = None) -> int | None:

@@ -88,6 +88,8 @@ def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: st
         done: what was done, before the number of runs: ``Archived``.
     """
     results, failures = [], []
+    if why := state.why_not():
+        runs, failures = (), [why]
     for path in runs:
         try:
             results.append(act(RunDirectory(path)))
@@ -109,7 +111,7 @@ def report() -> None:
             st.text(st.session_state[DONE], width="content")
             st.button("Undo", icon=":material/undo:", on_click=_undo, args=(moved,))
     elif done := st.session_state.pop(DONE, ""):
-        st.toast(done)
+        st.toast(plain(done))
 
 
 def _to_trash(paths: list[str]) -> None:
@@ -128,7 +130,14 @@ def _tags(chosen: Sequence[RunSummary]) -> None:
         there = list(dict.fromkeys(tag for run in chosen for tag in run.notes.tags))
         with st.form("runs-tags", border=False):
             st.text_input("Add a tag", max_chars=MAX_TAG, key="runs-add-tag")
-            st.pills("Remove", there, selection_mode="multi", key="runs-remove-tags", disabled=not there)
+            st.pills(
+                "Remove",
+                there,
+                selection_mode="multi",
+                key="runs-remove-tags",
+                disabled=not there,
+                format_func=plain,
+            )
             st.form_submit_button("Save", on_click=_save_tags, args=([run.path for run in chosen],))
 
 

@@ -31,9 +31,9 @@ def page() -> None:
         try:
             _sections(run.read_config())
         except InputError as error:
-            st.error(str(error))
+            st.error(plain(str(error)))
         except RecursionError:
-            st.error(f"{run.config_path} is nested too deeply to be shown")
+            st.error(f"{state.as_code(run.config_path)} is nested too deeply to be shown")
     with right:
         st.markdown("**Environment**")
         environment = run.read_environment()
@@ -43,7 +43,7 @@ def page() -> None:
             try:
                 _sections({name: value for name, value in environment.items() if name != "command"})
             except RecursionError:
-                st.error(f"{run.environment_path} is nested too deeply to be shown")
+                st.error(f"{state.as_code(run.environment_path)} is nested too deeply to be shown")
         else:
             st.caption("No environment is recorded yet (no readable `environment.json`).")
     st.markdown("**Log** · the end of `out.log`")
@@ -81,10 +81,10 @@ def _sections(values: dict[str, Any]) -> None:
     # Raises RecursionError for deep nesting before anything is drawn.
     for _ in flatten(values):
         pass
-    plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
     nested = {name: value for name, value in values.items() if isinstance(value, dict)}
-    for name, section in ([("general", plain)] if plain else []) + list(nested.items()):
-        with st.expander(name.replace("_", " ").capitalize(), expanded=True):
+    for name, section in ([("general", flat)] if flat else []) + list(nested.items()):
+        with st.expander(plain(name.replace("_", " ").capitalize()), expanded=True):
             if section:
                 rows = (
                     f'<tr><th scope="row">{html.escape(key)}</th><td>{html.escape(text)}</td></tr>'

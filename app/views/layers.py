@@ -137,7 +137,7 @@ def _panel(run: RunDirectory) -> None:
         path = run.layers_path
         layers = _store(path).poll(resume_points)
     except OSError as error:
-        st.error(f"`{path}` can't be read: {error.strerror}")
+        st.error(f"{state.as_code(path)} can't be read: {error.strerror}")
         return
     if layers.damaged_lines:
         st.warning(f"Left out of `layers.jsonl`: {counted(layers.damaged_lines, 'damaged line')}.")

@@ -53,7 +53,7 @@ def page() -> None:
         if picked.chosen_step(run) != step or frame_of(run, metrics, failure) != shown:
             st.rerun()
         if metrics is None:
-            st.error(f"`{run.metrics_path}` can't be read: {_why_unreadable(run)}")
+            st.error(f"{state.as_code(run.metrics_path)} can't be read: {_why_unreadable(run)}")
             return
         zoom = zoom_of(options, timeline_of(metrics))
         drawn = Drawn(run, options, (*STANDARD, *chosen), step, zoom)

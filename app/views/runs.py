@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import state
+from app.images.text import plain
 from app.run_table import actions, columns
 from app.run_table.order import Rows, arranged
 from app.run_table.trash import show_trash
@@ -52,7 +53,9 @@ def _controls_and_table(runs: dict[str, RunDirectory], found: list[RunSummary]) 
     try:
         wanted = chosen_runs(listed, shlex.split(text), field_aliases()) if text.strip() else listed
     except InputError as error:
-        st.error(state.clean(error).replace("--filter", "the filter"), icon=":material/filter_alt_off:")
+        st.error(
+            plain(state.clean(error).replace("--filter", "the filter")), icon=":material/filter_alt_off:"
+        )
         return
     except ValueError:
         st.error("The filter has a quotation mark without its partner.", icon=":material/filter_alt_off:")

@@ -8,7 +8,6 @@ report that was shortest under way to the coordinator.
 import gzip
 import itertools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import replacing
 from labkit.run_directory.worker_metrics import StepSpans, read_spans
 
 __all__ = ["FORMATS", "KINDS", "Span", "Timeline", "read_timeline", "write_trace"]
@@ -154,14 +154,9 @@ def _with_waits_within(spans: Sequence[Span]) -> list[Span]:
 
 def write_trace(timeline: Timeline, path: Path) -> None:
     """Write the timeline into a file whose ending, one of ``FORMATS``, says the format."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(
-            next(make for end, make in FORMATS.items() if path.name.endswith(end))(timeline)
-        )
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    make = next(make for end, make in FORMATS.items() if path.name.endswith(end))
+    with replacing(path) as temporary:
+        temporary.write_bytes(make(timeline))
 
 
 def _boxes(timeline: Timeline, worker: str) -> list[tuple[str, int, float, float]]:

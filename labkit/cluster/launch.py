@@ -14,7 +14,7 @@ from labkit.cluster.local_run import run_local_cluster
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
-from labkit.parts.trust import acting
+from labkit.parts.trust import APPROVED, acting, digest_of
 from labkit.plurals import listed
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
@@ -104,6 +104,7 @@ class Launch:
             arguments=self._own_address,
             environment=lambda task: {
                 DATA_CHOICE: data_choice,
+                APPROVED: digest_of(self.plan.files),
                 **gpu_environment(task, self.config.distribution.num_gpus),
             },
             output=_recorded(output, self.run.cluster_path),

@@ -99,9 +99,12 @@ def _dashboard(options: argparse.Namespace) -> int:
         environment["LABKIT_TOKEN"] = environment.get("LABKIT_TOKEN") or secrets.token_urlsafe(24)
         environment |= {"LABKIT_OPEN_BROWSER": "1"} if opens else {}
         opens = False  # Streamlit would open the address without the token
-    port = _free_port(options.port)
-    print(f"dashboard: http://{LOOPBACK}:{port} (Ctrl-C ends it)")
+    port, base = _free_port(options.port), ""
+    if environment.get("LABKIT_TOKEN"):  # the cookie goes to all ports of this host, but to this path only
+        base = f"/{secrets.token_urlsafe(8)}"
+    print(f"dashboard: http://{LOOPBACK}:{port}{base} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]
+    flags += [f"--server.baseUrlPath={base}"] if base else []
     flags.append(f"--server.headless={str(not opens).lower()}")
     return _become(["streamlit", "run", str(home.shipped("app") / "main.py"), *flags], environment)
 

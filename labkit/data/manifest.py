@@ -17,6 +17,7 @@ from labkit.config.data_sets import BUILT_IN as DATASETS
 from labkit.config.data_sets import GENERATED, MULTI_LABEL, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
 from labkit.plurals import facts_html, facts_text, listed, printable
+from labkit.run_directory.files import open_regular
 
 __all__ = [
     "DATASETS",
@@ -279,7 +280,8 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
     """
     path = Path(data_dir) / dataset / MANIFEST_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            text = file.read().decode()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:

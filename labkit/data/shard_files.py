@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from labkit.data.manifest import Manifest, Shard
+from labkit.run_directory.files import open_regular
 
 __all__ = ["file_sha256", "has_size", "verify_shards"]
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

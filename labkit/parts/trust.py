@@ -24,8 +24,21 @@ from labkit.errors import InputError
 from labkit.home import expanded, state_home
 from labkit.run_directory import RunDirectory
 
-__all__ = ["accept", "acting", "check_trust", "demands", "files_of", "is_accepted", "with_consent"]
+__all__ = [
+    "APPROVED",
+    "accept",
+    "acting",
+    "check_approved",
+    "check_trust",
+    "demands",
+    "digest_of",
+    "files_of",
+    "is_accepted",
+    "with_consent",
+]
 
+# What a launcher and the dashboard hand on to the processes that they start: the digest of checked files.
+APPROVED = "LABKIT_APPROVED"
 LARGEST_FILE = 2**20  # bytes of a file of code
 _LARGEST_LIST = 2**24  # bytes; a consent has 65
 
@@ -64,7 +77,20 @@ def _content(flag: str, path: Path) -> bytes:
     return content
 
 
-def demands(config: Config, files: Mapping[str, bytes]) -> str:
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Return a text that tells files and their contents from any others; "" for none."""
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest() if digests else ""
+
+
+def check_approved(files: Mapping[str, bytes]) -> None:
+    """Refuse files other than those that the process which started this one has checked."""
+    if (approved := os.environ.get(APPROVED)) and approved != digest_of(files):
+        names = ", ".join(files) or "a file of code"
+        raise InputError(f"{names} has changed since it was checked; start again")
+
+
+def demands(config: Config, files: Mapping[str, bytes], *, cluster: bool = False) -> str:
     """Return what a training with ``config`` would do beside training, in words; "" for most runs."""
     known = fields_by_name()
     said = [
@@ -74,11 +100,16 @@ def demands(config: Config, files: Mapping[str, bytes]) -> str:
         f"run {path!r}, whose SHA-256 is {hashlib.sha256(content).hexdigest()}"
         for path, content in files.items()
     ]
-    return " and ".join([*ran, *said])
+    return " and ".join([*ran, *said, *(["start processes that listen on ports"] if cluster else [])])
 
 
 def check_trust(
-    run: RunDirectory, config: Config, files: Mapping[str, bytes], *, trust: bool = False
+    run: RunDirectory,
+    config: Config,
+    files: Mapping[str, bytes],
+    *,
+    cluster: bool = False,
+    trust: bool = False,
 ) -> None:
     """Refuse what the record of a run would make this machine do, unless this account consents to it.
 
@@ -86,16 +117,18 @@ def check_trust(
         run: whose record it is.
         config: as it is recorded; where run and data lie doesn't matter.
         files: from ``files_of``.
+        cluster: whether it is continued by several processes.
         trust: whether the user consents now; that is remembered.
 
     Raises InputError, which names files, digests and addresses.
     """
     if trust:
-        accept(config, files)
-    elif acting(config) and not is_accepted(config, files):
+        accept(config, files, cluster=cluster)
+    elif not is_accepted(config, files, cluster=cluster):
+        would = demands(config, files, cluster=cluster)
         raise InputError(
-            f"{run.path} would {demands(config, files)}, but this account has never started it so; if you "
-            f"trust what it does, add --trust"
+            f"{run.path} would {would}, but this account has never started it so; if you trust what it does, "
+            "add --trust"
         )
 
 
@@ -103,7 +136,7 @@ def with_consent(config: Config) -> tuple[Config, str]:
     """Return a recorded configuration without what this account hasn't consented to, and that in words."""
     found = acting(config)
     try:
-        if not found or is_accepted(config, files_of(config)):
+        if is_accepted(config, files_of(config)):
             return config, ""
     except InputError:  # a file that isn't here
         pass
@@ -112,32 +145,33 @@ def with_consent(config: Config) -> tuple[Config, str]:
     return config.replace({name: known[name].default for name in found}), words
 
 
-def accept(config: Config, files: Mapping[str, bytes]) -> None:
+def accept(config: Config, files: Mapping[str, bytes], *, cluster: bool = False) -> None:
     """Remember that this account consents. Nothing happens where its state folder can't be written."""
-    if not acting(config) or is_accepted(config, files):
+    if is_accepted(config, files, cluster=cluster):
         return
     with suppress(OSError):
-        line = _consent(_key(), config, files).encode() + b"\n"
+        line = _consent(_key(), config, files, cluster).encode() + b"\n"
         descriptor = os.open(_folder() / "trusted", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with open(descriptor, "ab") as file:
             file.write(line)
 
 
-def is_accepted(config: Config, files: Mapping[str, bytes]) -> bool:
-    """Return whether this account has consented to this configuration with these files."""
+def is_accepted(config: Config, files: Mapping[str, bytes], *, cluster: bool = False) -> bool:
+    """Return whether this account has consented to this configuration with these files, or needn't."""
+    if not acting(config) and not cluster:
+        return True
     try:
         with open(_folder() / "trusted", "rb") as file:
             known = file.read(_LARGEST_LIST).split()
-        wanted = _consent(_key(), config, files).encode()
+        wanted = _consent(_key(), config, files, cluster).encode()
     except OSError:
         return False
     return any(hmac.compare_digest(wanted, one) for one in known)
 
 
-def _consent(key: bytes, config: Config, files: Mapping[str, bytes]) -> str:
+def _consent(key: bytes, config: Config, files: Mapping[str, bytes], cluster: bool) -> str:
     settings = {name: value for name, value in config.flat().items() if name not in PLACES}
-    digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
-    text = json.dumps([settings, digests], sort_keys=True)
+    text = json.dumps([settings, digest_of(files), cluster], sort_keys=True)
     return hmac.new(key, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
 
 

@@ -7,9 +7,9 @@ read them. This module needs only the standard library, so that a reader starts 
 import json
 import os
 import re
+import secrets
 import socket
 import stat
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -49,7 +49,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A reader sees the whole old file or the whole new one.
     """
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.{threading.get_ident()}.tmp")
+    # Somebody who can write to the folder could put a link where they know that this will be.
+    temporary = path.with_name(f".{path.name[:100]}.r{secrets.token_hex(8)}.{os.getpid()}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
@@ -240,11 +241,9 @@ class RunDirectory:
 
         Where a file mode creation mask lets every account write, only this account may enter the directory.
         """
-        is_new = not self.path.exists()
+        make_private(self.path)
         for folder in (self.path, self.events_path, self.checkpoints_path):
-            folder.mkdir(parents=True, exist_ok=True)
-        if is_new and self.path.stat().st_mode & stat.S_IWOTH:
-            self.path.chmod(0o700)
+            folder.mkdir(exist_ok=True)
 
     def flush(self) -> None:
         """Wait until the disk has all that was written, so that a power failure takes nothing of it back.
@@ -312,6 +311,32 @@ def _checkpoint_steps(folder: Path) -> list[int]:
     except OSError:
         return []
     return sorted(int(found[1]) for found in map(_CHECKPOINT.fullmatch, names) if found)
+
+
+def check_folders(run: RunDirectory) -> None:
+    """Raise InputError if a folder of a run is a link: it could lead to files that aren't the run's."""
+    for folder in (
+        run.events_path,
+        run.checkpoints_path,
+        run.numerics_path,
+        run.predictions_path,
+        run.cluster_path,
+    ):
+        if folder.is_symlink():
+            raise InputError(
+                f"{folder} is a link, which labkit doesn't follow in a run; put a folder into its place, or "
+                "move the whole run to where there is room"
+            )
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and those around it. Only this account enters a new one that all could write to."""
+    if folder.exists():
+        return
+    make_private(folder.parent)
+    folder.mkdir(exist_ok=True)
+    if folder.stat().st_mode & stat.S_IWOTH:
+        folder.chmod(0o700)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

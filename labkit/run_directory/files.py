@@ -1,6 +1,7 @@
 """Open, read and follow the files of a run, which may be somebody else's. Standard library only."""
 
 import errno
+import io
 import json
 import os
 import stat
@@ -13,13 +14,16 @@ __all__ = [
     "AppendedLines",
     "Place",
     "check_regular",
+    "open_regular",
     "open_run_file",
     "place_in",
     "read_json",
 ]
 
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe would be waited for
 KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
+_LARGE = 2**26  # bytes; larger files may have no hole, which would declare any size and take no space
 _MOST_JSON = 2**26  # bytes; a certificate has 72 for each row
 
 
@@ -33,20 +37,35 @@ def open_run_file(path: str | Path, mode: str = "rb", **settings: Any) -> IO[Any
     return open(path, mode, opener=_opener, **settings)
 
 
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file for reading that may be a link, as in a data set. Raises OSError unless it is regular."""
+    descriptor = os.open(path, os.O_RDONLY | _AT_ONCE | getattr(os, "O_CLOEXEC", 0))
+    return open(_checked(descriptor, os.fspath(path), holes=True), "rb")
+
+
 def _opener(path: str, flags: int) -> int:
     try:
-        descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+        descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | _AT_ONCE, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a link, which labkit doesn't follow in a run", path) from None
         raise
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
+    return _checked(descriptor, path)
+
+
+def _checked(descriptor: int, path: str, *, holes: bool = False) -> int:
+    """Return the descriptor of a regular file, without ``holes`` if it is large; else raise OSError."""
+    found = os.fstat(descriptor)
+    reason = errno.EINVAL, "it is no regular file"
+    if stat.S_ISREG(found.st_mode):
+        if holes or found.st_size <= _LARGE or os.lseek(descriptor, 0, os.SEEK_HOLE) == found.st_size:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return descriptor
+        reason = errno.EINVAL, "it has a hole, where nothing was written"
     os.close(descriptor)
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "it is no regular file", path)
+    raise OSError(*reason, path)
 
 
 def check_regular(folder: str | Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from labkit import home
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, list_runs
-from labkit.run_directory.directory import replacing
+from labkit.run_directory.directory import make_private, replacing
 
 __all__ = [
     "COMPARISONS",
@@ -107,7 +107,7 @@ def remember(run: RunDirectory) -> None:
     if any((folder / name).exists() for folder in around[:2] for name in COMPARISONS):
         return
     with suppress(OSError):
-        home.runs_home().mkdir(parents=True, exist_ok=True)
+        make_private(home.runs_home())
         with _locked(home.runs_home() / ".elsewhere.lock"):
             kept = [os.fsencode(other.path) for other in runs_elsewhere() if other.path != run.path]
             with replacing(_list_path()) as temporary:

@@ -4,6 +4,7 @@ TensorBoard names what it shows after the folders below its log folder. Its flag
 them at commas and colons, and has no fast loader.
 """
 
+import os
 import shutil
 import struct
 import tempfile
@@ -98,13 +99,18 @@ def damage(path: Path) -> str | None:
     A record is its length (uint64), a checksum of that (uint32), as many bytes, and their checksum (uint32).
     A wrong length makes a later record seem to reach beyond the end of the file. Checksums aren't compared.
     """
-    size, start = path.stat().st_size, 0
-    with open_run_file(path) as file:
+    try:
+        file = open_run_file(path)
+    except OSError as error:
+        return f"{path} can't be read: {error.strerror}"
+    start = 0
+    with file:
+        size = os.fstat(file.fileno()).st_size
         while start < size:
             file.seek(start)
             head = file.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
-            if start + 16 + length > size:
+            if not 0 < length <= size - start - 16:
                 return (
                     f"{path} is damaged from byte {start:,} of {size:,} on; TensorBoard shows what is before"
                 )

@@ -3,7 +3,6 @@
 import functools
 import io
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from labkit.data.pipeline import InputShare, eval_dataset
 from labkit.distributed.gather import gathered
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.run_directory.directory import replacing
 from labkit.run_directory.metrics import metrics_in_words
 from labkit.training.console import Console, format_duration
 from labkit.training.losses import SOFTMAX, Loss
@@ -220,9 +220,8 @@ def write_predictions(
         index=evaluation.index,
     )
     path = run.predictions_path / f"{evaluation.split}.npz"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(archive.getbuffer())
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(archive.getbuffer())
     confusion = evaluation.confusion()
     content: dict[str, Any] = evaluation.row() | {
         "checkpoint_step": checkpoint_step,

@@ -29,9 +29,9 @@ from labkit.data.shard_files import verify_shards
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.parts.trust import check_trust, files_of
+from labkit.parts.trust import check_approved, check_trust, files_of
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.directory import check_checkpoint
+from labkit.run_directory.directory import check_checkpoint, check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
 from labkit.run_directory.metrics import MetricsReader, selection_key
@@ -212,6 +212,7 @@ def plan_run(
     if config.run.callbacks is not None:
         config = config.replace({"callbacks": str(home.expanded(config.run.callbacks).absolute())})
     files = files_of(config)
+    check_approved(files)
     if recorded:
         check_trust(RunDirectory(str(config.run.job_dir)), config, files, trust=trust)
     for path, content in files.items():
@@ -259,6 +260,7 @@ def plan_evaluation(
     """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
+    check_folders(run)
     given = {
         "eval_batch_size": eval_batch_size,
         "num_intra_threads": num_intra_threads,
@@ -410,6 +412,7 @@ def place_run(
     check_place(config, run)
     found = "new"
     if run.exists():
+        check_folders(run)
         recorded = _with_crop(recorded_config(run), manifest)
         if not overwrite:
             found = _found(run, recorded, config)

@@ -154,7 +154,7 @@ def train_session(
             if state is not None and (told := told_of_other_kernels(run.read_environment())):
                 console.line(f"note: {told}; the result differs by rounding from that of one session")
             write_json_atomic(run.config_path, config.to_json())
-            accept(config, plan.files)
+            accept(config, plan.files, cluster=membership is not None)
             environment = {**describe_environment(plan), "parameters": session.num_parameters()}
             write_json_atomic(run.environment_path, environment)
             remember(run)

@@ -15,7 +15,7 @@ def test_the_page_shows_the_code_before_its_button_works(tmp_path, monkeypatch):
     code.write_text(FILE)
     run = foreign(tmp_path, callbacks=str(code))
     started = []
-    monkeypatch.setattr(launches, "_launched", lambda arguments, run, is_new: started.append(arguments))
+    monkeypatch.setattr(launches, "_launched", lambda arguments, run, **_: started.append(arguments))
     with pytest.raises(InputError, match="--trust"):
         launches.resume(run)
     assert not started

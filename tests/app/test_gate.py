@@ -7,11 +7,17 @@ import time
 import webbrowser
 
 import pytest
+import streamlit as st
 from streamlit import config
 
 from app import gate, state
+from app.acting import launches
+from app.images import answers
+from app.run_table import actions
 from labkit.commands import dashboard
 from labkit.commands import main as cli
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
 from labkit.startup.others import other_users
 
 
@@ -111,3 +117,33 @@ def test_the_command_asks_for_a_token_with_a_flag_or_beside_others(
     assert (f"--server.headless={str(not streamlit_opens).lower()}" in words) is True
     opens = "--no-browser" not in flags and not streamlit_opens
     assert ("LABKIT_OPEN_BROWSER" in environment) is opens
+
+
+def test_without_the_token_a_visitor_sees_listed_runs_and_starts_no_network(token_of, make_run, tmp_path):
+    shown = make_run("shown")
+    hidden = make_run("hidden")
+    hidden.path.rename(tmp_path / "hidden")
+    token_of("mine")
+    st.session_state["folder"] = str(tmp_path)
+    try:
+        assert tmp_path not in state.run_folders()
+        assert state.find_run("shown").path == state.find_run(str(shown.path)).path == shown.path
+        for label in (str(tmp_path / "hidden"), "../hidden", "/etc"):
+            assert not state.find_run(label).exists()
+        asked = answers.ask(shown, 1, "key", lambda network, report: pytest.fail("it was asked"))
+        assert asked.wait(30) and "given the token" in asked.error
+        with pytest.raises(InputError, match="give the token"):
+            launches.stop(shown)
+        assert actions.attempt([str(shown.path)], lambda run: pytest.fail("it acted"), "Archived") == []
+    finally:
+        st.session_state.pop("folder", None)
+
+
+def test_a_run_that_the_page_starts_is_private_where_the_mask_forgot_it(runs_folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(launches, "_launched", lambda *given, **rest: None)
+    before = os.umask(0)
+    try:
+        launches.start(["train"], RunDirectory(tmp_path / "more" / "new"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "more").stat().st_mode & 0o077 == 0

@@ -496,3 +496,16 @@ def test_a_forked_run_shows_its_family_with_links(make_run):
         assert "fo&lt;b&gt;rk" in family(name)
         assert "from step 40: learning_rate 0.1 → &lt;i&gt;0.2&lt;/i&gt;" in family(name)
     assert not family("other")
+
+
+def test_no_name_in_a_record_is_read_as_markdown(make_run):
+    image = "![x](http://127.0.0.1:1/x)"
+    run = make_run()
+    environment = json.loads(run.environment_path.read_text()) | {image: {"a": 1}}
+    run.environment_path.write_text(json.dumps(environment))
+    at = open_page("configuration", run)
+    labels = [one.label for one in at.expander]
+    assert any("127" in label for label in labels) and not any(image in label for label in labels)
+    run.config_path.write_text("{")
+    bad = run.path.rename(run.path.with_name(f"bad {image.replace('/', ':')}"))
+    assert not any("![x](" in one.value for one in open_page("configuration", RunDirectory(bad)).error)

@@ -13,7 +13,7 @@ from labkit.analysis.fork import fork
 from labkit.commands import main as cli
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
-from labkit.parts.trust import accept, check_trust, files_of, is_accepted
+from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory
 from tests.commands.in_process import ends_well
 from tests.commands.made_runs import make_run
@@ -160,3 +160,26 @@ def test_a_configuration_read_from_a_record_leaves_out_what_nobody_consented_to(
     assert (config.run.callbacks, config.distribution.bind) == (None, "127.0.0.1")
     accept(recorded_config(run), files_of(recorded_config(run)))
     assert labkit.load_run(run.path).config.run.callbacks == str(code)
+
+
+def test_files_are_those_that_the_starter_of_this_process_has_checked(
+    tmp_path, state, code, monkeypatch, capsys
+):
+    run = foreign(tmp_path, callbacks=str(code))
+    config = recorded_config(run)
+    accept(config, files_of(config))
+    monkeypatch.setenv("LABKIT_APPROVED", digest_of(files_of(config)))
+    code.write_text(FILE + "# swapped after the look\n")
+    settings = ["--preset", "smoke", "--dataset", "shapes", "--job-dir", str(tmp_path / "other")]
+    assert "has changed since it was checked" in refused(capsys, "train", *settings, "--callbacks", str(code))
+    assert not code.with_suffix(".ran").exists()
+
+
+def test_a_cluster_needs_consent_although_its_settings_are_harmless(tmp_path, state):
+    run = foreign(tmp_path)
+    config = recorded_config(run)
+    check_trust(run, config, {})
+    with pytest.raises(InputError, match="would start processes that listen on ports"):
+        check_trust(run, config, {}, cluster=True)
+    accept(config, {}, cluster=True)
+    check_trust(run, config, {}, cluster=True)

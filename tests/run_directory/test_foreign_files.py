@@ -14,14 +14,16 @@ import pytest
 
 from app.logs import tail
 from labkit.analysis.predictions import load_predictions
+from labkit.commands import main as cli
 from labkit.distributed.heartbeat import Heartbeat, write_heartbeat
 from labkit.errors import InputError
 from labkit.run_directory import RunLock
+from labkit.run_directory.directory import replacing
 from labkit.run_directory.files import LONGEST_LINE, AppendedLines, open_run_file
 from labkit.run_directory.metrics import MetricsReader
 from labkit.training.console import Console
-from tests.commands.in_process import ends_well
-from tests.commands.made_runs import whole_run
+from tests.commands.in_process import ends_well, tree
+from tests.commands.made_runs import make_run, whole_run
 
 SECONDS = 5
 FILES = (
@@ -44,7 +46,7 @@ def _link(path: Path) -> None:
 
 def _zeros(path: Path) -> None:
     with open(path, "wb") as file:
-        file.truncate(2**28)
+        file.truncate(2**30)
 
 
 KINDS = {
@@ -136,6 +138,32 @@ def test_a_checkpoint_is_a_folder_of_regular_files(name, kind, tmp_path, in_time
     in_time()
     with pytest.raises(InputError, match="can.t be restored"):
         CheckpointStore(tmp_path / "checkpoints").latest_state()
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "events", "predictions", "cluster", "numerics"])
+def test_nothing_is_written_into_a_folder_that_is_a_link(folder, tmp_path, shapes, capsys):
+    mine = whole_run(tmp_path, "mine")
+    (mine.path / folder).mkdir(exist_ok=True)
+    (mine.path / folder / "step-00000004").mkdir()
+    bad = make_run(tmp_path, "bad", state="interrupted", step=7, keep_checkpoints=1)
+    replace(bad.path / folder, "folder")
+    (bad.path / folder).rmdir()
+    (bad.path / folder).symlink_to(mine.path / folder)
+    before = tree(mine.path)
+    for words in (["resume"], ["evaluate"]):
+        assert cli.main([*words, str(bad.path)]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1 and f"{folder} is a link" in line
+    assert tree(mine.path) == before
+
+
+def test_no_temporary_file_has_a_name_that_can_be_known_before(tmp_path):
+    names = []
+    for _ in range(2):
+        with replacing(tmp_path / "notes.json") as temporary:
+            names.append(temporary.name)
+            temporary.touch()
+    assert names[0] != names[1]
 
 
 def test_predictions_that_declare_more_than_they_hold_are_refused(tmp_path):

@@ -4,11 +4,11 @@ import csv
 import dataclasses
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from labkit.analysis.comparison.read import Comparison, ModelMetrics
+from labkit.run_directory.directory import replacing
 
 __all__ = ["as_csv", "as_json", "as_markdown", "results_path", "write_if_changed"]
 
@@ -34,9 +34,8 @@ def write_if_changed(path: Path, content: bytes) -> bool:
     """Replace ``path`` atomically unless it already holds ``content``. Returns whether it was written."""
     if path.is_file() and path.read_bytes() == content:
         return False
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
     return True
 
 
