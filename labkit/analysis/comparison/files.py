@@ -26,6 +26,8 @@ __all__ = [
     "update_measurements",
 ]
 
+NEEDED = ("dataset", "train_steps", "train_batch_size", "eval_batch_size")  # of a budget, to show it
+
 
 @dataclass(frozen=True)
 class Request:
@@ -79,6 +81,8 @@ def read_request(folder: Path) -> Request | None:
         models, budget = tuple(value["models"]), dict(value["budget"])
         if not all(isinstance(name, str) for name in models) or not budget.keys() <= fields_by_name().keys():
             raise ValueError("models or budget come from another version of labkit")
+        if missing := [name for name in NEEDED if name not in budget]:
+            raise ValueError(f"the budget has no {missing[0]}")
         data_dir = value.get("data_dir")
         if not isinstance(data_dir, str | None):
             raise ValueError("data_dir isn't a string")
