@@ -35,7 +35,7 @@ def tutorial_2017() -> Mapping[str, Any]:
     It differs in four points. The tutorial trains on all 50,000 training images; labkit takes 5,000 of them
     for validation, unless the data set is prepared with ``labkit data prepare --validation-size 0``. The
     tutorial draws from a queue of 20,000 images; here every epoch is a permutation of all of them. It tests
-    the last weights; labkit those that were best on validation. Its average may miss the newest update,
+    the last weights; labkit those chosen on validation. Its average may miss the newest update,
     because nothing orders the two operations; here it follows the update. Two parts of the recipe have no
     effect, there and here: standardization of each image removes any change of brightness, and the first
     drop of the learning rate, after 350 epochs, comes after the last step.

@@ -85,7 +85,7 @@ class RunConfig(FieldOwner):
         identity=False,
     )
     keep_checkpoints: int = option(
-        2, "Newest checkpoints to keep. The best on validation is kept too.", minimum=1, identity=False
+        2, "Newest checkpoints to keep. The one chosen on validation is kept too.", minimum=1, identity=False
     )
     early_stopping_patience: int | None = option(
         None,

@@ -17,7 +17,7 @@ from typing import Any
 
 from labkit.run_directory.directory import RunDirectory
 from labkit.run_directory.files import open_run_file
-from labkit.run_directory.metrics import ResumePoint, clock_was_set, parse_lines, selection_key
+from labkit.run_directory.metrics import ResumePoint, chosen_step, clock_was_set, parse_lines
 
 __all__ = ["SPARK_POINTS", "MetricsDigest", "number", "own_test", "own_test_step", "own_test_step_of"]
 
@@ -313,7 +313,7 @@ def own_test_step(rows: Iterable[Row]) -> int | None:
     """Return the step of the checkpoint whose test result is the run's own; None: the newest one's.
 
     That is the one that the training reported. A training that reported none would have chosen the
-    checkpoint that is best on validation, or the newest if it validated nothing. Whoever chooses another one
+    checkpoint of ``Selection``, or the newest if it validated nothing. Whoever chooses another one
     by its test result makes that result too good, so it never counts as the run's.
 
     Args:
@@ -325,9 +325,7 @@ def own_test_step(rows: Iterable[Row]) -> int | None:
             steps[row["split"]].append(row)
     if steps["test"]:
         return int(_step(_newest(steps["test"])))
-    if steps["validation"]:
-        return int(max(steps["validation"], key=selection_key)["step"])
-    return None
+    return chosen_step(steps["validation"])
 
 
 def own_test(rows: Iterable[Row], beside: Iterable[Row]) -> Row | None:

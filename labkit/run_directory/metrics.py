@@ -23,7 +23,9 @@ __all__ = [
     "MetricsReader",
     "MetricsWriter",
     "ResumePoint",
+    "Selection",
     "append_evaluation",
+    "chosen_step",
     "clock_was_set",
     "evaluation_key",
     "evaluations_path",
@@ -32,7 +34,6 @@ __all__ = [
     "metrics_in_words",
     "parse_lines",
     "resume_point_of",
-    "selection_key",
     "selection_metric",
     "with_evaluations",
 ]
@@ -232,16 +233,41 @@ def selection_metric(row: Mapping[str, Any]) -> float:
     such image, whatever the checkpoint. Without a number, in a damaged row, it is minus infinity.
     """
     value = row.get("f1_micro", row.get("accuracy"))
-    return value if _is_number(value) else -math.inf
+    return value if _is_number(value) and value == value else -math.inf
 
 
-def selection_key(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return what the best checkpoint is the first to have the most of: the metric, then the negative loss.
+@dataclass
+class Selection:
+    """Which checkpoint a run is judged by: the newest one whose validation isn't clearly worse than the best.
 
-    On few validation images many checkpoints share the best accuracy, the first of them hardly trained.
+    Clearly worse is by more than a standard error of the best metric, ``sqrt(p (1 - p) / n)`` on n images.
+    On few images the best of many validations is chance, and would be that of a hardly trained network. The
+    rule of one standard error is that of Breiman et al., Classification and Regression Trees, 1984.
+
+    ``step``: of the checkpoint; None before the first validation. ``best``: the highest metric so far.
     """
-    loss = row.get("loss", math.nan)
-    return selection_metric(row), -loss if _is_number(loss) and loss == loss else -math.inf
+
+    step: int | None = None
+    best: float | None = None
+
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """Take the row of a validation, in the order of the steps. Returns whether it is chosen."""
+        metric, images = selection_metric(row), row.get("examples")
+        self.best = metric if self.best is None else max(self.best, metric)
+        share = min(1.0, max(0.0, self.best))
+        error = math.sqrt(share * (1 - share) / images) if isinstance(images, int) and images > 0 else 0.0
+        is_chosen = metric >= self.best - error
+        if is_chosen:
+            self.step = int(row["step"])
+        return is_chosen
+
+
+def chosen_step(validations: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the step of ``Selection`` for the rows of all validations; None without any."""
+    selection = Selection()
+    for row in validations:
+        selection.add(row)
+    return selection.step
 
 
 def evaluations_path(metrics_path: Path) -> Path:

@@ -7,7 +7,6 @@ under the final name.
 
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -48,8 +47,8 @@ def checkpoint_of_network(config: Config, model: keras.Model) -> tf.train.Checkp
 class CheckpointState:
     """The state of the train loop that a checkpoint stores beside the variables.
 
-    ``best_step``, ``best_accuracy`` (0 to 1) and ``best_loss`` are those of the best validation so far, by
-    ``labkit.run_directory.metrics.selection_key``; None before the first validation.
+    ``best_step`` is the checkpoint that the run is judged by so far, ``best_accuracy`` (0 to 1) the highest of
+    all validations: see ``labkit.run_directory.metrics.Selection``; None before the first validation.
     """
 
     step: int
@@ -58,14 +57,6 @@ class CheckpointState:
     num_replicas: int
     best_step: int | None = None
     best_accuracy: float | None = None
-    best_loss: float | None = None
-
-    @property
-    def best(self) -> tuple[float, float] | None:
-        """The selection key of the best validation. A checkpoint of an earlier labkit has no loss of it."""
-        if self.best_accuracy is None:
-            return None
-        return self.best_accuracy, -math.inf if self.best_loss is None else -self.best_loss
 
 
 class CheckpointStore:
@@ -73,7 +64,7 @@ class CheckpointStore:
 
     Args:
         folder: the run's ``checkpoints`` folder.
-        keep: how many of the newest checkpoints to keep; the best on validation is kept as well.
+        keep: how many of the newest checkpoints to keep; the one chosen on validation is kept as well.
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -100,11 +91,13 @@ class CheckpointStore:
         path = self.path(step) / "state.json"
         try:
             check_regular(path.parent)  # TensorFlow would follow links and wait for pipes
-            state = CheckpointState(**read_json(path))
+            content = read_json(path)
+            content.pop("best_loss", None)  # of an earlier labkit
+            state = CheckpointState(**content)
             if state.step != step or not isinstance(state.best_step, int | None):
                 raise ValueError(f"its state.json is not of step {step}")
             return state
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self._damaged(step, error) from None
 
     def save(self, checkpoint: tf.train.Checkpoint, state: CheckpointState) -> None:
@@ -159,7 +152,7 @@ class CheckpointStore:
             shutil.rmtree(path)
 
     def chosen_step(self) -> int:
-        """Return the step of the best checkpoint on validation, or of the newest if that is missing.
+        """Return the step of the checkpoint chosen on validation, or of the newest if that is missing.
 
         Raises InputError if there is no checkpoint.
         """

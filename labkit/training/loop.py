@@ -21,7 +21,7 @@ from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import disk_failure
-from labkit.run_directory.metrics import selection_key
+from labkit.run_directory.metrics import Selection
 from labkit.run_directory.stragglers import Stragglers
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -57,8 +57,7 @@ class TrainLoop:
         self.config, self.manifest, self.devices = session.config, session.manifest, session.devices
         self.total_steps = self.config.run.train_steps
         self.step = 0  # completed steps of the run
-        self.best_step: int | None = None
-        self.best: tuple[float, float] | None = None  # its selection key
+        self.selection = Selection()
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
         self.stopped_by = ""
@@ -78,7 +77,7 @@ class TrainLoop:
         self.stop = stop
         resumed = self.run.metrics_path.exists()
         if state is not None:
-            self.step, self.best_step, self.best = state.step, state.best_step, state.best
+            self.step, self.selection = state.step, Selection(state.best_step, state.best_accuracy)
         self.telemetry = (
             Telemetry(self.run, total_steps=self.total_steps, first_step=self.step, resumed=resumed)
             if self.writes
@@ -342,16 +341,12 @@ class TrainLoop:
         return self._save() if improved or saves else None
 
     def _validate(self) -> bool:
-        """Evaluate the validation split. Returns whether the result is the best so far."""
-        evaluation, _ = self.evaluator.evaluate("validation", self.step, self.calls.after_validation)
+        """Evaluate the validation split. Returns whether the run is judged by this checkpoint so far."""
+        evaluation, row = self.evaluator.evaluate("validation", self.step, self.calls.after_validation)
         self.pace.add_evaluation(evaluation.seconds, evaluation.examples)
         self.validated_step = self.step
         self.agreement.update()
-        found = selection_key(evaluation.metrics)
-        if self.best is not None and found <= self.best:
-            return False
-        self.best_step, self.best = self.step, found
-        return True
+        return self.selection.add(row)
 
     def _save_is_overdue(self) -> bool:
         """Return whether a checkpoint is due by time; always False except in the chief, which saves."""
@@ -383,9 +378,8 @@ class TrainLoop:
             seed=self.config.run.seed,
             data_checksum=self.manifest.checksum,
             num_replicas=self.devices.num_replicas,
-            best_step=self.best_step,
-            best_accuracy=self.best[0] if self.best else None,
-            best_loss=-self.best[1] if self.best and math.isfinite(self.best[1]) else None,
+            best_step=self.selection.step,
+            best_accuracy=self.selection.best,
         )
         self.run.flush()  # a checkpoint without the rows before it would leave a gap
         self.store.save(self.session.checkpoint(), state)
@@ -400,17 +394,17 @@ class TrainLoop:
         return f"{what}; {kept}; lower --learning-rate, add --warmup-steps or --gradient-clip-norm"
 
     def _finish(self) -> TrainResult:
-        """Evaluate the test set once, with the weights that were best on validation."""
+        """Evaluate the test set once, with the weights that were chosen on validation."""
         test = None
         if self.config.run.evaluate_test and self.manifest.splits.get("test"):
             # Each worker knows the best step; waiting here ensures that the chief has saved it.
-            self.engine.agree(self.best_step or 0, "the best step on validation")
+            self.engine.agree(self.selection.step or 0, "the step chosen on validation")
             alone = self.membership is None
-            chosen = self.store.chosen_step() if alone else self.best_step or self.step
+            chosen = self.store.chosen_step() if alone else self.selection.step or self.step
             if chosen != self.step:
                 self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
                 if self.writes:
-                    self.console.line(f"testing the weights of step {chosen}, the best on validation")
+                    self.console.line(f"testing the weights of step {chosen}, chosen on validation")
             evaluation, test = self.evaluator.evaluate("test", chosen)
             if self.writes:
                 write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)

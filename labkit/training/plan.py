@@ -34,7 +34,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_checkpoint, check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
-from labkit.run_directory.metrics import MetricsReader, selection_key
+from labkit.run_directory.metrics import MetricsReader
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 from labkit.training.checks import (
     check_cluster,
@@ -474,17 +474,15 @@ def _run_name(config: Config, dataset: str, cluster: str) -> str:
 
 
 def _already_finished(run: RunDirectory) -> TrainResult:
-    """Return the result of a finished run, with the test metrics of its best checkpoint."""
+    """Return the result of a finished run, with the test metrics that it reported."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     status = run.read_status()
     step = status.step if status else 0
-    validations = reader.split("validation")
-    chosen = max(validations, key=selection_key)["step"] if validations else step
-    tests = {row["step"]: row for row in reader.split("test")}
+    tests = reader.split("test")
     how = run.read_environment().get("description", "unknown devices")
     message = (
         f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}; "
         f"for more steps: {fork_command(run, step, train_steps=2 * step)}"
     )
-    return TrainResult("finished", run, step, message, tests.get(chosen), did_work=False)
+    return TrainResult("finished", run, step, message, tests[-1] if tests else None, did_work=False)

@@ -1,6 +1,7 @@
 """A run's own test result is what the training reported; other evaluations stand beside it."""
 
 import json
+import math
 
 import pytest
 
@@ -9,9 +10,9 @@ from labkit.analysis.predictions import load_predictions, of_another_checkpoint
 from labkit.commands import main as cli
 from labkit.config.recorded import describe
 from labkit.run_directory.digest import own_test, own_test_step
-from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation, selection_key
+from labkit.run_directory.metrics import VIEWS, MetricsReader, Selection, append_evaluation, chosen_step
 from labkit.run_directory.summary import Summaries
-from labkit.training.checkpoints import CheckpointState
+from labkit.training.checkpoints import CheckpointStore
 from tests.commands.made_runs import evaluation, make_run
 
 VALIDATIONS = [evaluation("validation", 10, 0.9), evaluation("validation", 20, 0.7)]
@@ -68,19 +69,43 @@ def test_a_run_that_reported_none_stands_for_its_best_on_validation(tmp_path):
     assert summary.test_accuracy == 0.6
 
 
-def test_of_equally_accurate_checkpoints_the_one_with_the_lower_loss_is_the_best(tmp_path):
+@pytest.mark.parametrize(
+    ("accuracies", "examples", "chosen"),
+    [
+        ((0.70, 0.65, 0.60), 20, 30),  # within 0.10, the standard error of 0.7 on 20 images
+        ((0.70, 0.65, 0.59), 20, 20),
+        ((0.70, 0.65, 0.60), 2_000, 10),  # the standard error is 0.01
+        ((0.70, 0.695, 0.691), 2_000, 30),  # compared with the best, so that it can't drift down
+        ((0.70, 0.691, 0.685), 2_000, 20),
+        ((1.0, 1.0, 0.99), 100, 20),  # no error is left at 1
+        ((0.0, 0.0, 0.0), 100, 30),
+        ((math.nan, 0.2, math.nan), 100, 20),
+        ((0.5, 0.6, 0.6), None, 30),  # of a damaged row: as without a margin
+    ],
+)
+def test_the_newest_checkpoint_that_is_not_clearly_worse_than_the_best_is_chosen(
+    accuracies, examples, chosen
+):
     rows = [
-        evaluation("validation", step, 1.0) | {"loss": loss}
-        for step, loss in ((10, 0.2), (20, 0.01), (30, 0.1))
+        evaluation("validation", 10 * number, accuracy) | {"examples": examples}
+        for number, accuracy in enumerate(accuracies, 1)
     ]
-    assert own_test_step(rows) == 20
-    assert selection_key({"accuracy": 0.9, "loss": float("nan")}) < selection_key(
-        {"accuracy": 0.9, "loss": 5.0}
-    )
-    assert CheckpointState(5, 0, "x", 1, best_step=3, best_accuracy=0.5).best < (
-        0.5,
-        -9.0,
-    )  # of an earlier labkit
+    assert chosen_step(rows) == own_test_step(rows) == chosen
+    first, *rest = rows
+    before = Selection()
+    before.add(first)
+    after = Selection(before.step, before.best)  # as a checkpoint keeps it
+    for row in rest:
+        after.add(row)
+    assert after.step == chosen
+
+
+def test_a_checkpoint_of_an_earlier_labkit_is_read(tmp_path):
+    folder = tmp_path / "step-00000005"
+    folder.mkdir()
+    state = {"step": 5, "seed": 0, "data_checksum": "x", "num_replicas": 1, "best_step": 3}
+    (folder / "state.json").write_text(json.dumps(state | {"best_accuracy": 0.5, "best_loss": 0.1}))
+    assert CheckpointStore(tmp_path).state(5).best_accuracy == 0.5
 
 
 def test_without_validation_it_is_the_newest_checkpoint():

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import selection_key
+from labkit.run_directory.metrics import Selection
 from labkit.training.loop import TrainLoop
 from labkit.training.telemetry import SECONDS_TO_START
 from tests.properties.harness import assert_bit_equal, checkpoint_values, losses, metrics
@@ -43,13 +43,10 @@ def test_it_validates_and_saves_when_asked_and_at_the_end_and_tests_the_best(who
     validations, (test,) = metrics(whole).split("validation"), metrics(whole).split("test")
     assert [row["step"] for row in validations] == [5, 10, STEPS]
     assert {row["examples"] for row in validations} == {VALIDATION} and test["examples"] == TEST
-    best, improved = (-1.0, 0.0), []
-    for row in validations:
-        if selection_key(row) > best:
-            best = selection_key(row)
-            improved.append(row["step"])
-    assert saved_steps(whole) == sorted({4, 8, 12, *improved})
-    assert test["step"] == improved[-1]
+    selection = Selection()
+    chosen = [row["step"] for row in validations if selection.add(row)]
+    assert saved_steps(whole) == sorted({4, 8, 12, *chosen})
+    assert test["step"] == chosen[-1] == selection.step
 
 
 @pytest.mark.parametrize("rate", [None, 5.0])

@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.analysis.comparison.files import read_measurements, run_directory
 from labkit.config import DataConfig
-from labkit.run_directory.metrics import MetricsReader, selection_key
+from labkit.run_directory.metrics import MetricsReader, chosen_step
 
 __all__ = ["NOT_STARTED", "WARM_UP_STEPS", "RunMetrics", "read_run"]
 
@@ -85,9 +85,9 @@ def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> 
 def _accuracies(reader: MetricsReader) -> dict[str, Any]:
     """Return the accuracies of the weights that the run selected."""
     tests, validations = reader.split("test"), reader.split("validation")
-    # Without a test, the best validation, as in the training loop.
-    chosen = tests[-1] if tests else max(validations, key=selection_key, default={})
-    validated = [row["accuracy"] for row in validations if row["step"] == chosen.get("step")]
+    # Without a test, the validation that the training loop would choose.
+    chosen = tests[-1]["step"] if tests else chosen_step(validations)
+    validated = [row["accuracy"] for row in validations if row["step"] == chosen]
     return {
         "test_accuracy": tests[-1]["accuracy"] if tests else None,
         "tta_accuracy": tests[-1].get("tta_accuracy") if tests else None,
