@@ -47,7 +47,7 @@ def checkpoint_of_network(config: Config, model: keras.Model) -> tf.train.Checkp
 class CheckpointState:
     """The state of the train loop that a checkpoint stores beside the variables.
 
-    ``best_step`` is the checkpoint that the run is judged by so far, ``best_accuracy`` (0 to 1) the highest of
+    ``best_step`` is the checkpoint that the run is judged by so far; ``best_accuracy`` (0 to 1) the best of
     all validations: see ``labkit.run_directory.metrics.Selection``; None before the first validation.
     """
 
