@@ -61,8 +61,8 @@ def _resume(run: RunDirectory) -> None:
         launches.resume(run)
 
     words = demands(config, files, cluster=cluster)
-    with st.popover("Resume", icon=":material/play_arrow:", width=700):
-        st.text(f"This account hasn't started this run so. To resume would {words}.")
+    with st.popover("Resume", icon=":material/play_arrow:"):
+        st.text(f"This account hasn't started this run as it is recorded. To resume it would {words}.")
         for content in files.values():
             st.code(content.decode(errors="replace"), language="python", line_numbers=True)
         _resume_button(run, trust, "I trust it: resume")
