@@ -64,7 +64,7 @@ class Shard:
         # Anyone can edit a manifest; a name that contains a path must not reach other folders.
         if not _SHARD_NAME.fullmatch(self.file):
             raise ValueError(f"shard name {self.file!r} is not of the form split-00000-of-00001.tfrecord")
-        if type(self.bytes) is not int:
+        if type(self.bytes) is not int or not 0 <= self.bytes < 2**63:
             raise ValueError(f"the size of shard {self.file} is not an integer")
 
 

@@ -33,7 +33,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def forgotten():
     """No start of another test is remembered."""
-    launches._launches.clear()
+    launches._launches.cache_clear()
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def started(monkeypatch):
     """Stands for ``labkit``: notes its arguments, says what ``says`` holds and ends as ``code`` says."""
     noted = SimpleNamespace(arguments=[], says="", code=None)
 
-    def start(arguments, log):
+    def start(arguments, log, variables=None):
         noted.arguments.append(list(arguments))
         script = "import time; time.sleep(60)" if noted.code is None else f"raise SystemExit({noted.code})"
         Path(log).write_text(noted.says)

@@ -223,7 +223,7 @@ def test_the_image_is_what_the_manifests_expect():
     job = manifests(EVERY_COMMAND["kubernetes/job.yaml"])[-1]
     pod, user = container_of(job), job["spec"]["template"]["spec"]["securityContext"]
     assert f"USER {user['runAsUser']}:{user['runAsGroup']}" in image
-    assert "--require-hashes -r /src/requirements.lock" in image
+    assert "--require-hashes --only-binary :all: -r /src/requirements.lock" in image
     assert f"ENTRYPOINT {json.dumps(pod['command'])}" in image
     copied = [word for line in re.findall(r"(?m)^COPY (?!--)(.*) \S+$", image) for word in line.split()]
     shipped = (ROOT / "deploy" / "Containerfile.dockerignore").read_text().splitlines()
