@@ -23,6 +23,7 @@ from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.config.recorded import recorded_config
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from labkit.errors import InputError
+from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.test_pages import checked, open_page, words
 from tests.commands.test_manage import TRAINING
@@ -326,6 +327,9 @@ def test_resume_continues_as_the_command_does(make_run, started):
     other = make_run("cluster", state="interrupted")
     write_config(other)
     in_cluster(other)
+    with pytest.raises(InputError, match="start processes that listen on ports"):
+        launches.resume(other)  # somebody else may have written it
+    accept(recorded_config(other), {}, cluster=True)  # as a training does at its start
     launches.resume(other)
     _, options, _ = parse(started.arguments[1])
     assert (options.workers, training_of(options, "")[0].run.job_dir) == (2, str(other.path))
