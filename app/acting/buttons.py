@@ -62,7 +62,7 @@ def _resume(run: RunDirectory) -> None:
 
     words = demands(config, files, cluster=cluster)
     with st.popover("Resume", icon=":material/play_arrow:"):
-        st.text(f"This account hasn't started this run as it is recorded. To resume it would {words}.")
+        st.text(f"This account hasn't started this run as it is recorded. Resuming it would {words}.")
         for content in files.values():
             st.code(content.decode(errors="replace"), language="python", line_numbers=True)
         _resume_button(run, trust, "I trust it: resume")

@@ -46,8 +46,8 @@ def declare_dashboard(parser: Parser) -> Run:
     parser.add_argument(
         "--token",
         action="store_true",
-        help="Asks for a token before anything acts on a run. So it does without this flag where other "
-        "people are logged in.",
+        help="Asks for a token before anything acts on a run. Where other people are logged in, "
+        "it does so without this flag.",
     )
     parser.add_argument(
         "--allow-code",
@@ -95,8 +95,9 @@ def _dashboard(options: argparse.Namespace) -> int:
     if options.allow_code:
         environment["LABKIT_ALLOW_CODE"] = "1"
     opens = not options.no_browser
-    if options.token or ("LABKIT_TOKEN" not in environment and other_users()):
-        environment["LABKIT_TOKEN"] = environment.get("LABKIT_TOKEN") or secrets.token_urlsafe(24)
+    token = environment.get("LABKIT_TOKEN")  # an empty one switches it off
+    if token or options.token or (token is None and other_users()):
+        environment["LABKIT_TOKEN"] = token or secrets.token_urlsafe(24)
         environment |= {"LABKIT_OPEN_BROWSER": "1"} if opens else {}
         opens = False  # Streamlit would open the address without the token
     port, base = _free_port(options.port), ""

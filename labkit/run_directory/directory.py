@@ -208,6 +208,17 @@ class RunDirectory:
     def predictions_path(self) -> Path:
         return self.path / "predictions"
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders that a training writes."""
+        return (
+            self.events_path,
+            self.checkpoints_path,
+            self.numerics_path,
+            self.predictions_path,
+            self.cluster_path,
+        )
+
     def exists(self) -> bool:
         """Return whether this directory holds a run."""
         try:
@@ -315,13 +326,7 @@ def _checkpoint_steps(folder: Path) -> list[int]:
 
 def check_folders(run: RunDirectory) -> None:
     """Raise InputError if a folder of a run is a link: it could lead to files that aren't the run's."""
-    for folder in (
-        run.events_path,
-        run.checkpoints_path,
-        run.numerics_path,
-        run.predictions_path,
-        run.cluster_path,
-    ):
+    for folder in run.folders:
         if folder.is_symlink():
             raise InputError(
                 f"{folder} is a link, which labkit doesn't follow in a run; put a folder into its place, or "

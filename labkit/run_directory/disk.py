@@ -128,13 +128,7 @@ def discard(run: RunDirectory) -> None:
 
     The configuration goes last: until then the directory is known as a run.
     """
-    for folder in (
-        run.events_path,
-        run.checkpoints_path,
-        run.numerics_path,
-        run.predictions_path,
-        run.cluster_path,
-    ):
+    for folder in run.folders:
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
     for path in (
