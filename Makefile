@@ -58,19 +58,19 @@ check: env ## check lint, formatting, types, the import contracts, and that note
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m course strip --check $(NOTEBOOKS)
+	@$(BIN)/python -m course.site strip --check $(NOTEBOOKS)
 
 format: env ## sort imports, format the code, and remove the outputs of notebooks/
 	@$(BIN)/ruff check --select I --fix .
 	@$(BIN)/ruff format .
-	@$(BIN)/python -m course strip $(NOTEBOOKS)
+	@$(BIN)/python -m course.site strip $(NOTEBOOKS)
 
 lab: env ## open your copies of the lessons, in lessons/, in JupyterLab
 	@$(BIN)/labkit lesson start
 	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/lessons/00_tour.ipynb
 
 course: env ## run all lessons and build their site in build/course; ARGS=04_replicas runs one, the others stay
-	@$(BIN)/python -m course build $(ARGS)
+	@$(BIN)/python -m course.site build $(ARGS)
 
 app: env ## start the dashboard on 127.0.0.1
 	@$(BIN)/streamlit run app/main.py --server.address=127.0.0.1

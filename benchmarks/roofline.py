@@ -25,17 +25,17 @@ from tensorflow.python.eager import context
 
 from benchmarks.common import add_precisions_flag, at_least, make_parser, prepared_data
 from benchmarks.report import Figure, Goal, Report
-from labkit.analysis.profile import profile_training
-from labkit.analysis.trace import (
+from labkit.config import Config
+from labkit.config.presets import preset_values
+from labkit.data.manifest import Manifest
+from labkit.experiments.profile import profile_training
+from labkit.experiments.trace import (
     FILTER_GRADIENT,
     FORWARD,
     INPUT_GRADIENT,
     MATRIX,
     kind_of,
 )
-from labkit.config import Config
-from labkit.config.presets import preset_values
-from labkit.data.manifest import Manifest
 from labkit.training.plan import plan_run
 from labkit.training.session import make_session
 

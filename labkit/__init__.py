@@ -8,13 +8,13 @@ TYPE_CHECKING = False  # as type checkers know it; to import typing would take h
 if TYPE_CHECKING:
     from typing import Any
 
-    from labkit.analysis.replicas import compare_replicas
     from labkit.api.run import Run, load_run, runs
     from labkit.api.training import evaluate, prepare_data, train
     from labkit.callbacks.callback import Callback
     from labkit.callbacks.early_stopping import EarlyStopping
     from labkit.config import Config
     from labkit.errors import InputError
+    from labkit.experiments.replicas import compare_replicas
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _MODULES = {
     "Config": "labkit.config",
     "InputError": "labkit.errors",
     "Run": "labkit.api.run",
-    "compare_replicas": "labkit.analysis.replicas",
+    "compare_replicas": "labkit.experiments.replicas",
     "evaluate": "labkit.api.training",
     "load_run": "labkit.api.run",
     "prepare_data": "labkit.api.training",

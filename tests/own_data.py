@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from labkit.data.manifest import Manifest, Split, write_manifest
-from labkit.data.step_batch.tfrecord import write_shard
 from labkit.data.subset import channel_statistics
+from labkit.data.tfrecord import write_shard
 
 __all__ = ["CLASSES", "write_own"]
 

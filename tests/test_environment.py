@@ -258,7 +258,7 @@ def modules_outside_of(project: dict[str, Any], *parts: str) -> list[str]:
 
 PARTS_BY_EXTRA = {
     "app": ("app", "labkit/analysis"),
-    "notebook": ("labkit/lessons", "labkit/notebook", "labkit/plots", "labkit/widgets"),
+    "notebook": ("course/lessons", "labkit/notebook"),
 }
 
 

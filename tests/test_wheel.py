@@ -21,7 +21,7 @@ from tests.app.browser import IDLE, browser_visit, process, wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
 TIME_LIMIT = 280
-SOURCES = ("labkit", "app", "notebooks", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("labkit", "course", "app", "notebooks", "pyproject.toml", "README.md", "LICENSE")
 FEW = {"dataset": "shapes", "train_steps": 3, "train_batch_size": 32, "validate_every_steps": 0}
 DEMO = "import sys; from labkit.commands.notebook import run_demo; sys.exit(run_demo(parameters={}))"
 
@@ -120,9 +120,11 @@ def demo(installed: Installed) -> tuple[str, RunDirectory]:
     return said, RunDirectory(run)
 
 
-def test_a_wheel_has_the_dashboard_and_the_notebooks_and_takes_no_other_name(wheel):
+def test_a_wheel_has_the_dashboard_and_the_notebooks_and_takes_two_names(wheel):
     names = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
-    assert {name.parts[0] for name in names} == {"labkit", f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"}
+    about = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    assert {name.parts[0] for name in names} == {"labkit", "course", about}
+    assert not any(name.is_relative_to("course/site") for name in names)
     app = [path for path in (ROOT / "app").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     notebooks = [
         *(ROOT / "notebooks").glob("[0-9t]*.ipynb"),

@@ -9,10 +9,10 @@ import streamlit as st
 from app import state
 from app.comparing.selection import set_runs
 from app.images.text import plain
-from labkit.analysis.comparison.files import request_path, run_directory
-from labkit.analysis.comparison.read import Comparison, read_comparison
-from labkit.analysis.comparison.tables import results_path
 from labkit.errors import InputError
+from labkit.experiments.comparison.files import request_path, run_directory
+from labkit.experiments.comparison.read import Comparison, read_comparison
+from labkit.experiments.comparison.tables import results_path
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file

@@ -3,9 +3,9 @@
 import streamlit as st
 
 from app.data_set import tiles
+from app.data_set.augmented import augmented_image, epochs_of, settings_in_words
 from app.data_set.tiles import Tile
 from app.images.text import plain
-from labkit.analysis.data_set.augmented import augmented_image, epochs_of, settings_in_words
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.charts.board import PALETTE, ends
-from labkit.analysis.data_set.image_map import ImageMap
+from app.data_set.image_map import ImageMap
 
 __all__ = ["Marks", "draw", "legend", "marks_of_classes", "marks_of_right", "picked", "sprite"]
 

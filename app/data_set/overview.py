@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from app import background
 from app.data_set import tiles
+from app.data_set.duplicates import Duplicates, find_duplicates
+from app.data_set.scan import DataScan, SplitScan, scan_data
 from app.data_set.tiles import Tile
 from app.images.links import image_address
 from app.images.text import plain
 from app.paging import page_of
-from labkit.analysis.data_set.duplicates import Duplicates, find_duplicates
-from labkit.analysis.data_set.scan import DataScan, SplitScan, scan_data
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.shards import read_rows
+from labkit.data.shards import read_rows
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 from labkit.training.scores import indicators

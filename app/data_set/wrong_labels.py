@@ -4,17 +4,17 @@ import numpy as np
 import streamlit as st
 
 from app import background
+from app.ask.client import AskedNetwork
 from app.data_set import tiles
 from app.data_set.overview import read_images
+from app.data_set.scan import DataScan
+from app.data_set.suspected_labels import IN_SAMPLE_SPLIT, SuspectedLabels, find_suspected
 from app.data_set.tiles import Tile
 from app.images import answers
+from app.images.examples import checkpoint_to_ask
 from app.images.links import image_address
 from app.images.text import plain
 from app.paging import page_of
-from labkit.analysis.ask.client import AskedNetwork
-from labkit.analysis.data_set.scan import DataScan
-from labkit.analysis.data_set.suspected_labels import IN_SAMPLE_SPLIT, SuspectedLabels, find_suspected
-from labkit.analysis.examples import checkpoint_to_ask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

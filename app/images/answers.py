@@ -13,9 +13,9 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import gate
+from app.ask.client import AskedNetwork, Networks, NoAnswer
 from app.background import Job, Progress, start
-from labkit.analysis.ask.client import AskedNetwork, Networks, NoAnswer
-from labkit.analysis.examples import checkpoint_to_ask
+from app.images.examples import checkpoint_to_ask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

@@ -9,23 +9,23 @@ import numpy as np
 import streamlit as st
 
 from app import background
+from app.ask.client import AskedNetwork, Prediction
 from app.charts import component, picked
 from app.charts.store import Snapshot
 from app.images import answers, batch_cards
 from app.images.batch_cards import number_text
 from app.images.text import plain
-from labkit.analysis.ask.client import AskedNetwork, Prediction
-from labkit.analysis.examples import data_set_of
-from labkit.analysis.replay.batch import (
+from labkit.config.recorded import recorded_config
+from labkit.data.manifest import MANIFEST_NAME
+from labkit.data.of_run import data_set_of
+from labkit.errors import InputError
+from labkit.experiments.replay.batch import (
     NeedsReplay,
     RunBatch,
     batch_note,
     batch_without_tensorflow,
     checkpoint_for,
 )
-from labkit.config.recorded import recorded_config
-from labkit.data.manifest import MANIFEST_NAME
-from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 

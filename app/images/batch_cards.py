@@ -7,12 +7,12 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.ask.client import Prediction
 from app.images import cards
 from app.images.links import image_address
 from app.images.subject import given_by
 from app.paging import page_of
-from labkit.analysis.ask.client import Prediction
-from labkit.analysis.replay.batch import RunBatch
+from labkit.experiments.replay.batch import RunBatch
 from labkit.training.scores import indicators
 
 __all__ = ["grid", "highest_share", "number_text"]

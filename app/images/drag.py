@@ -8,7 +8,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.images.cards import SMALL, data_uri
-from labkit.analysis.what_if import Rectangle
+from app.images.what_if import Rectangle
 
 __all__ = ["dragged", "drawing"]
 

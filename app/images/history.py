@@ -6,8 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from app.ask.client import Moment
 from app.charts.board import PALETTE
-from labkit.analysis.ask.client import Moment
 
 __all__ = ["history_figure", "learned_in_words"]
 

@@ -10,14 +10,14 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import background, state
+from app.ask.client import AskedNetwork, Moment, Neighbours
 from app.images import answers, cards
+from app.images.examples import checkpoint_to_ask
 from app.images.heat import overlay
 from app.images.history import history_figure, learned_in_words
 from app.images.links import image_address
 from app.images.subject import Subject, given_by, of_predictions
 from app.images.text import plain
-from labkit.analysis.ask.client import AskedNetwork, Moment, Neighbours
-from labkit.analysis.examples import checkpoint_to_ask
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from app import background
 from app.images import cards, drag, sections
 from app.images.subject import Subject, given_by
-from labkit.analysis.what_if import Changes, Rectangle, changed
+from app.images.what_if import Changes, Rectangle, changed
 from labkit.run_directory import RunDirectory
 
 __all__ = ["panel"]

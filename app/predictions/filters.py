@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import streamlit as st
 
-from labkit.analysis.evaluations.choice import EVERY_SHARE, ORDERS, Filters
+from app.predictions.choice import EVERY_SHARE, ORDERS, Filters
 from labkit.analysis.predictions import Predictions
 
 __all__ = ["ANY", "choose", "first_page", "open_cell", "open_cell_of"]

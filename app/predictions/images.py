@@ -11,10 +11,10 @@ from app.images.links import image_address
 from app.images.text import plain
 from app.paging import page_of
 from app.predictions import filters, matrix
+from app.predictions.choice import ORDERS, chosen
 from app.predictions.kept import Forgotten
 from app.predictions.source import KEEP_SOME, Source
 from app.predictions.tiles import tiles
-from labkit.analysis.evaluations.choice import ORDERS, chosen
 from labkit.analysis.predictions import Predictions
 from labkit.errors import InputError
 from labkit.plurals import counted

@@ -10,13 +10,12 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import background
+from app.ask.client import AskedNetwork
 from app.images import answers
+from app.predictions.computed import computed_predictions, split_labels
 from app.state import training_of
-from labkit.analysis.ask.client import AskedNetwork
-from labkit.analysis.evaluations.choice import forgetting_events
-from labkit.analysis.evaluations.computed import computed_predictions, split_labels
-from labkit.analysis.examples import data_set_of
-from labkit.analysis.predictions import Predictions
+from labkit.analysis.predictions import Predictions, forgetting_events
+from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

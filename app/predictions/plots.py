@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.images.text import visible
-from labkit.analysis.evaluations.quality import Calibration, PrecisionRecall
+from app.predictions.calibration import Calibration, PrecisionRecall
 
 __all__ = ["calibration_figure", "precision_recall_figures"]
 

@@ -4,8 +4,8 @@ import streamlit as st
 
 from app.drawing import draw
 from app.images.cards import sentence
+from app.predictions.calibration import BINS, calibration, precision_recall
 from app.predictions.plots import calibration_figure, precision_recall_figures
-from labkit.analysis.evaluations.quality import BINS, calibration, precision_recall
 from labkit.analysis.predictions import Predictions
 
 __all__ = ["panel"]

@@ -10,9 +10,9 @@ from app.images.sections import same_data
 from app.images.text import plain
 from app.paging import page_of
 from app.predictions.images import PAGE_SIZE, part_of
+from app.predictions.pairs import OUTCOMES, Pair, paired
 from app.predictions.source import Source, choose_checkpoint, predictions_of
 from app.predictions.tiles import pair_tiles
-from labkit.analysis.evaluations.pairs import OUTCOMES, Pair, paired
 from labkit.analysis.predictions import Predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

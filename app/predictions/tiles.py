@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.images.cards import image_tag
 from app.images.text import visible
-from labkit.analysis.evaluations.pairs import Pair
+from app.predictions.pairs import Pair
 from labkit.analysis.predictions import Predictions
 
 __all__ = ["pair_tiles", "tiles"]

@@ -7,11 +7,11 @@ import streamlit as st
 from app import state
 from app.data_set import overview
 from app.data_set.augmentation import augmentation
+from app.data_set.prepare_command import prepare_command
 from app.data_set.wrong_labels import wrong_labels
 from app.images.text import plain
-from labkit.analysis.data_set.recorded import prepare_command
-from labkit.analysis.examples import data_set_of
 from labkit.data.manifest import Manifest
+from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

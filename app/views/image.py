@@ -7,14 +7,15 @@ import streamlit as st
 
 from app import background, state
 from app.images import cards, sections
+from app.images.examples import checkpoint_to_ask, read_example
+from app.images.pictures import FORMATS, MAX_BYTES, read_picture
 from app.images.subject import Subject, given_by, of_predictions
 from app.images.text import plain
 from app.images.what_if_panel import panel
-from labkit.analysis.examples import checkpoint_to_ask, data_set_of, read_example
-from labkit.analysis.pictures import FORMATS, MAX_BYTES, read_picture
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
+from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

@@ -4,8 +4,10 @@ import numpy as np
 import streamlit as st
 
 from app import background, state
+from app.ask.client import AskedNetwork
 from app.charts.component import key_of
 from app.data_set import map_chart, tiles
+from app.data_set.image_map import ImageMap, chosen_rows, make_map
 from app.data_set.overview import names_of
 from app.data_set.tiles import Tile
 from app.data_set.wrong_labels import NO_CHECKPOINT
@@ -14,10 +16,8 @@ from app.images.links import image_address
 from app.images.text import plain
 from app.paging import page_of
 from app.views.data import data_set_or_reason
-from labkit.analysis.ask.client import AskedNetwork
-from labkit.analysis.data_set.image_map import ImageMap, chosen_rows, make_map
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.shards import read_rows
+from labkit.data.shards import read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

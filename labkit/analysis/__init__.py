@@ -1,1 +1,1 @@
-"""Analyses of models, training steps and finished runs."""
+"""Readers of models and finished runs."""

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "Discordance",
     "Interval",
+    "Spread",
     "half_width",
     "mcnemar",
     "mean_interval",
     "paired_interval",
     "single_interval",
+    "spread",
     "t_quantile",
     "welch_interval",
 ]
@@ -36,6 +40,24 @@ def t_quantile(probability: float, degrees: float) -> float:
     summed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
     reached = 0.5 + 0.5 * summed / summed[-1]
     return math.sqrt(degrees) * math.tan(float(np.interp(probability, reached, angle)))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (divisor ``count`` - 1) over runs; ``std`` is None for one run."""
+
+    mean: float
+    std: float | None
+    count: int
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Return the mean and sample standard deviation of the values that aren't None; None without any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    std = statistics.stdev(known) if len(known) > 1 else None
+    return Spread(statistics.fmean(known), std, len(known))
 
 
 @dataclass(frozen=True)

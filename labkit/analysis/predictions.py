@@ -12,14 +12,23 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.examples import SplitImages, data_set_of
+from labkit.data.of_run import data_set_of
+from labkit.data.shards import SplitImages
 from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.digest import own_test_step_of
 from labkit.run_directory.files import open_run_file, read_json
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
-__all__ = ["ImageRows", "Indices", "Predictions", "load_predictions", "of_another_checkpoint", "signature"]
+__all__ = [
+    "ImageRows",
+    "Indices",
+    "Predictions",
+    "forgetting_events",
+    "load_predictions",
+    "of_another_checkpoint",
+    "signature",
+]
 
 Indices = NDArray[np.intp]
 MOST_ARRAYS = 2**33  # bytes; those of 50,000 images of 64 × 64 take 620 MB
@@ -298,3 +307,12 @@ def _summary(run: RunDirectory, split: str, count: int) -> dict[str, Any]:
         return {}
     # The two files are replaced one after the other, so the summary may be of another evaluation.
     return value if isinstance(value, dict) and value.get("examples") == count else {}
+
+
+def forgetting_events(right: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how often each example goes from right to wrong, int64 [n] (Toneva et al., 2019).
+
+    Args:
+        right: bool [records, n], in the order of the training.
+    """
+    return (right[:-1] & ~right[1:]).sum(axis=0)

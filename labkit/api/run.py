@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labkit.analysis.predictions import Predictions
-    from labkit.analysis.replay.step import Replay
-    from labkit.data.step_batch.batch import StepBatch
+    from labkit.data.numpy_batch.batch import StepBatch
+    from labkit.experiments.replay.step import Replay
     from labkit.tensorboard.view import TensorBoard
 
 __all__ = ["Run", "load_run", "runs", "tensorflow_left_as_it_was"]
@@ -217,7 +217,7 @@ class Run:
 
         Raises InputError for a step outside of the run, and for a data set that is gone or has changed.
         """
-        from labkit.analysis.replay.recorded import batch_of_run
+        from labkit.experiments.replay.recorded import batch_of_run
 
         folder = argument("data_dir", data_dir, os.PathLike, optional=True)
         return batch_of_run(self._directory, plain(step), data_dir=folder)
@@ -240,7 +240,7 @@ class Run:
         Raises InputError for a step that the run hasn't made, for a data set that is gone or has changed,
         where the nearest checkpoint is too far away, and where TensorFlow already runs with other devices.
         """
-        from labkit.analysis.replay.step import replay
+        from labkit.experiments.replay.step import replay
 
         folder = argument("data_dir", data_dir, os.PathLike, optional=True)
         most = argument("max_steps", max_steps, int)

@@ -18,7 +18,7 @@ class Command:
     """One command.
 
     Args:
-        module: of ``labkit.commands``.
+        module: its name; one that begins with a dot is of ``labkit.commands``.
         help: what it does, in a line.
     """
 
@@ -29,57 +29,63 @@ class Command:
 # By headings, in the order of the help. Each text fits into a line of a terminal with 80 columns.
 GROUPS: dict[str, dict[str, Command]] = {
     "Data and training": {
-        "data prepare": Command("data", "Download or read a data set and write it as TFRecords."),
-        "data list": Command("data", "List the prepared data sets."),
-        "train": Command("train", "Train a run, or continue it."),
-        "resume": Command("manage", "Continue a run with its own configuration."),
-        "stop": Command("manage", "Ask a training to save and stop, and wait for it."),
-        "evaluate": Command("evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
+        "data prepare": Command(".data", "Download or read a data set and write it as TFRecords."),
+        "data list": Command(".data", "List the prepared data sets."),
+        "train": Command(".train", "Train a run, or continue it."),
+        "resume": Command(".manage", "Continue a run with its own configuration."),
+        "stop": Command(".manage", "Ask a training to save and stop, and wait for it."),
+        "evaluate": Command(".evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
     },
     "Runs": {
-        "runs": Command("runs", "List the runs."),
-        "show": Command("runs", "Show a run: state, results, configuration and checkpoints."),
-        "compare": Command("compare", "Compare runs, or train several models with one budget."),
-        "fork": Command("again.fork", "Go on from a step of a run with other settings, in a run of its own."),
-        "rename": Command("manage", "Rename a run."),
-        "note": Command("manage", "Write tags and a note on a run, or archive it."),
-        "delete": Command("manage", "Delete a run, or move it to the trash."),
-        "restore": Command("manage", "Bring back a run from the trash."),
+        "runs": Command(".runs", "List the runs."),
+        "show": Command(".runs", "Show a run: state, results, configuration and checkpoints."),
+        "compare": Command(".compare", "Compare runs, or train several models with one budget."),
+        "fork": Command(
+            ".again.fork", "Go on from a step of a run with other settings, in a run of its own."
+        ),
+        "rename": Command(".manage", "Rename a run."),
+        "note": Command(".manage", "Write tags and a note on a run, or archive it."),
+        "delete": Command(".manage", "Delete a run, or move it to the trash."),
+        "restore": Command(".manage", "Bring back a run from the trash."),
     },
     "Results": {
-        "dashboard": Command("dashboard", "Open the dashboard in a browser."),
-        "tensorboard": Command("dashboard", "Start TensorBoard on runs."),
-        "report": Command("share.report", "Write runs as one HTML file to share."),
-        "metrics": Command("share.metrics", "Write all metrics of a run as CSV or Parquet."),
-        "export": Command("export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
+        "dashboard": Command(".dashboard", "Open the dashboard in a browser."),
+        "tensorboard": Command(".dashboard", "Start TensorBoard on runs."),
+        "report": Command(".share.report", "Write runs as one HTML file to share."),
+        "metrics": Command(".share.metrics", "Write all metrics of a run as CSV or Parquet."),
+        "export": Command(".export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     },
     "A closer look": {
-        "models": Command("models", "List the networks, or show one stage by stage."),
-        "profile": Command("profile", "Show where the time of a training step goes."),
-        "replicas": Command("replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
-        "trace": Command("trace", "Write the last steps of a cluster on one time axis, for Perfetto."),
-        "replay": Command("again.replay", "Make a step again and show its batch, losses and gradients."),
-        "verify": Command("again.verify", "Make steps of a run again and check that they are what it says."),
+        "models": Command(".models", "List the networks, or show one stage by stage."),
+        "profile": Command(".profile", "Show where the time of a training step goes."),
+        "replicas": Command(".replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
+        "trace": Command(".trace", "Write the last steps of a cluster on one time axis, for Perfetto."),
+        "replay": Command(".again.replay", "Make a step again and show its batch, losses and gradients."),
+        "verify": Command(".again.verify", "Make steps of a run again and check that they are what it says."),
     },
     "Clusters": {
-        "cluster local": Command("cluster", "Train with several processes on this machine."),
-        "cluster slurm": Command("cluster", "Print a batch script for Slurm."),
-        "cluster kubernetes": Command("cluster", "Print the manifests of an Indexed Job for Kubernetes."),
-        "cluster tf-config": Command("cluster", "Print TF_CONFIG for one task."),
-        "cluster slurm-task": Command("cluster", "Within srun: run a command as this task."),
+        "cluster local": Command(".cluster", "Train with several processes on this machine."),
+        "cluster slurm": Command(".cluster", "Print a batch script for Slurm."),
+        "cluster kubernetes": Command(".cluster", "Print the manifests of an Indexed Job for Kubernetes."),
+        "cluster tf-config": Command(".cluster", "Print TF_CONFIG for one task."),
+        "cluster slurm-task": Command(".cluster", "Within srun: run a command as this task."),
         "cluster kubernetes-task": Command(
-            "cluster", "Within a pod: run a command as the task of its index."
+            ".cluster", "Within a pod: run a command as the task of its index."
         ),
     },
     "Lessons and notebooks": {
-        "lesson list": Command("lesson", "List the lessons."),
-        "lesson start": Command("lesson", "Write copies of lessons to work in, without the solutions."),
-        "lesson check": Command("lesson", "Check the answer of an exercise in a saved notebook."),
-        "notebook run": Command("notebook", "Run a notebook with parameters of your choice."),
-        "demo": Command("notebook", "Run the training notebook and say where to look."),
+        "lesson list": Command("course.lessons.commands", "List the lessons."),
+        "lesson start": Command(
+            "course.lessons.commands", "Write copies of lessons to work in, without the solutions."
+        ),
+        "lesson check": Command(
+            "course.lessons.commands", "Check the answer of an exercise in a saved notebook."
+        ),
+        "notebook run": Command(".notebook", "Run a notebook with parameters of your choice."),
+        "demo": Command(".notebook", "Run the training notebook and say where to look."),
     },
     "This machine": {
-        "doctor": Command("doctor", "Check this machine and say how to solve each problem."),
+        "doctor": Command(".doctor", "Check this machine and say how to solve each problem."),
     },
 }
 

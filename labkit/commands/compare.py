@@ -5,19 +5,19 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.analysis.comparison.budget import shared_fields
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, add_hidden_fields, local_path, typed, whole_number
 from labkit.commands.terminal.text_tables import print_table
 from labkit.config import fields_by_name
 from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
+from labkit.experiments.comparison.budget import shared_fields
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
 if TYPE_CHECKING:
-    from labkit.analysis.comparison.read import Comparison
+    from labkit.experiments.comparison.read import Comparison
 
 __all__ = ["declare_compare"]
 
@@ -82,10 +82,10 @@ def _run(options: argparse.Namespace) -> int:
         return _compare_runs(options)
     require_extra("notebook", ("matplotlib",), "labkit compare")
     models, values, recipe = _asked(options)
-    from labkit.analysis.comparison.execute import Execution, check_new, prepare_data_set
-    from labkit.analysis.comparison.read import read_comparison
-    from labkit.analysis.comparison.trials import plan_comparison
     from labkit.cluster.supervisor import stop_signals
+    from labkit.experiments.comparison.execute import Execution, check_new, prepare_data_set
+    from labkit.experiments.comparison.read import read_comparison
+    from labkit.experiments.comparison.trials import plan_comparison
 
     say = functools.partial(print, flush=True)
     with stop_signals() as signals:
@@ -194,14 +194,20 @@ def _named_run(name: str, names: Sequence[str]) -> RunDirectory:
 
 def _write(comparison: "Comparison") -> None:
     """Write the result files that aren't there, or hold something else."""
-    from labkit.analysis.comparison.tables import as_csv, as_json, as_markdown, results_path, write_if_changed
+    from labkit.experiments.comparison.tables import (
+        as_csv,
+        as_json,
+        as_markdown,
+        results_path,
+        write_if_changed,
+    )
 
     changed = False
     for kind, text in (("csv", as_csv), ("md", as_markdown), ("json", as_json)):
         changed |= write_if_changed(results_path(comparison.path, kind), text(comparison).encode())
     picture = results_path(comparison.path, "png")
     if changed or not picture.is_file():
-        from labkit import plots
+        from labkit.notebook import plots
 
         write_if_changed(picture, plots.png(plots.comparison(comparison)))
 

@@ -106,7 +106,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, argparse.Namespace, Run]:
 
     command = COMMANDS[name]
     parser = Parser(prog=f"labkit {name}", description=command.help)
-    module = importlib.import_module(f"labkit.commands.{command.module}")
+    module = importlib.import_module(command.module, "labkit.commands")
     run = getattr(module, "declare_" + name.split()[-1].replace("-", "_"))(parser)
     return name, parser.parse_all(arguments[len(name.split()) :]), run
 

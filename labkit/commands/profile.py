@@ -13,7 +13,7 @@ from labkit.errors import InputError
 from labkit.plurals import counted
 
 if TYPE_CHECKING:
-    from labkit.analysis.profile import Profile
+    from labkit.experiments.profile import Profile
 
 __all__ = ["declare_profile"]
 
@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(f"--steps is {options.steps}; allowed: a whole number from 1 to {MAX_STEPS}")
     config = config_of(options)
     _check_alone(config)
-    from labkit.analysis.profile import profile_training
+    from labkit.experiments.profile import profile_training
 
     profile = profile_training(
         config, steps=options.steps, output=None if options.output is None else Path(options.output)

@@ -11,7 +11,7 @@ from labkit.config import fields_by_name
 from labkit.errors import InputError, require_extra
 
 if TYPE_CHECKING:
-    from labkit.analysis.replicas import ReplicaComparison
+    from labkit.experiments.replicas import ReplicaComparison
 
 __all__ = ["declare_replicas"]
 
@@ -65,7 +65,7 @@ def _number(text: str) -> float:
 def _run(options: argparse.Namespace) -> int:
     """Train, print and write what is compared. Returns the exit code. Raises InputError."""
     require_extra("notebook", ("matplotlib",), "labkit replicas")
-    from labkit.analysis.replicas import LAYOUTS, compare_replicas
+    from labkit.experiments.replicas import LAYOUTS, compare_replicas
 
     fields = fields_by_name()
     say = functools.partial(print, flush=True)
@@ -96,8 +96,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _write(comparison: "ReplicaComparison") -> None:
-    from labkit import plots
-    from labkit.analysis.comparison.tables import write_if_changed
+    from labkit.experiments.comparison.tables import write_if_changed
+    from labkit.notebook import plots
 
     for kind, content in (
         ("md", comparison.as_markdown().encode()),

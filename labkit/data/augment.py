@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from labkit.data.augmentation.colors import change_colors
 from labkit.data.augmentation.random_resized_crop import random_resized_crop
-from labkit.data.hashing import mix64_tensor
+from labkit.data.hashes import cutout_key, distortion_key
 from labkit.data.inputs import PADDING, Distortion
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.hashes import cutout_key, distortion_key
+from labkit.data.tensor_hashes import mix64_tensor
 
 __all__ = [
     "PADDING",

@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from labkit.data.manifest import Manifest
-from labkit.data.step_batch.shards import damage_error, find_split
-from labkit.data.step_batch.whole_shard import read_shard
+from labkit.data.shards import damage_error, find_split, read_shard
 
 __all__ = ["load_split"]
 

@@ -7,6 +7,7 @@ from typing import Any
 from labkit import home
 from labkit.config import Config
 from labkit.config.data_sets import GENERATED
+from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data, find_manifest, load_manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -16,6 +17,7 @@ __all__ = [
     "NotPrepared",
     "data_dir_of_run",
     "data_of_run",
+    "data_set_of",
     "folder_to_prepare",
     "recorded_checksum",
     "recorded_manifest",
@@ -24,6 +26,15 @@ __all__ = [
 
 class NotPrepared(InputError):
     """A run's data set isn't in any of the folders that it is looked for in."""
+
+
+def data_set_of(run: RunDirectory) -> Manifest:
+    """Return the prepared data set that a run was trained on.
+
+    Raises InputError if it is no longer prepared, or was prepared otherwise since.
+    """
+    manifest, _ = data_of_run(run, recorded_config(run))
+    return manifest
 
 
 def data_of_run(run: RunDirectory, config: Config, data_dir: str | None = None) -> tuple[Manifest, str]:

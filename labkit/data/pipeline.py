@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from labkit.data.augment import Distortion, distort, distortion_key, standardize
 from labkit.data.augmentation.mixup import mix, partners_of_step, share_of_step, soft_targets
-from labkit.data.hashing import mix64, mix64_tensor, permutation
+from labkit.data.hashes import order_key
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
@@ -27,8 +27,8 @@ from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
 from labkit.data.network_input.tensors import as_input, central_crop
 from labkit.data.records import parse_batch
 from labkit.data.shard_files import has_size
-from labkit.data.step_batch.hashes import order_key
-from labkit.data.step_batch.shards import damage_error, find_split, verified_paths
+from labkit.data.shards import damage_error, find_split, verified_paths
+from labkit.data.tensor_hashes import mix64, mix64_tensor, permutation
 from labkit.errors import InputError
 
 __all__ = [

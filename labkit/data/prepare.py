@@ -38,7 +38,6 @@ from labkit.data.manifest import (
 )
 from labkit.data.request import PrepareResult, Request, check_request, check_whole, name_of
 from labkit.data.shard_files import verify_shards
-from labkit.data.step_batch.tfrecord import write_shard
 from labkit.data.subset import (
     channel_statistics,
     class_names,
@@ -47,6 +46,7 @@ from labkit.data.subset import (
     with_classes,
     with_train_examples,
 )
+from labkit.data.tfrecord import write_shard
 from labkit.errors import InputError
 from labkit.plurals import counted
 

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.data.manifest import Manifest, Split, write_manifest
-from labkit.data.step_batch.tfrecord import INDEX_BYTES, image_start, write_shard
 from labkit.data.subset import channel_statistics
+from labkit.data.tfrecord import INDEX_BYTES, image_start, write_shard
 
 __all__ = ["parse_batch", "write_derived"]
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from labkit.config import Config
-from labkit.data.step_batch.batch import StepBatch
+from labkit.data.numpy_batch.batch import StepBatch
 from labkit.inspection.network import NetworkCopy, variable_names
 from labkit.models.dropout import dropout_draws
 from labkit.models.layer_outputs import with_layer_outputs

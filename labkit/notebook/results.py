@@ -64,7 +64,7 @@ def _evaluate(run: RunDirectory, split: str) -> None:
 
 def show_workers(run: RunDirectory) -> None:
     """Show the speed of each worker of a cluster and how it spent its time, or say that there is none."""
-    from labkit.widgets import explore_workers
+    from labkit.notebook.widgets import explore_workers
 
     workers = read_worker_metrics(run.cluster_path)
     if workers:

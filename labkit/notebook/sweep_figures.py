@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.errors import InputError
+from labkit.notebook.plots.style import MARK, OKABE_ITO, new_figure, styled
 from labkit.notebook.sweep import Sweep
-from labkit.plots.style import MARK, OKABE_ITO, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

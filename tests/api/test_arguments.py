@@ -11,8 +11,8 @@ from labkit.config import Config
 from labkit.config.fields import fields_of
 from labkit.config.whole import fields_by_name
 from labkit.notebook.background import start
+from labkit.notebook.widgets import CompareRuns, PredictionExplorer, RunMonitor
 from labkit.run_directory import RunDirectory
-from labkit.widgets import CompareRuns, PredictionExplorer, RunMonitor
 
 
 class Unprintable:

@@ -21,10 +21,10 @@ from app.charts.store import CurveStore
 from app.images import answers
 from app.images.batch_cards import highest_share
 from app.images.cards import data_uri
-from labkit.analysis.examples import checkpoint_to_ask
-from labkit.analysis.replay.batch import NeedsReplay, batch_without_tensorflow, checkpoint_for
-from labkit.analysis.replay.recorded import batch_of_run
+from app.images.examples import checkpoint_to_ask
 from labkit.config import Config
+from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflow, checkpoint_for
+from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsReader, MetricsWriter
 from tests.app.boards import boards, decoded

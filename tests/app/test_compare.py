@@ -10,10 +10,10 @@ import pytest
 
 from app.comparing.curves import colors_of
 from app.comparing.scatter import Dot, axis_of, scatter
-from labkit.analysis.comparison.files import Request, request_path
 from labkit.analysis.run_results.groups import grouped
 from labkit.analysis.run_results.results import read_results
 from labkit.config import Config
+from labkit.experiments.comparison.files import Request, request_path
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.boards import charts

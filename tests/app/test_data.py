@@ -15,9 +15,9 @@ from streamlit.testing.v1 import AppTest
 
 import labkit
 from app.data_set import map_chart
+from app.data_set.image_map import ImageMap, thumbnails_of
+from app.data_set.prepare_command import prepare_command
 from app.images import answers
-from labkit.analysis.data_set.image_map import ImageMap, thumbnails_of
-from labkit.analysis.data_set.recorded import prepare_command
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.records import write_derived
@@ -123,7 +123,7 @@ def test_the_map_lists_a_class_without_the_mouse(run):
 
 
 def _data_of(run: RunDirectory) -> Manifest:
-    from labkit.analysis.examples import data_set_of
+    from labkit.data.of_run import data_set_of
 
     return data_set_of(run)
 

@@ -13,14 +13,14 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 import labkit
+from app.ask.client import Moment
 from app.images import answers, drag
 from app.images.heat import overlay
 from app.images.history import history_figure, learned_in_words
 from app.images.subject import Subject
 from app.images.text import plain
-from labkit.analysis.ask.client import Moment
+from app.images.what_if import Rectangle
 from labkit.analysis.predictions import load_predictions
-from labkit.analysis.what_if import Rectangle
 from labkit.config import Config
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.conftest import CLASSES, write_predictions
@@ -262,7 +262,7 @@ def test_marks_that_turn_the_direction_are_shown_as_unknown():
 def test_the_server_takes_pictures_as_large_as_the_page_allows():
     import tomllib
 
-    from labkit.analysis.pictures import MAX_BYTES
+    from app.images.pictures import MAX_BYTES
 
     path = Path(__file__).resolve().parents[2] / "app" / ".streamlit" / "config.toml"
     assert tomllib.loads(path.read_text())["server"]["maxUploadSize"] * 2**20 == MAX_BYTES

@@ -7,9 +7,9 @@ import pytest
 import streamlit as st
 
 from app import background
+from app.ask.client import Prediction
 from app.images import answers, batch
 from app.predictions import kept, source
-from labkit.analysis.ask.client import Prediction
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.test_batch import configure
 

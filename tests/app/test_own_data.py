@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 import labkit
 from app.acting.draft import check, data_sets, new_draft
 from app.images import answers, cards
+from app.images.pictures import read_picture
 from app.predictions import matrix
-from labkit.analysis.pictures import read_picture
 from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.data.loading import load_split
 from labkit.run_directory import RunDirectory

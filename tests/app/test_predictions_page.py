@@ -11,9 +11,9 @@ from streamlit.testing.v1 import AppTest
 import labkit
 from app.images import answers
 from app.predictions import plots
+from app.predictions.calibration import calibration, precision_recall
 from app.predictions.kept import known_evaluation
 from app.predictions.matrix import confusion, label_errors
-from labkit.analysis.evaluations.quality import calibration, precision_recall
 from labkit.analysis.predictions import load_predictions
 from labkit.run_directory import RunDirectory
 from tests.app.conftest import CLASSES, write_predictions

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.analysis.comparison.files import update_measurements
 from labkit.config import Config
+from labkit.experiments.comparison.files import update_measurements
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 
@@ -99,8 +99,8 @@ if __name__ == "__main__":
         sys.exit(train(Config.from_json(json.loads(first))))
     if kind == "measure":
         sys.exit(measure(RunDirectory(Path(first))))
-    from labkit.analysis.comparison import execute
     from labkit.commands import main as cli
+    from labkit.experiments.comparison import execute
 
     if kind == "compare":
         sys.exit(compare([first, *rest], train=True))

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from labkit.analysis.comparison import execute
-from labkit.analysis.comparison.budget import CLUSTER_FIELDS, RUN_FIELDS, budget_of, shared_fields
-from labkit.analysis.comparison.files import add_peak_memory, measurements_path, read_measurements
-from labkit.analysis.comparison.measure_model import REPEATS, WARM_UP_BATCHES, images_per_second
-from labkit.analysis.comparison.processes import run_to_end
-from labkit.analysis.comparison.read import read_comparison
-from labkit.analysis.comparison.trials import plan_comparison
 from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
 from labkit.errors import InputError
+from labkit.experiments.comparison import execute
+from labkit.experiments.comparison.budget import CLUSTER_FIELDS, RUN_FIELDS, budget_of, shared_fields
+from labkit.experiments.comparison.files import add_peak_memory, measurements_path, read_measurements
+from labkit.experiments.comparison.measure_model import REPEATS, WARM_UP_BATCHES, images_per_second
+from labkit.experiments.comparison.processes import run_to_end
+from labkit.experiments.comparison.read import read_comparison
+from labkit.experiments.comparison.trials import plan_comparison
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.metrics import MetricsReader
 from tests.commands import fake_training
@@ -478,7 +478,7 @@ def test_peak_memory_is_that_of_the_process_alone():
     def program(megabytes: int) -> list[str]:
         return [sys.executable, "-c", f"held = b'x' * ({megabytes} << 20)"]
 
-    peaks = "from labkit.analysis.comparison.processes import run_to_end\n" + "".join(
+    peaks = "from labkit.experiments.comparison.processes import run_to_end\n" + "".join(
         f"print(run_to_end({program(megabytes)}, []).peak_memory_bytes)\n" for megabytes in (300, 400)
     )
     done = subprocess.run([sys.executable, "-c", peaks], capture_output=True, text=True, check=True)

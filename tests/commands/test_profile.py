@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from labkit.analysis import profile as profiling
-from labkit.analysis.profile import Profile
-from labkit.analysis.trace import KINDS, KindTime, StepTimes, read_trace
 from labkit.commands import main as cli
+from labkit.experiments import profile as profiling
+from labkit.experiments.profile import Profile
+from labkit.experiments.trace import KINDS, KindTime, StepTimes, read_trace
 from labkit.run_directory import RunDirectory
 from labkit.tensorboard.log_folder import log_folder
 from labkit.training import plan

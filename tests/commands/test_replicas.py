@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.analysis.replicas import Layout, trainings
 from labkit.commands import main as cli
+from labkit.experiments.replicas import Layout, trainings
 from labkit.run_directory import RunDirectory
-from tests.analysis import replica_training
+from tests.experiments import replica_training
 
 TWO = ("--layouts", "1 replica,2 processes", "--steps", "3")
 

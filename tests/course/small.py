@@ -5,8 +5,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course.paths import Paths
-from course.table import BEGIN, END
+from course.site.paths import Paths
+from course.site.table import BEGIN, END
 
 # One transparent pixel.
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -18,8 +18,8 @@ answer = 4
 
 check("01.1", answer)"""
 DRAW = """from labkit import plots
-from labkit.lessons import claim, say
-from labkit.widgets import slider
+from course.lessons import claim, say
+from labkit.notebook.widgets import slider
 
 say(f"Two and two make **{2 + 2}**.")
 claim("two is even", 2 % 2 == 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course.check import problems
+from course.site.check import problems
 
 GOOD = """<!doctype html><html><head><link rel="stylesheet" href="style.css"><link rel="author" href="a.html">
 <script src="script.js"></script></head><body><h1 id="top">Title</h1><h2 id="über">Part</h2><h3>Detail</h3>

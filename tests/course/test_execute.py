@@ -8,8 +8,8 @@ import time
 import nbformat
 import pytest
 
-from course.execute import FAILED, execute
-from course.pages import write_page
+from course.site.execute import FAILED, execute
+from course.site.pages import write_page
 from labkit.run_directory import process_alive
 from tests.course.small import first
 
@@ -76,7 +76,7 @@ def test_the_kernel_ends_with_a_build_that_is_killed(tmp_path):
     source, pid = tmp_path / "00_first.ipynb", tmp_path / "pid"
     code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(120)"
     nbformat.write(first(code), source)
-    call = "import sys; from pathlib import Path; from course.execute import execute; "
+    call = "import sys; from pathlib import Path; from course.site.execute import execute; "
     call += "execute(*map(Path, sys.argv[1:]))"
     words = [sys.executable, "-c", call, str(source), str(tmp_path / "out.ipynb"), str(tmp_path / "home")]
     with subprocess.Popen(words) as build:

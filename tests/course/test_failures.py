@@ -3,8 +3,8 @@
 import nbformat
 import pytest
 
-from course import __main__ as command
-from course.execute import Failure, _read_kept
+from course.site import __main__ as command
+from course.site.execute import Failure, _read_kept
 from labkit.errors import InputError
 from labkit.notebook.files import write_notebook
 from tests.course.small import first, make_paths

@@ -3,7 +3,7 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course.pages import write_page
+from course.site.pages import write_page
 from tests.course.small import PIXEL
 
 

@@ -3,13 +3,13 @@
 import re
 
 import pytest
-
 from course.__main__ import main
-from course.check import problems, read_page
-from course.paths import Paths
-from course.site import build_site
-from labkit.lessons import verdict
-from labkit.lessons.verdict import Exercise
+
+from course.lessons import verdict
+from course.lessons.verdict import Exercise
+from course.site.build import build_site
+from course.site.check import problems, read_page
+from course.site.paths import Paths
 from tests.course.small import make_paths
 
 pytestmark = pytest.mark.slow
@@ -71,9 +71,9 @@ def test_the_site_has_the_documents_the_reference_and_the_linked_files(built):
     reference = text(built, "api/labkit.html")
     for name in ("labkit.train", "labkit.Run", "labkit.Callback.after_step"):
         assert f'id="{name}"' in reference
-    assert 'id="labkit.lessons.check"' in text(built, "api/labkit.lessons.html")
-    assert 'id="labkit.widgets.slider"' in text(built, "api/labkit.widgets.html")
-    assert 'id="labkit.plots.training_curves"' in text(built, "api/labkit.plots.html")
+    assert 'id="course.lessons.check"' in text(built, "api/course.lessons.html")
+    assert 'id="labkit.notebook.widgets.slider"' in text(built, "api/labkit.notebook.widgets.html")
+    assert 'id="labkit.notebook.plots.training_curves"' in text(built, "api/labkit.notebook.plots.html")
 
 
 def test_the_table_has_a_row_for_each_lesson(built):

@@ -5,9 +5,9 @@ import sys
 
 import nbformat
 import pytest
+from course.__main__ import main
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course.__main__ import main
 from labkit.notebook.files import course_files
 from tests.course.small import make_paths, second
 
@@ -89,5 +89,5 @@ def test_outputs_that_are_compared_are_kept(path):
         tags = cell.metadata.get("tags", ())
         assert ("nbval-check-output" in tags) == ("keep_output" in tags), cell.id
         if "keep_output" in tags:
-            assert cell.outputs, f"{cell.id}: make course, then python -m course keep"
+            assert cell.outputs, f"{cell.id}: make course, then python -m course.site keep"
             assert not any("image/png" in output.get("data", {}) for output in cell.outputs), cell.id

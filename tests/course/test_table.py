@@ -4,13 +4,13 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course.counts import count_outputs, count_source, failed_stubs
-from course.execute import FAILED
-from course.paths import Paths
-from course.table import BEGIN, COLUMNS, END, read_rows, write_table
+from course.lessons import verdict
+from course.lessons.verdict import Exercise
+from course.site.counts import count_outputs, count_source, failed_stubs
+from course.site.execute import FAILED
+from course.site.paths import Paths
+from course.site.table import BEGIN, COLUMNS, END, read_rows, write_table
 from labkit.errors import InputError
-from labkit.lessons import verdict
-from labkit.lessons.verdict import Exercise
 from labkit.notebook.files import lesson_files, read_notebook
 from tests.course.small import EXERCISE, first, make_paths, second
 
@@ -28,7 +28,7 @@ def test_the_source_is_counted():
     assert (counted.title, counted.minutes, counted.exercises) == ("Second", 2, 1)
     # 13 in the title, one heading, three about the exercise, four in the question; no targets of links.
     assert counted.words == 21
-    code = "from labkit.widgets import explore_curves, slider\nexplore_curves(curves)\nslider(draw)"
+    code = "from labkit.notebook.widgets import explore_curves, slider\nexplore_curves(curves)\nslider(draw)"
     cells = [new_markdown_cell("# T"), new_code_cell(code), new_code_cell("%cd .."), new_code_cell("f(x)")]
     assert count_source(new_notebook(cells=[*cells, new_code_cell("explore_curves(2)")])).live == 2
 
@@ -85,7 +85,7 @@ def test_a_document_without_the_table_is_named(paths):
 
 def test_the_table_of_this_checkout_agrees_with_its_lessons():
     rows = read_rows(HERE.overview.read_text())
-    how = "run make course, or python -m course table for what is counted in sources"
+    how = "run make course, or python -m course.site table for what is counted in sources"
     assert [*rows] == [path.stem for path in lesson_files()], how
     for path in lesson_files():
         row, counted = rows[path.stem], count_source(read_notebook(path))

@@ -6,11 +6,7 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.augment import distort
-from labkit.data.inputs import Distortion, InputShare, distortion_of
-from labkit.data.network_input.settings import NetworkInput, network_input_of
-from labkit.data.network_input.tensors import as_input, central_crop
-from labkit.data.pipeline import eval_dataset, train_dataset
-from labkit.data.step_batch.hashes import (
+from labkit.data.hashes import (
     GOLDEN,
     MULTIPLIER_1,
     MULTIPLIER_2,
@@ -18,7 +14,11 @@ from labkit.data.step_batch.hashes import (
     contrast_key,
     distortion_key,
 )
-from labkit.data.step_batch.mixing import SHARES, beta_shares, share_of
+from labkit.data.inputs import Distortion, InputShare, distortion_of
+from labkit.data.network_input.settings import NetworkInput, network_input_of
+from labkit.data.network_input.tensors import as_input, central_crop
+from labkit.data.numpy_batch.mixing import SHARES, beta_shares, share_of
+from labkit.data.pipeline import eval_dataset, train_dataset
 
 MASK = 2**64 - 1
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.data.hashing import mix64, mix64_tensor, permutation
+from labkit.data.tensor_hashes import mix64, mix64_tensor, permutation
 
 CHI_SQUARE_LIMIT = 6.0  # standard deviations above the mean
 

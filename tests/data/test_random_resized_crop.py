@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from labkit.config.data import DataConfig
 from labkit.data.augmentation.random_resized_crop import crop_grid as crop_grid_of_tensorflow
 from labkit.data.augmentation.random_resized_crop import random_resized_crop as by_tensorflow
+from labkit.data.hashes import distortion_key
 from labkit.data.inputs import distortion_of, resolved_crop
-from labkit.data.step_batch.hashes import distortion_key
-from labkit.data.step_batch.random_resized_crop import CELLS, crop_grid, random_resized_crop
+from labkit.data.numpy_batch.random_resized_crop import CELLS, crop_grid, random_resized_crop
 
 
 def _grid(smallest, count=4000, seed=0, epoch=0, side=128):

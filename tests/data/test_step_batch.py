@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from labkit.config import Config
 from labkit.data.augment import distort, standardize
-from labkit.data.hashing import permutation
+from labkit.data.hashes import distortion_key, order_of_epoch
 from labkit.data.inputs import Distortion, distortion_of
 from labkit.data.network_input.settings import network_input_of
 from labkit.data.network_input.tensors import as_input
+from labkit.data.numpy_batch.batch import batch_of_step
+from labkit.data.numpy_batch.distortion import distorted, shrunk, standardized
 from labkit.data.pipeline import train_dataset
-from labkit.data.step_batch.batch import batch_of_step
-from labkit.data.step_batch.distortion import distorted, shrunk, standardized
-from labkit.data.step_batch.hashes import distortion_key, order_of_epoch
+from labkit.data.tensor_hashes import permutation
 from labkit.errors import InputError
 from labkit.models.resizing import shrunk as shrunk_by_tensorflow
 
@@ -163,7 +163,7 @@ def test_a_damaged_shard_is_named(prepared, tmp_path):
 def test_a_batch_needs_no_tensorflow(prepared):
     program = (
         "import sys; from labkit.config import Config; from labkit.data.manifest import load_manifest; "
-        "from labkit.data.step_batch.batch import batch_of_step; "
+        "from labkit.data.numpy_batch.batch import batch_of_step; "
         "data = Config.from_flat({'input_path': 'memory', 'train_batch_size': 8}).data; "
         f"manifest = load_manifest({str(prepared.directory.parent)!r}, 'cifar10'); "
         "print(len(batch_of_step(manifest, data, seed=0, step=1)), 'tensorflow' in sys.modules)"

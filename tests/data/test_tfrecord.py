@@ -14,8 +14,8 @@ from labkit.data.loading import load_split
 from labkit.data.manifest import FORMAT_VERSION
 from labkit.data.records import parse_batch, write_derived
 from labkit.data.shard_files import file_sha256
-from labkit.data.step_batch.tfrecord import masked_checksums, payload, write_shard
-from labkit.data.step_batch.whole_shard import read_shard
+from labkit.data.shards import read_shard
+from labkit.data.tfrecord import masked_checksums, payload, write_shard
 from labkit.errors import InputError
 from tests.tiny import prepare_tiny
 

@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 
 from tests.docs.blocks import ROOT
 
@@ -45,13 +44,6 @@ def test_at_most_eight_files_lead_from_the_command_to_a_row_of_metrics() -> None
         named = any(module in text or f"from {package} import {name}" in text for text in texts)
         assert named or path.startswith("labkit/commands/"), f"no file before {path} leads to it"
         texts.append((ROOT / path).read_text())
-
-
-def test_no_package_has_more_than_18_files_and_five_modules_stand_beside_the_packages() -> None:
-    folders = Counter(path.parent.relative_to(ROOT) for path in (ROOT / "labkit").rglob("*.py"))
-    beside = folders.pop((ROOT / "labkit").relative_to(ROOT)) - 1  # without __init__
-    assert beside <= 5
-    assert {str(folder): count for folder, count in folders.items() if count > 18} == {}
 
 
 def test_the_help_is_shorter_than_all_of_it() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labkit.analysis.pictures import read_picture
+from app.images.pictures import read_picture
 from labkit.commands import main as cli
 from labkit.data.loading import load_split
 from labkit.errors import InputError

@@ -4,11 +4,11 @@ import importlib
 
 import pytest
 
+from course.lessons import begin
 from labkit.errors import InputError
-from labkit.lessons import begin
 from labkit.notebook.parameters import parameters_from_values
 
-module = importlib.import_module("labkit.lessons.begin")
+module = importlib.import_module("course.lessons.begin")
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from course.lessons import cluster
 from labkit.api.run import Run
-from labkit.lessons import cluster
 from labkit.run_directory.metrics import MetricsWriter
 from tests.commands.made_runs import make_run
 

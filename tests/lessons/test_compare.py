@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit.errors import InputError
-from labkit.lessons.compare import (
+from course.lessons.compare import (
     Plan,
     coverage,
     detection,
@@ -19,8 +18,9 @@ from labkit.lessons.compare import (
     selection_bias,
     t_quantile,
 )
-from labkit.lessons.compare.trials import Trial, halved
-from labkit.lessons.exercises.compare import best_of
+from course.lessons.compare.trials import Trial, halved
+from course.lessons.exercises.compare import best_of
+from labkit.errors import InputError
 
 
 @pytest.mark.parametrize(

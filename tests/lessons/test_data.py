@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from course.lessons.data import memory, shuffling, timeline
+from course.lessons.data.batches import images_of_step
+from course.lessons.data.records import draw_record, record_fields, tfrecord
 from labkit.config import Config
-from labkit.lessons.data import memory, shuffling, timeline
-from labkit.lessons.data.batches import images_of_step
-from labkit.lessons.data.records import draw_record, record_fields, tfrecord
 from tests.tiny import prepare_tiny
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.lessons.debug import broken, probes
-from labkit.lessons.debug.digits import digits
-from labkit.lessons.debug.events import Histogram, percentiles
-from labkit.lessons.debug.patients import CLASSES, Patient, leaky_split, train_on
-from labkit.lessons.source import exercise_cells, student_code
+from course.lessons.debug import broken, probes
+from course.lessons.debug.digits import digits
+from course.lessons.debug.events import Histogram, percentiles
+from course.lessons.debug.patients import CLASSES, Patient, leaky_split, train_on
+from course.lessons.source import exercise_cells, student_code
 from labkit.notebook.files import find_notebook, read_notebook
 
 
@@ -139,7 +139,7 @@ def _function(tree, name):
 def test_a_timeline_has_the_operations_of_each_thread(tmp_path):
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    from labkit.lessons.debug.timeline import draw_timeline, operations
+    from course.lessons.debug.timeline import draw_timeline, operations
 
     space = xplane_pb2.XSpace()
     plane = space.planes.add(name="/host:CPU")

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from labkit import plots
-from labkit.lessons.replicas import (
+from course.lessons.replicas import (
     count_exchanges,
     figures,
     noise_scale,
@@ -13,9 +12,10 @@ from labkit.lessons.replicas import (
     slice_statistics,
     step_seconds,
 )
-from labkit.lessons.replicas.moments import Placement
-from labkit.lessons.replicas.ring import EXCHANGES
-from labkit.lessons.replicas.sweep import DenseNetwork
+from course.lessons.replicas.moments import Placement
+from course.lessons.replicas.ring import EXCHANGES
+from course.lessons.replicas.sweep import DenseNetwork
+from labkit.notebook import plots
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])

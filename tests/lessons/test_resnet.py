@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from course.lessons import resnet
 from labkit.config import Config, ModelConfig
-from labkit.lessons import resnet
 from labkit.models.registry import build_model
 
 CONFIG = Config.from_flat({"train_steps": 3, "train_batch_size": 8, "learning_rate": 0.01})

@@ -8,10 +8,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course.counts import count_source
-from labkit.commands.lesson import run_exercise_cell
-from labkit.lessons.source import exercise_cells, student_code, student_notebook
-from labkit.lessons.verdict import LESSONS, check, exercises
+from course.lessons.commands import run_exercise_cell
+from course.lessons.source import exercise_cells, student_code, student_notebook
+from course.lessons.verdict import LESSONS, check, exercises
+from course.site.counts import count_source
 from labkit.notebook.files import lesson_files, read_notebook
 
 WRITTEN = lesson_files()

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from course.lessons import resnet, the_loop
+from course.lessons.the_loop.quadratic import CURVATURE, MINIMUM
 from labkit.config import OptimizerConfig
-from labkit.lessons import resnet, the_loop
-from labkit.lessons.the_loop.quadratic import CURVATURE, MINIMUM
-from labkit.widgets import schedule
+from labkit.notebook.widgets import schedule
 
 
 def test_descent_reaches_the_minimum_and_decay_moves_it_by_the_formula():

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from labkit import plots
-from labkit.lessons.tour import answers, files_of, variants
+from course.lessons.tour import answers, files_of, variants
+from labkit.notebook import plots
 
 
 class FakeRun:

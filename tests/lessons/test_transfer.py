@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import labkit
+from course.lessons.transfer import features, figures, several
+from course.lessons.transfer.parts import part_of
+from course.lessons.transfer.trainings import Trainer
 from labkit.config import Config
 from labkit.data.loading import load_split
 from labkit.errors import InputError
-from labkit.lessons.transfer import features, figures, several
-from labkit.lessons.transfer.parts import part_of
-from labkit.lessons.transfer.trainings import Trainer
 from labkit.training.losses import LOSSES
 from tests.tiny import prepare_tiny
 

@@ -8,10 +8,9 @@ import time
 import numpy as np
 import pytest
 
-import labkit.lessons.verdict as checks
-from labkit.errors import InputError
-from labkit.lessons.time_limit import time_limit
-from labkit.lessons.verdict import (
+import course.lessons.verdict as checks
+from course.lessons.time_limit import time_limit
+from course.lessons.verdict import (
     Exercise,
     Wrong,
     a_choice,
@@ -20,6 +19,7 @@ from labkit.lessons.verdict import (
     an_array,
     check,
 )
+from labkit.errors import InputError
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 import labkit
-from labkit.analysis.fork import fork
 from labkit.commands import main as cli
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
+from labkit.experiments.fork import fork
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory
 from tests.commands.in_process import ends_well

@@ -6,8 +6,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from labkit.analysis.replicas import Layout, LayoutLosses, compare_replicas
 from labkit.config import Config
+from labkit.experiments.replicas import Layout, LayoutLosses, compare_replicas
 from labkit.run_directory import RunDirectory
 from tests.properties.harness import TIME_LIMIT, checkpoint_values, losses, metrics
 

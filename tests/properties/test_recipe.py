@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.analysis.ask.answers import Answers
-from labkit.analysis.ask.wire import Message
+from app.ask.wire import Message
+from app.network_process.answers import Answers
 from labkit.analysis.network import load_network
 from labkit.analysis.saliency import grad_cam, gradient_map, integrated_gradients
 from labkit.data.loading import load_split

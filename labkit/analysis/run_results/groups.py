@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.analysis.comparison.read import Spread, spread
+from labkit.analysis.inference import Spread, spread
 from labkit.analysis.run_results.results import MEASURES, Result, differing, value_text
 from labkit.plurals import counted
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from labkit.analysis.comparison.read import Spread
+from labkit.analysis.inference import Spread
 from labkit.analysis.run_results.groups import Group, known_measures, title_of
 from labkit.analysis.run_results.results import MEASURES, differing, value_text
 

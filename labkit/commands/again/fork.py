@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     changes = settings_of(options.settings)
     parent = RunDirectory(find_run(options.run))
     given = options.job_dir or parent.path.with_name(f"{parent.name}-fork-{options.at}")
-    from labkit.analysis.fork import fork
+    from labkit.experiments.fork import fork
 
     made = fork(parent, options.at, changes, expanded(given).absolute(), trust=options.trust)
     lineage = read_lineage(made)

@@ -15,7 +15,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
 if TYPE_CHECKING:
-    from labkit.analysis.replay.step import Replay
+    from labkit.experiments.replay.step import Replay
 
 __all__ = ["declare_replay"]
 
@@ -62,8 +62,8 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(f"--output {output} is in the run directory, which a replay doesn't change")
     if options.batch_only:
         return _show_batch(run, options, output)
-    from labkit.analysis.replay.files import check_folder, write_replay
-    from labkit.analysis.replay.step import replay
+    from labkit.experiments.replay.files import check_folder, write_replay
+    from labkit.experiments.replay.step import replay
 
     check_folder(output)
     made = replay(
@@ -80,9 +80,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show_batch(run: RunDirectory, options: argparse.Namespace, output: Path) -> int:
-    from labkit.analysis.replay.batch import batch_note
-    from labkit.analysis.replay.files import check_folder, write_batch
-    from labkit.analysis.replay.recorded import batch_of_run
+    from labkit.experiments.replay.batch import batch_note
+    from labkit.experiments.replay.files import check_folder, write_batch
+    from labkit.experiments.replay.recorded import batch_of_run
 
     check_folder(output)
     batch = batch_of_run(run, options.step, data_dir=options.data_dir)

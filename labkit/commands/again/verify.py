@@ -13,7 +13,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
 if TYPE_CHECKING:
-    from labkit.analysis.verify.steps import VerifiedSteps
+    from labkit.experiments.verify.steps import VerifiedSteps
 
 __all__ = ["declare_verify"]
 
@@ -60,8 +60,8 @@ def declare_verify(parser: Parser) -> Run:
 
 def _run(options: argparse.Namespace) -> int:
     """Verify a run. Returns 0 if it is what it says, 1 if not. Raises InputError before work starts."""
-    from labkit.analysis.replay.recorded import with_data
-    from labkit.analysis.verify.files import check_files
+    from labkit.experiments.replay.recorded import with_data
+    from labkit.experiments.verify.files import check_files
 
     if options.steps == 0:
         raise InputError("--steps is 0; allowed: a whole number from 1; --files-only makes no step")
@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
     print(f"unchanged: {rows}{checkpoints}, data")
     if options.files_only:
         return 0
-    from labkit.analysis.verify.steps import verify_steps
+    from labkit.experiments.verify.steps import verify_steps
 
     result = verify_steps(
         run,

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from labkit.data.hashing import mix64_tensor
+from labkit.data.hashes import brightness_key, contrast_key
 from labkit.data.inputs import Distortion
-from labkit.data.step_batch.hashes import brightness_key, contrast_key
+from labkit.data.tensor_hashes import mix64_tensor
 
 __all__ = ["change_colors"]
 

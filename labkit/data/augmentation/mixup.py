@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from labkit.data.hashing import mix64_tensor, permutation
-from labkit.data.step_batch.mixing import SHARES, beta_shares, partner_key, share_key
+from labkit.data.numpy_batch.mixing import SHARES, beta_shares, partner_key, share_key
+from labkit.data.tensor_hashes import mix64_tensor, permutation
 
 __all__ = ["mix", "partners_of_step", "share_of_step", "soft_targets"]
 

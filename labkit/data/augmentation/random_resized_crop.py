@@ -1,10 +1,10 @@
-"""Random-resized-crop as a TensorFlow graph; ``labkit.data.step_batch.random_resized_crop`` describes it."""
+"""Random-resized-crop as a TensorFlow graph; ``labkit.data.numpy_batch.random_resized_crop`` describes it."""
 
 import tensorflow as tf
 
-from labkit.data.hashing import mix64_tensor
-from labkit.data.step_batch.hashes import crop_key
-from labkit.data.step_batch.random_resized_crop import CELLS, SIDES, TRIES
+from labkit.data.hashes import crop_key
+from labkit.data.numpy_batch.random_resized_crop import CELLS, SIDES, TRIES
+from labkit.data.tensor_hashes import mix64_tensor
 
 __all__ = ["crop_grid", "random_resized_crop"]
 
@@ -16,7 +16,7 @@ def crop_grid(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Draw the crop of each example: top, left, down and across, int32 [n].
 
-    They are those of ``labkit.data.step_batch.random_resized_crop.crop_grid``, and so are the arguments.
+    They are those of ``labkit.data.numpy_batch.random_resized_crop.crop_grid``, and so are the arguments.
     """
     state = mix64_tensor(mix64_tensor(tf.constant(crop_key(key), tf.uint64), epoch), index)
     tries = mix64_tensor(state[:, None], tf.range(TRIES, dtype=tf.int64))

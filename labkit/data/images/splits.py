@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkit.data.hashes import mix64
 from labkit.data.images.check import Fact
 from labkit.data.images.layouts import SPLITS, Listing
 from labkit.data.images.names import shown
 from labkit.data.request import SMALLEST_IMAGE
-from labkit.data.step_batch.hashes import mix64
 from labkit.data.subset import strata, stratified_rows, with_train_examples
 from labkit.errors import InputError
 from labkit.plurals import counted

@@ -17,7 +17,7 @@ from labkit.data.images.journal import Journal, Written
 from labkit.data.images.layouts import Listing
 from labkit.data.images.names import shown
 from labkit.data.images.pool import do_tasks
-from labkit.data.step_batch.tfrecord import temporary_path, write_shard
+from labkit.data.tfrecord import temporary_path, write_shard
 from labkit.errors import InputError
 
 __all__ = ["JPEG_ABOVE", "ShardTask", "bytes_of", "shard_tasks", "write_shards"]

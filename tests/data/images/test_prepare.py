@@ -174,7 +174,7 @@ def test_the_size_of_the_images_is_chosen_and_said(tmp_path, sizes, options, siz
 def test_large_images_are_stored_as_jpeg(pets, tmp_path):
     import io
 
-    from labkit.data.step_batch.tfrecord import fields, image_start, spans
+    from labkit.data.tfrecord import fields, image_start, spans
 
     manifest = prepare(None, tmp_path / "data", images=pets, image_size=80).manifest
     assert manifest.image_format == "jpeg" and manifest.image_shape == (80, 80, 3)

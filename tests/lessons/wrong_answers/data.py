@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from labkit.lessons.data.records import masked_crc
+from course.lessons.data.records import masked_crc
 
 
 def unchecked(data):

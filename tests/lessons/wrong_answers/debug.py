@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from labkit.lessons.debug.patients import softmax
+from course.lessons.debug.patients import softmax
 
 
 def lowest(classes):
@@ -38,7 +38,7 @@ def no_look_at_weights(patient):
 
 
 def still_broken(weights, gradients_of, schedule):
-    from labkit.lessons.debug.broken import broken_update
+    from course.lessons.debug.broken import broken_update
 
     return broken_update(weights, gradients_of, schedule)
 
@@ -63,7 +63,7 @@ def does_nothing(weights, gradients_of, schedule):
 
 
 def mixing(images, weights):
-    from labkit.lessons.debug.broken import broken_network
+    from course.lessons.debug.broken import broken_network
 
     return broken_network(images, weights)
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from labkit.lessons.mistakes.calibration import best_temperature
-from labkit.lessons.mistakes.slices import wilson
+from course.lessons.mistakes.calibration import best_temperature
+from course.lessons.mistakes.slices import wilson
 
 
 def bins(probabilities, labels):

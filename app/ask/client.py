@@ -1,0 +1,255 @@
+"""Ask the networks of runs about images, without importing TensorFlow.
+
+networks = Networks()
+network = networks.of(run.path, step)
+network.predict(images)
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ask.process import NetworkProcess, NoAnswer
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+
+__all__ = ["AskedNetwork", "Moment", "Neighbours", "Networks", "NoAnswer", "Prediction"]
+
+Images = NDArray[np.uint8]
+Labels = NDArray[Any]
+Progress = Callable[[int, int], None]
+
+
+def _silent(done: int, total: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """``probabilities``: float64 [n, classes]. ``losses``: float64 [n] in nats; None without labels."""
+
+    probabilities: NDArray[np.float64]
+    losses: NDArray[np.float64] | None
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The images of a split whose features are nearest, the nearest first.
+
+    ``positions``: int64 [k] in the split. ``distances``: float64 [k], Euclidean. ``labels``: int32 [k], or
+    zeros and ones [k, classes]. ``images``: uint8 [k, height, width, channels].
+    """
+
+    positions: NDArray[np.int64]
+    distances: NDArray[np.float64]
+    labels: Labels
+    images: Images
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The prediction at one kept checkpoint: ``probabilities`` float64 [classes], or why there is none."""
+
+    step: int
+    probabilities: NDArray[np.float64] | None
+    problem: str = ""
+
+
+class AskedNetwork:
+    """The network of one checkpoint, held by a process.
+
+    Each method raises InputError for a question that can't be answered, and ``NoAnswer`` if the process
+    fails.
+    """
+
+    def __init__(self, process: NetworkProcess) -> None:
+        self.process = process
+
+    @property
+    def loading_seconds(self) -> float | None:
+        """For how long the network has been loading; None if it isn't."""
+        since = self.process.loading_since
+        return None if since is None else time.monotonic() - since
+
+    def predict(
+        self,
+        images: Images,
+        labels: Labels | None = None,
+        *,
+        step: int | None = None,
+        as_in_training: bool = False,
+    ) -> Prediction:
+        """Return the probabilities and, with ``labels``, the loss of each image.
+
+        Args:
+            images: uint8 [n, height, width, channels], 1 to 512.
+            labels: int [n]; with several labels per image, zeros and ones [n, classes].
+            step: of another kept checkpoint to ask; None: the network's own.
+            as_in_training: batch normalization takes the statistics of these images, as a training step does,
+                not the moving ones. Then the answer for an image depends on the others.
+        """
+        content: dict[str, Any] = {"question": "predict", "as_in_training": as_in_training}
+        if step is not None:
+            content |= {"question": "predict_at", "step": step}
+        return self._predict(content, images, labels, patient=step is not None)
+
+    def evaluate(self, split: str, step: int, progress: Progress = _silent) -> Prediction:
+        """Return the probabilities and losses of all images of a split at a kept checkpoint, in their order.
+
+        Args:
+            split: ``train``, ``validation`` or ``test``.
+            step: of the checkpoint.
+            progress: called with the number of images that are ready, and of all.
+        """
+        parts: list[dict[str, NDArray[Any]]] = []
+        done, total = 0, 1
+        while done < total:
+            content = {"question": "evaluate", "split": split, "step": step, "start": done}
+            answer = self.process.ask(content, patient=True)
+            parts.append(answer.arrays)
+            done, total = done + len(answer.arrays["probabilities"]), answer.content["of"]
+            progress(done, total)
+        probabilities, losses = (
+            np.concatenate([part[name] for part in parts]) for name in ("probabilities", "losses")
+        )
+        return Prediction(probabilities, losses)
+
+    def saliency(self, image: Images, label: int, method: str) -> NDArray[np.float32]:
+        """Return how much each pixel matters, float32 [height, width].
+
+        Args:
+            image: uint8 [height, width, channels].
+            label: the number of the class.
+            method: ``grad_cam`` or ``integrated_gradients``; see ``labkit.analysis.saliency``.
+        """
+        content = {"question": "saliency", "class": label, "method": method}
+        return self.process.ask(content, {"images": image[None]}).arrays["map"]
+
+    def features(self, of: str | Images, progress: Progress = _silent) -> NDArray[np.float32]:
+        """Return the inputs of the last dense layer, float32 [n, d].
+
+        Args:
+            of: a split, or images uint8 [n, height, width, channels], 1 to 512.
+            progress: called with the number of images that are ready, and of all.
+        """
+        if not isinstance(of, str):
+            return self.process.ask({"question": "features"}, {"images": of}).arrays["features"]
+        parts: list[NDArray[np.float32]] = []
+        start = 0
+        while True:
+            answer = self.process.ask({"question": "features", "split": of, "start": start}, patient=True)
+            parts.append(answer.arrays["features"])
+            start += len(parts[-1])
+            progress(start, answer.content["of"])
+            if start >= answer.content["of"]:
+                return np.concatenate(parts)
+
+    def nearest(
+        self,
+        image: Images,
+        split: str,
+        k: int = 8,
+        *,
+        exclude: int | None = None,
+        progress: Progress = _silent,
+    ) -> Neighbours:
+        """Return the ``k`` images of a split that the network finds most alike.
+
+        The first call for a split computes the features of all its images.
+
+        Args:
+            image: uint8 [height, width, channels].
+            split: ``train``, ``validation`` or ``test``.
+            k: 1 to 100.
+            exclude: position of an image that is left out: the image itself.
+            progress: called with the number of images whose features are ready, and of all.
+        """
+        content = {"question": "nearest", "split": split, "k": k, "exclude": exclude}
+        while True:
+            answer = self.process.ask(content, {"images": image[None]}, patient=True)
+            progress(answer.content["done"], answer.content["of"])
+            if answer.arrays:
+                return Neighbours(**answer.arrays)
+
+    def history(
+        self, image: Images, steps: Sequence[int] | None = None, progress: Progress = _silent
+    ) -> list[Moment]:
+        """Return the prediction for an image at each kept checkpoint, ascending.
+
+        Args:
+            image: uint8 [height, width, channels].
+            steps: of the checkpoints; None: all that the run has kept.
+            progress: called with the number of checkpoints that are ready, and of all.
+        """
+        kept = RunDirectory(self.process.run).checkpoint_steps() if steps is None else list(steps)
+        moments = []
+        for done, step in enumerate(kept):
+            progress(done, len(kept))
+            try:
+                found = self._predict(
+                    {"question": "predict_at", "step": step}, image[None], None, patient=True
+                )
+                moments.append(Moment(step, found.probabilities[0]))
+            except InputError as error:  # this checkpoint is damaged, or was removed meanwhile
+                moments.append(Moment(step, None, str(error)))
+        return moments
+
+    def _predict(
+        self, content: dict[str, Any], images: Images, labels: Labels | None, patient: bool = False
+    ) -> Prediction:
+        arrays: dict[str, NDArray[Any]] = {"images": images}
+        if labels is not None:
+            arrays["labels"] = labels.astype(np.int32)
+        answer = self.process.ask(content, arrays, patient=patient).arrays
+        return Prediction(answer["probabilities"], answer.get("losses"))
+
+
+class Networks:
+    """The processes of several checkpoints, at most ``limit`` at a time: those that were asked last.
+
+    Args:
+        limit: number of processes.
+        options: of ``NetworkProcess``.
+    """
+
+    def __init__(self, limit: int = 2, **options: Any) -> None:
+        self._limit, self._options = limit, options
+        self._lock = threading.Lock()
+        self._networks: OrderedDict[tuple[Any, ...], AskedNetwork] = OrderedDict()
+
+    def of(self, run: Path, step: int) -> AskedNetwork:
+        """Return the network of a run's checkpoint. A checkpoint that was replaced is loaded anew.
+
+        Raises InputError where the run has no such checkpoint.
+        """
+        key = (run, step, _written(run, step))
+        with self._lock:
+            if key not in self._networks:
+                while len(self._networks) >= self._limit:
+                    self._networks.popitem(last=False)[1].process.close()
+                self._networks[key] = AskedNetwork(NetworkProcess(run, step, **self._options))
+            self._networks.move_to_end(key)
+            return self._networks[key]
+
+    def close(self) -> None:
+        """End all processes."""
+        with self._lock:
+            while self._networks:
+                self._networks.popitem()[1].process.close()
+
+
+def _written(run: Path, step: int) -> tuple[int, int]:
+    """Return what tells a checkpoint from a later one of the same step."""
+    folder = RunDirectory(run).checkpoints_path
+    try:
+        stat = (folder / f"step-{step:08d}" / "state.json").stat()
+    except OSError:
+        raise InputError(f"{folder} has no checkpoint of step {step}") from None
+    return stat.st_mtime_ns, stat.st_ino

@@ -1,0 +1,228 @@
+"""Start and end the process that holds a network, and exchange messages with it. Standard library only."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from numpy.typing import NDArray
+
+from app.ask.wire import Message, WireError, receive, send
+from labkit.cluster.reaped import start_reaped
+from labkit.errors import InputError
+from labkit.startup.child import import_path, python_command
+
+__all__ = ["IDLE_SECONDS", "NetworkProcess", "NoAnswer"]
+
+IDLE_SECONDS = 600.0
+LOAD_SECONDS = 180.0  # importing TensorFlow takes 6 s on an idle machine, and far longer on a busy one
+ANSWER_SECONDS = 120.0
+END_SECONDS = 10.0
+
+
+class NoAnswer(RuntimeError):
+    """The process gave no answer. The message is one sentence for people; asking again may help."""
+
+
+class NetworkProcess:
+    """The process that holds the network of one checkpoint. It starts with the first question.
+
+    Several threads may ask; one question is answered after the other. The process ends with this one, even
+    if this one is killed, and after ``idle_seconds`` without a question. The next question starts it again.
+
+    Args:
+        run: the run directory.
+        step: of the checkpoint.
+        idle_seconds: of silence after which the process ends.
+        threads: that an operation may use.
+        load_seconds, answer_seconds: that loading and an answer may take.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        step: int,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        threads: int = 2,
+        load_seconds: float = LOAD_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self.run, self.step = run, step
+        self.about: dict[str, Any] = {}  # what the process said of itself; empty before it is ready
+        self.loading_since: float | None = None  # by time.monotonic; None: it isn't being loaded
+        self._idle_seconds, self._threads = idle_seconds, threads
+        self._load_seconds, self._answer_seconds = load_seconds, answer_seconds
+        self._turn = _Turn()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control = -1
+        self._connection: socket.socket | None = None
+        self._stderr: IO[bytes] | None = None
+        self._closed = False
+        self._refused: InputError | None = None  # why the network can't be loaded
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process's parent, which ends as the process does; None if none is alive."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def ask(
+        self,
+        content: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        patient: bool = False,
+    ) -> Message:
+        """Send a question and return the answer; start the process if there is none.
+
+        Args:
+            content, arrays: the question.
+            patient: lets all other questions go first.
+
+        Raises InputError where the question or the run is at fault, and NoAnswer where the process is: it
+        ended, took too long, or was given up for another network.
+        """
+        with self._turn.taken(patient=patient):
+            if self._closed:
+                raise NoAnswer("This network was given up, because others were asked since. Try again.")
+            if self._refused is not None:
+                raise self._refused
+            if self.pid is None:  # not started yet, crashed, or ended after a long silence
+                self._end()
+                self._start()
+            return self._exchange(content, arrays)
+
+    def load_again(self) -> None:
+        """Try to load the network at the next question, even if that couldn't be done before."""
+        self._refused = None
+
+    def close(self) -> None:
+        """End the process, once it has given the answer that it is working on."""
+        self._closed = True
+        with self._turn.taken(seconds=END_SECONDS):
+            self._end()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.loading_since = time.monotonic()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        words = [str(theirs.fileno()), str(self.run), str(self.step), str(self._idle_seconds)]
+        try:
+            self._process, self._control = start_reaped(
+                python_command("-m", "app.network_process", *words, self._threads),
+                child_environment(CUDA_VISIBLE_DEVICES="-1"),  # a GPU's memory is the training's
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=(theirs.fileno(),),
+            )
+        except OSError as error:
+            ours.close()
+            self._end()
+            raise NoAnswer(f"The process for the network can't be started: {error.strerror}.") from None
+        finally:
+            theirs.close()
+        self._connection = ours
+        try:
+            self.about = self._received(self._load_seconds, "Loading the network").content
+        except InputError as error:  # the process has said why it can't load the network, and ends
+            self._refused = error
+            self._end()
+            raise
+        finally:
+            self.loading_since = None
+
+    def _exchange(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None) -> Message:
+        assert self._connection is not None
+        try:
+            send(self._connection, content, arrays, seconds=self._answer_seconds)
+        except OSError:
+            raise self._gone("The process that holds the network") from None
+        return self._received(self._answer_seconds, "The answer of the network")
+
+    def _received(self, seconds: float, what: str) -> Message:
+        assert self._connection is not None
+        try:
+            message = receive(self._connection, wait=seconds, seconds=seconds)
+        except TimeoutError:
+            self._end()
+            raise NoAnswer(
+                f"{what} took longer than {seconds:.0f} seconds and was ended. Try again."
+            ) from None
+        except (OSError, WireError):
+            raise self._gone("The process that holds the network") from None
+        if "error" in message.content:
+            raise InputError(str(message.content["error"]))
+        if "failed" in message.content:
+            raise NoAnswer(f"The network can't answer this ({message.content['failed']}).")
+        return message
+
+    def _gone(self, what: str) -> NoAnswer:
+        """Return the sentence on a process that has ended by itself."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        code, said = self._process.returncode, self._last_line()
+        self._end()
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            memory = "; perhaps the memory is full" if -code == signal.SIGKILL else ""
+            return NoAnswer(f"{what} was killed by {name}{memory}. Try again to start a new one.")
+        return NoAnswer(f"{what} has ended{f' ({said})' if said else ''}. Try again to start a new one.")
+
+    def _last_line(self) -> str:
+        assert self._stderr is not None
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 4096))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:200] if lines else ""
+
+    def _end(self) -> None:
+        """End the process if there is one, and forget it."""
+        self.about, self.loading_since = {}, None
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            os.close(self._control)  # which kills whatever still runs
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+        if self._stderr is not None:
+            self._stderr.close()
+        self._connection = self._process = self._stderr = None
+
+
+class _Turn:
+    """A lock that patient threads get only if no other one waits for it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._busy = False
+        self._waiting = 0  # threads that aren't patient
+
+    @contextlib.contextmanager
+    def taken(self, *, patient: bool = False, seconds: float | None = None) -> Iterator[None]:
+        """Hold the lock for a block; after ``seconds`` of waiting, go on without it."""
+        with self._changed:
+            self._waiting += not patient
+            free = self._changed.wait_for(lambda: not (self._busy or (patient and self._waiting)), seconds)
+            self._waiting -= not patient
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                if free:
+                    self._busy = False
+                self._changed.notify_all()
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """Return the environment of a child that imports this dashboard and this labkit."""
+    dashboard = str(Path(__file__).resolve().parents[2])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([dashboard, import_path()]), **changes}

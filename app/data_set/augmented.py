@@ -1,0 +1,175 @@
+"""A training image as the network gets it in chosen epochs, exactly as the run's pipeline makes it."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.config.whole import Config
+from labkit.data.hashes import distortion_key, order_key, order_of_epoch
+from labkit.data.inputs import choose_input_path, distortion_of
+from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import central_corner
+from labkit.data.numpy_batch.distortion import as_pixels, central_crop, distorted, offsets_of, shrunk
+from labkit.data.numpy_batch.random_resized_crop import CELLS, crop_grid
+from labkit.data.shards import find_split, read_rows
+from labkit.errors import InputError
+
+__all__ = ["MAX_EPOCHS", "AugmentedImage", "augmented_image", "epochs_of", "settings_in_words"]
+
+MAX_EPOCHS = 48  # shown at a time
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedImage:
+    """An image in one epoch.
+
+    ``epoch``: from 0. ``step``: the training step whose batch has it, from 1; None where only TensorFlow
+    knows the order (``input_path=streaming``). ``image``: uint8 [height, width, channels], cropped, flipped,
+    its colours changed (and clipped to 0 to 255), covered and resized. ``right``, ``down``: by how many
+    pixels the content has moved, before the flip. ``flipped``: whether it is mirrored. ``kept``: the share
+    of the area that a random-resized-crop keeps; None without one.
+    """
+
+    epoch: int
+    step: int | None
+    image: NDArray[np.uint8]
+    right: int
+    down: int
+    flipped: bool
+    kept: float | None = None
+
+    def in_words(self) -> str:
+        """Return what was done to it."""
+        moves = [
+            f"{abs(by)} {forth if by > 0 else back}"
+            for by, forth, back in ((self.right, "right", "left"), (self.down, "down", "up"))
+            if by
+        ]
+        if self.kept is not None:
+            moves = [f"{self.kept:.0%} of the image"]
+        return ", ".join([*moves, *(["flipped"] if self.flipped else [])]) or "not moved"
+
+
+def augmented_image(
+    manifest: Manifest, config: Config, index: int, epochs: list[int]
+) -> tuple[NDArray[np.uint8], list[AugmentedImage]]:
+    """Return a training image as it is stored, uint8 [height, width, channels], and as it is in these epochs.
+
+    Args:
+        manifest: the run's prepared data set.
+        config: of the run.
+        index: position in the training split.
+        epochs: from 0, at least one.
+
+    Raises InputError if there is no such image, or its file is missing or damaged.
+    """
+    count = find_split(manifest, "train").count
+    if not 0 <= index < count:
+        raise InputError(
+            f"the train split has {count:,} images, numbered 0 to {count - 1:,}; there is no number {index:,}"
+        )
+    originals, _ = read_rows(manifest, "train", np.array([index]))
+    images = np.repeat(originals, len(epochs), axis=0)
+    at, where = np.asarray(epochs, np.int64), np.full(len(epochs), index, np.int64)
+    settings = distortion_of(config.data)
+    right = down = np.zeros(len(epochs), np.int64)
+    flips = np.zeros(len(epochs), bool)
+    kept: list[float | None] = [None] * len(epochs)
+    if settings:
+        key = distortion_key(config.run.seed)
+        size = originals.shape[1], originals.shape[2]
+        images = as_pixels(distorted(images, manifest, settings, key=key, epoch=at, index=where))
+        top, left, flips = offsets_of(key, at, where, settings, size)
+        if settings.random_resized_crop:
+            grid = crop_grid(
+                settings.random_resized_crop, key=key, epoch=at, index=where, height=size[0], width=size[1]
+            )
+            kept = (grid.down * grid.across / CELLS**2).tolist()
+        else:
+            middle = central_corner(*size, settings.crop_size) if settings.crop_size else (0, 0)
+            right = settings.crop_padding + middle[1] - left
+            down = settings.crop_padding + middle[0] - top
+    else:
+        images = central_crop(images, config.data.crop_size)
+    steps = _steps(manifest, config, index, epochs)
+    made = []
+    for place, epoch in enumerate(epochs):
+        step = steps[place]
+        seen_at = step or epoch * count // config.data.train_batch_size + 1
+        image = _resized(images[place], config.data.image_size_at(seen_at - 1, config.run.train_steps))
+        made.append(
+            AugmentedImage(
+                epoch, step, image, int(right[place]), int(down[place]), bool(flips[place]), kept[place]
+            )
+        )
+    return originals[0], made
+
+
+def _steps(manifest: Manifest, config: Config, index: int, epochs: list[int]) -> list[int | None]:
+    """Return the step of each epoch in which the network gets an image."""
+    if choose_input_path(manifest, config.data.input_path) != "memory":
+        return [None] * len(epochs)
+    count, key = find_split(manifest, "train").count, order_key(config.run.seed)
+    samples = [epoch * count + _position(count, key, epoch, index) for epoch in epochs]
+    return [sample // config.data.train_batch_size + 1 for sample in samples]
+
+
+def _position(count: int, key: int, epoch: int, index: int) -> int:
+    return int(np.flatnonzero(order_of_epoch(count, key, epoch) == index)[0])
+
+
+def _resized(image: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
+    if size is None:
+        return image
+    return np.round(shrunk(image[None].astype(np.float32), size)[0]).clip(0, 255).astype(np.uint8)
+
+
+def epochs_of(text: str) -> list[int]:
+    """Return the epochs that a text names, such as ``0-11`` or ``0, 5, 100``.
+
+    Raises InputError for another text, for a range that ends before it begins, and for too many epochs.
+    """
+    epochs: list[int] = []
+    for part in filter(None, re.split(r"[,\s]+", re.sub(r"\s*[-–]\s*", "-", text.strip()))):
+        found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        if last < first:
+            raise InputError(
+                f"epochs are {text[:40]!r}; allowed: numbers from 0 and ranges, such as 0-11, 50"
+            )
+        epochs += range(first, min(last, first + MAX_EPOCHS) + 1)
+        if len(epochs) > MAX_EPOCHS:
+            raise InputError(f"{text[:40]!r} names more than {MAX_EPOCHS} epochs; name fewer")
+    if not epochs:
+        raise InputError("no epoch is named; name some, such as 0-11")
+    return epochs
+
+
+def settings_in_words(config: Config) -> str:
+    """Return the settings of a run that decide how a training image is changed."""
+    data, settings = config.data, distortion_of(config.data)
+    if settings is None:
+        words = ["not augmented (use_distortion_for_training is off)"]
+    else:
+        padded = f"{settings.crop_padding} pixels ({settings.crop_padding_mode})"
+        crop = f"random crop after padding by {padded}" if settings.crop_padding else "no crop"
+        if settings.random_resized_crop:
+            crop = f"random crop of at least {settings.random_resized_crop:.0%} of the area, resized"
+        elif settings.crop_size:
+            after = f" after padding by {padded}" if settings.crop_padding else ""
+            crop = f"random crop of {settings.crop_size}×{settings.crop_size} pixels{after}"
+        words = [
+            crop,
+            f"{settings.flip} flip" if settings.flip != "none" else "no flip",
+            f"cutout of {settings.cutout_size}×{settings.cutout_size} pixels"
+            if settings.cutout_size
+            else "no cutout",
+        ]
+        words += [f"brightness ±{settings.brightness:g}"] if settings.brightness else []
+        words += [f"contrast ±{settings.contrast:.0%}"] if settings.contrast else []
+        words += [f"mixup with alpha {data.mixup_alpha:g} (not shown)"] if data.mixup_alpha else []
+    if data.progressive_resizing:
+        words.append(f"progressive resizing {data.progressive_resizing}")
+    return f"{'; '.join(words)}; seed {config.run.seed}"

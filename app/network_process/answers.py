@@ -1,0 +1,274 @@
+"""What a network says about images. Imports TensorFlow, so only the process that holds the network does.
+
+Every answer takes at most about a second, so that a question never waits long for another one. What takes
+longer (the features of a whole split) is computed in parts: the answer says how much is ready, and the asking
+process asks again.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from app.ask.wire import MAX_ARRAY_BYTES, Message
+from app.network_process.checked import image_of, images_of, labels_of, number_of, split_of
+from labkit.analysis.network import Network, images_at_once, load_network
+from labkit.analysis.saliency import features_model, grad_cam, integrated_gradients
+from labkit.config.recorded import recorded_config
+from labkit.data.loading import load_split
+from labkit.errors import InputError
+from labkit.export.trained import restorable_model, trained_model
+from labkit.run_directory import RunDirectory
+from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network
+
+__all__ = ["Answers"]
+
+PART_SECONDS = 0.15  # how long features are computed before the next question has its turn
+FEATURE_BATCH = 50
+METHODS = {"grad_cam": grad_cam, "integrated_gradients": integrated_gradients}
+MAX_NEIGHBOURS = 100
+
+Answer = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+
+
+@dataclass
+class SplitFeatures:
+    """``images`` uint8 [n, …], ``labels`` int32 [n, …], ``rows`` float32 [n, d], of which ``done`` exist."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int32]
+    rows: NDArray[np.float32]
+    done: int = 0
+
+
+class Answers:
+    """Answers questions about the network of one checkpoint.
+
+    Args:
+        run: the run directory.
+        step: of the checkpoint.
+
+    Raises InputError if the checkpoint or the data set is missing, damaged, or doesn't belong to the run.
+    """
+
+    def __init__(self, run: RunDirectory, step: int) -> None:
+        self._run = run
+        self._network: Network = load_network(run, str(step))
+        self._manifest = self._network.manifest
+        self._forward = _compiled(self._network.model)
+        self._features = _compiled(features_model(self._network.model))
+        self._loaded: dict[str, tuple[NDArray[np.uint8], NDArray[np.int32]]] = {}
+        self._splits: dict[str, SplitFeatures] = {}
+        self._others: _OtherSteps | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The first message: step, classes, shape of an image, counts of the splits, precision of the run."""
+        return {
+            "step": self._network.step,
+            "classes": list(self._manifest.classes),
+            "image_shape": list(self._manifest.image_shape),
+            "multi_label": self._manifest.multi_label,
+            "counts": {name: split.count for name, split in self._manifest.splits.items()},
+            "precision": recorded_config(self._run).model.precision,
+        }
+
+    def answer(self, question: Message) -> Answer:
+        """Return content and arrays. Raises InputError for a question that can't be answered."""
+        asked = {
+            "predict": self._predict,
+            "saliency": self._saliency,
+            "features": self._features_of,
+            "nearest": self._nearest,
+            "predict_at": self._predict_at,
+            "evaluate": self._evaluate,
+        }
+        kind = question.content.get("question")
+        if not isinstance(kind, str) or kind not in asked:
+            raise InputError(f"question is {kind!r}; allowed: {', '.join(asked)}")
+        return asked[kind](question)
+
+    def _predict(self, question: Message) -> Answer:
+        return self._predicted(question, self._network.step)
+
+    def _predict_at(self, question: Message) -> Answer:
+        return self._predicted(question, _step_of(question))
+
+    def _predicted(self, question: Message, step: int) -> Answer:
+        # Those of a training batch are cropped already.
+        images = images_of(question, self._manifest, self._network.network_input.shape(self._manifest))
+        labels = labels_of(question, self._manifest, len(images))
+        if question.content.get("as_in_training") is True:
+            forward = self._other_steps().forward_in_training(step)
+            return {"step": step}, self._scores(images, labels, forward, len(images))
+        return {"step": step}, self._scores(images, labels, self._forward_of(step))
+
+    def _evaluate(self, question: Message) -> Answer:
+        """Return the scores of a split's images from ``start`` on, as many as ``PART_SECONDS`` allow."""
+        step = _step_of(question)
+        images, labels = self._pictures(split_of(question.content, self._manifest))
+        stop = number_of(question.content, "start", 0, len(images) - 1)
+        forward = self._forward_of(step)
+        parts: list[dict[str, NDArray[Any]]] = []
+        end = time.monotonic() + PART_SECONDS
+        while stop < len(images) and (not parts or time.monotonic() < end):
+            part = slice(stop, stop + images_at_once(images.shape[1:]))
+            parts.append(self._scores(images[part], labels[part], forward))
+            stop = min(part.stop, len(images))
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {"step": step, "of": len(images)}, arrays
+
+    def _scores(
+        self, images: NDArray[np.uint8], labels: NDArray[Any] | None, forward: Any, at_once: int | None = None
+    ) -> dict[str, NDArray[Any]]:
+        at_once = at_once or images_at_once(images.shape[1:])
+        logits = np.concatenate(
+            [
+                forward(self._network.inputs(images[at : at + at_once])).numpy()
+                for at in range(0, len(images), at_once)
+            ]
+        )
+        loss = self._network.loss
+        arrays = {"probabilities": np.asarray(loss.probabilities(logits), np.float64)}
+        if labels is not None:
+            targets = tf.constant(labels)
+            arrays["losses"] = loss.per_example(targets, tf.constant(logits), 0.0).numpy().astype(np.float64)
+        return arrays
+
+    def _forward_of(self, step: int) -> Any:
+        if step == self._network.step:
+            return self._forward
+        return self._other_steps().forward(step)
+
+    def _other_steps(self) -> "_OtherSteps":
+        if self._others is None:
+            self._others = _OtherSteps(self._run, self._network)
+        return self._others
+
+    def _pictures(self, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        if split not in self._loaded:
+            self._loaded[split] = load_split(self._manifest, split)
+        return self._loaded[split]
+
+    def _saliency(self, question: Message) -> Answer:
+        image = image_of(question, self._manifest)
+        label = number_of(question.content, "class", 0, self._manifest.num_classes - 1)
+        method = question.content.get("method")
+        if method not in METHODS:
+            raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
+        found = METHODS[method](self._network, image, label)
+        return {}, {"map": found.astype(np.float32)}
+
+    def _features_of(self, question: Message) -> Answer:
+        if "images" in question.arrays:
+            images = images_of(question, self._manifest)
+            return {}, {"features": self._feature_rows(images)}
+        split = split_of(question.content, self._manifest)
+        start = number_of(question.content, "start", 0, self._manifest.count(split))
+        known = self._progress(split)
+        width = max(1, known.rows.shape[1])
+        stop = min(known.done, start + MAX_ARRAY_BYTES // (8 * width))
+        content = {"done": known.done, "of": len(known.rows), "width": width}
+        return content, {"features": known.rows[start:stop]}
+
+    def _nearest(self, question: Message) -> Answer:
+        image = image_of(question, self._manifest)
+        split = split_of(question.content, self._manifest)
+        count = number_of(question.content, "k", 1, MAX_NEIGHBOURS)
+        known = self._progress(split)
+        content = {"done": known.done, "of": len(known.rows)}
+        if known.done < len(known.rows):
+            return content, {}
+        squared = ((known.rows - self._feature_rows(image[None])) ** 2).sum(axis=1, dtype=np.float64)
+        if question.content.get("exclude") is not None:  # the image itself
+            squared[number_of(question.content, "exclude", 0, len(squared) - 1)] = np.inf
+        order = np.argsort(squared, kind="stable")[:count]
+        order = order[np.isfinite(squared[order])]
+        return content, {
+            "positions": order.astype(np.int64),
+            "distances": np.sqrt(squared[order]),
+            "labels": known.labels[order],
+            "images": known.images[order],
+        }
+
+    def _progress(self, split: str) -> SplitFeatures:
+        """Compute more features of a split for ``PART_SECONDS``, if it isn't complete."""
+        if split not in self._splits:
+            images, labels = self._pictures(split)
+            width = self._feature_rows(images[:1]).shape[1]
+            rows = np.empty((len(images), width), np.float32)
+            self._splits[split] = SplitFeatures(images, labels, rows)
+        known = self._splits[split]
+        end = time.monotonic() + PART_SECONDS
+        while known.done < len(known.rows) and time.monotonic() < end:
+            part = slice(known.done, known.done + FEATURE_BATCH)
+            known.rows[part] = self._feature_rows(known.images[part])
+            known.done = min(part.stop, len(known.rows))
+        return known
+
+    def _feature_rows(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the input of the last dense layer, float32 [n, d]."""
+        starts = range(0, len(images), FEATURE_BATCH)
+        parts = [images[at : at + FEATURE_BATCH] for at in starts]
+        rows = [self._features(self._network.inputs(part)).numpy() for part in parts]
+        return np.concatenate(rows).astype(np.float32)
+
+
+def _step_of(question: Message) -> int:
+    step = question.content.get("step")
+    if type(step) is not int:
+        raise InputError(f"step is {step!r}; allowed: a whole number")
+    return step
+
+
+class _OtherSteps:
+    """A second copy of the network, for the weights of the run's other checkpoints."""
+
+    def __init__(self, run: RunDirectory, network: Network) -> None:
+        self._config = config = recorded_config(run)
+        self._store = CheckpointStore(run.checkpoints_path)
+        self._saved = restorable_model(config, network.manifest)
+        self._model = trained_model(config, network.manifest, self._store, network.step)
+        self._compiled = _compiled(self._model)
+        self._in_training = _compiled_for_training(self._model)  # traced when it is first asked
+        self._step = network.step
+
+    def forward(self, step: int) -> Any:
+        """Return the network of another step. Raises InputError if its checkpoint is missing or damaged."""
+        self._load(step)
+        return self._compiled
+
+    def forward_in_training(self, step: int) -> Any:
+        """Return the network of a step, as it is in training. Raises InputError as ``forward``."""
+        self._load(step)
+        return self._in_training
+
+    def _load(self, step: int) -> None:
+        if step != self._step:
+            self._store.step_of(str(step))
+            self._store.restore(checkpoint_of_network(self._config, self._saved), step, partial=True)
+            self._model.set_weights(self._saved.get_weights())
+            self._step = step
+
+
+def _compiled(model: Any) -> Any:
+    """Return a function of standardized images [n, height, width, channels], traced once for any n."""
+    signature = [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)]
+    return tf.function(
+        lambda pixels: model(pixels, training=False), input_signature=signature, autograph=False
+    )
+
+
+def _compiled_for_training(model: Any) -> Any:
+    """Return a function like ``_compiled``'s of the network in training. No moving statistics change."""
+    signature = [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)]
+
+    def forward(pixels: tf.Tensor) -> tf.Tensor:
+        trained = [variable.value for variable in model.trainable_variables]
+        others = [variable.value for variable in model.non_trainable_variables]
+        return model.stateless_call(trained, others, pixels, training=True)[0]
+
+    return tf.function(forward, input_signature=signature, autograph=False)

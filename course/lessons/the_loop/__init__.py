@@ -1,0 +1,27 @@
+"""Lesson 03: momentum and decay on a quadratic, update ratios, and the loss surface."""
+
+from course.lessons.the_loop.figures import (
+    decay_figure,
+    loss_comparison,
+    momentum_figure,
+    range_figure,
+    ratio_figure,
+    surface_figure,
+    update_ratios,
+)
+from course.lessons.the_loop.quadratic import descend
+from course.lessons.the_loop.surface import Surface, filter_normalized, loss_surface
+
+__all__ = [
+    "Surface",
+    "decay_figure",
+    "descend",
+    "filter_normalized",
+    "loss_comparison",
+    "loss_surface",
+    "momentum_figure",
+    "range_figure",
+    "ratio_figure",
+    "surface_figure",
+    "update_ratios",
+]

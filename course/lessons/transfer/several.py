@@ -1,0 +1,108 @@
+"""Images with no, one or several objects, and what softmax and sigmoid say about them."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from course.lessons.transfer.trainings import Trainer
+from labkit.config import Config
+from labkit.data import shapes
+from labkit.data.manifest import Manifest
+from labkit.notebook.plots.style import GREY, OKABE_ITO, new_figure, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SHAPES", "draw_probabilities", "draw_sums", "drawn", "several_trainer"]
+
+SHAPES = ("disc", "frame", "cross", "bars")
+
+
+def drawn(count: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Draw images with 0 to 3 different shapes in turn.
+
+    Returns images uint8 [count, 32, 32, 3], and targets int32 [count, 4], a one for each of ``SHAPES``.
+    """
+    generator = np.random.default_rng((seed, 0x736576))
+    ranks = np.argsort(np.argsort(generator.random((count, len(SHAPES))), axis=1), axis=1)
+    targets = (ranks < (np.arange(count) % 4)[:, None]).astype(np.int32)
+    every = np.zeros((count, len(shapes.CLASSES)), np.int32)
+    every[:, [shapes.CLASSES.index(name) for name in SHAPES]] = targets
+    images, _ = shapes.draw(every, generator)
+    return images, targets
+
+
+def several_trainer(config: Config, manifest: Manifest, loss: str) -> Trainer:
+    """Return a trainer with a head for the four drawn ``SHAPES`` and this ``loss``.
+
+    Args:
+        config: of the few-image trainings; ``start_from`` names the base.
+        manifest: of a data set with images of 32×32 pixels; only its mean and standard deviation are used.
+        loss: ``softmax`` or ``sigmoid``.
+    """
+    changed = dataclasses.replace(manifest, classes=SHAPES)
+    return Trainer(config.replace({"loss": loss}), changed)
+
+
+def draw_sums(sums: Mapping[str, NDArray[np.float64]], counts: NDArray[np.int64]) -> "Figure":
+    """Draw the mean sum of all probabilities against the true number of objects.
+
+    Args:
+        sums: by the name of the output, the sum of an image's probabilities, [n].
+        counts: the number of objects in each image, [n].
+    """
+    numbers = np.unique(counts)
+    with styled():
+        figure = new_figure(6.5, 2.9, "Sum of the probabilities against the number of objects in the image")
+        axis = figure.subplots()
+        for number, (name, values) in enumerate(sums.items()):
+            means = [values[counts == k].mean() for k in numbers]
+            axis.plot(numbers, means, "o-", color=OKABE_ITO[number], label=name)
+        axis.plot(numbers, numbers, color=GREY, linestyle=":", label="number of objects")
+        axis.set(xlabel="objects in the image", ylabel="sum of the probabilities", xticks=numbers)
+        axis.set(title="How many objects does the output see?")
+        axis.legend(loc="upper left")
+        axis.grid(axis="y")
+    return figure
+
+
+def draw_probabilities(
+    images: NDArray[np.uint8],
+    targets: NDArray[Any],
+    probabilities: Mapping[str, NDArray[np.float64]],
+    classes: tuple[str, ...],
+) -> "Figure":
+    """Draw a few images, and below each the probability of each class by each output.
+
+    Args:
+        images: uint8 [n, height, width, 3].
+        targets: zeros and ones [n, classes].
+        probabilities: by the name of the output, [n, classes].
+        classes: their names.
+    """
+    places, names = np.arange(len(classes)), list(probabilities)
+    with styled():
+        figure = new_figure(
+            9.5, 4.6, f"Images with {targets.sum(axis=1).tolist()} objects and their probabilities"
+        )
+        axes = figure.subplots(2, len(images), height_ratios=(1, 1.5), sharey="row")
+        for column, image in enumerate(images):
+            above, below = axes[:, column]
+            above.imshow(image, interpolation="nearest")
+            shown = [name for name, has in zip(classes, targets[column], strict=True) if has]
+            above.set_title(", ".join(shown) or "none", loc="center", fontweight="normal", fontsize=8)
+            above.set(xticks=[], yticks=[])
+            for number, name in enumerate(names):
+                offset = 0.2 * (2 * number - 1)
+                color = OKABE_ITO[number]
+                below.barh(places + offset, probabilities[name][column], height=0.4, color=color, label=name)
+            below.set_yticks(places, classes)
+            below.set(xlim=(0, 1), xlabel="probability")
+            for place in np.flatnonzero(targets[column]):
+                below.axhspan(place - 0.5, place + 0.5, color="#e5e7eb", zorder=0)
+        axes[1, 0].invert_yaxis()
+        axes[1, 0].legend(loc="lower right")
+    return figure

@@ -1,0 +1,264 @@
+"""Checks of exercises: ``check("04.2", answer)`` in a lesson.
+
+A check tests properties of an answer, on inputs that it makes itself. It never compares with a stored answer.
+What is wrong is said in one sentence that helps to go on.
+"""
+
+import importlib
+import inspect
+import math
+import os
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import labkit
+from course.lessons.time_limit import TooLong, time_limit
+from labkit.errors import InputError
+
+__all__ = [
+    "LESSONS",
+    "Checked",
+    "Exercise",
+    "Wrong",
+    "a_choice",
+    "a_function",
+    "a_number",
+    "a_result",
+    "an_array",
+    "any_array",
+    "check",
+    "exercise",
+    "exercises",
+    "shown",
+]
+
+# Number and name of each lesson; its exercises are in course.lessons.exercises.<name>.
+LESSONS = (
+    "tour",
+    "data",
+    "resnet",
+    "the_loop",
+    "replicas",
+    "cluster",
+    "debug",
+    "transfer",
+    "compare",
+    "mistakes",
+)
+SECONDS = 30  # of one check
+# Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.
+NOT_THE_STUDENTS = (
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")),
+    f"{Path(__file__).parents[1]}{os.sep}",
+    f"{Path(labkit.__file__).parent}{os.sep}",
+    "<frozen ",
+)
+
+
+class Wrong(Exception):
+    """Raised by a test of an exercise. The message says what is wrong, with a hint, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise of a lesson.
+
+    Args:
+        number: such as ``04.2``.
+        title: what is to be done, in a few words.
+        test: takes the answer; returns a sentence that says what was verified; raises Wrong.
+    """
+
+    number: str
+    title: str
+    test: Callable[[Any], str]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The verdict on an answer. True in a condition if the answer is right."""
+
+    number: str
+    right: bool
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    def __str__(self) -> str:
+        return f"{'✓' if self.right else '✗'} exercise {self.number}: {self.text}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        colour, fill = ("#009e73", "#eefaf5") if self.right else ("#d55e00", "#fff3e6")
+        style = f"padding:.5em 1em;border-left:5px solid {colour};background:{fill};color:#1f2328"
+        return f"<div style='{style}' role='status'>{escape(str(self))}</div>"
+
+
+def check(number: str, answer: Any = None) -> Checked:
+    """Check the answer of an exercise. Returns the verdict, which a notebook shows.
+
+    Whatever the answer is or raises, nothing is raised here.
+
+    Args:
+        number: such as ``"04.2"``.
+        answer: a value or a function, as the exercise asks.
+
+    Raises InputError if there is no such exercise.
+    """
+    found = exercise(number)
+    if answer is None or answer is ...:
+        return Checked(number, False, "not answered yet; replace the three dots, or the None, in this cell")
+    try:
+        with time_limit(SECONDS):
+            return Checked(number, True, found.test(answer))
+    except Wrong as wrong:
+        return Checked(number, False, str(wrong))
+    except TooLong:
+        return Checked(number, False, f"your answer ran for over {SECONDS} s; does a loop never end?")
+    except NotImplementedError:
+        return Checked(number, False, "not answered yet; your function raises NotImplementedError")
+    except (Exception, SystemExit) as error:
+        return Checked(number, False, _what_was_raised(error, answer))
+
+
+def exercise(number: Any) -> Exercise:
+    """Return an exercise. Raises InputError, with the numbers that exist, if there is none."""
+    if not isinstance(number, str):
+        raise InputError(f'exercise {number!r} is not a text; write check("04.2", answer)')
+    lesson = number.partition(".")[0]
+    if not (lesson.isdecimal() and len(lesson) == 2 and int(lesson) < len(LESSONS)):
+        raise InputError(
+            f"no lesson {lesson!r}; lessons are 00 to {len(LESSONS) - 1:02}, exercises 04.1, 04.2, …"
+        )
+    known = exercises(int(lesson))
+    for found in known:
+        if found.number == number:
+            return found
+    raise InputError(f"no exercise {number!r}; lesson {lesson} has {', '.join(e.number for e in known)}")
+
+
+def exercises(lesson: int) -> tuple[Exercise, ...]:
+    """Return the exercises of a lesson, from 0."""
+    module = importlib.import_module(f"course.lessons.exercises.{LESSONS[lesson]}")
+    return tuple(module.EXERCISES)
+
+
+# ---- what tests ask of an answer -----------------------------------------------------------------------
+
+
+def a_result(answer: Any, what: str = "what your function returns") -> Any:
+    """Return ``answer``. Raises Wrong where a function returned nothing."""
+    if answer is None or answer is ...:
+        raise Wrong(
+            f"{what} is {shown(answer)}; replace the three dots; does your function return its result?"
+        )
+    return answer
+
+
+def a_number(answer: Any, what: str = "your answer") -> float:
+    """Return ``answer`` as a float. Raises Wrong for anything but one finite real number."""
+    a_result(answer, what)
+    if isinstance(answer, bool | np.bool_ | str | bytes):
+        raise Wrong(f"{what} is {shown(answer)}; expected a number")
+    try:
+        values = np.asarray(answer, np.float64)
+    except OverflowError:
+        raise Wrong(f"{what} is {shown(answer)}; expected a number below 1e308") from None
+    except (TypeError, ValueError):
+        raise Wrong(f"{what} is {shown(answer)}; expected a number") from None
+    if values.size != 1:
+        raise Wrong(f"{what} has the shape {list(values.shape)}; expected one number")
+    value = float(values.reshape(()))
+    if not math.isfinite(value):
+        raise Wrong(f"{what} is {value}; expected a finite number")
+    return value
+
+
+def an_array(answer: Any, shape: Sequence[int], what: str = "your answer") -> NDArray[np.float64]:
+    """Return ``answer`` as float64 of ``shape``; a tensor may be given. Raises Wrong for anything else."""
+    a_result(answer, what)
+    try:
+        values = np.asarray(answer)
+        if values.dtype.kind not in "fiub":
+            raise TypeError
+        values = values.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise Wrong(f"{what} is {shown(answer)}; expected numbers of the shape {list(shape)}") from None
+    if values.shape != tuple(shape):
+        raise Wrong(f"{what} has the shape {list(values.shape)}; expected {list(shape)}")
+    if not np.isfinite(values).all():
+        raise Wrong(f"{what} contains NaN or Infinity")
+    return values
+
+
+def any_array(answer: Any, what: str = "your answer") -> NDArray[Any]:
+    """Return ``answer`` as an array of any type and shape. Raises Wrong for lists of unequal lengths."""
+    a_result(answer, what)
+    try:
+        return np.asarray(answer)
+    except (TypeError, ValueError, OverflowError):
+        raise Wrong(f"{what} is {shown(answer)}; expected numbers, in rows of equal length") from None
+
+
+def a_choice(answer: Any, allowed: Sequence[str]) -> str:
+    """Return ``answer`` in the spelling of ``allowed``. Raises Wrong for anything else."""
+    for choice in allowed:
+        if isinstance(answer, str) and answer.strip().lower() == choice.lower():
+            return choice
+    raise Wrong(f"your answer is {shown(answer)}; expected one of {', '.join(map(repr, allowed))}")
+
+
+def a_function(answer: Any, what: str = "your answer") -> Callable[..., Any]:
+    """Return ``answer`` if it can be called. Raises Wrong otherwise."""
+    if not callable(answer):
+        raise Wrong(f"{what} is {shown(answer)}; expected a function: pass its name, without parentheses")
+    return answer
+
+
+def shown(value: Any) -> str:
+    """Return ``value`` and its type in one short line, whatever its ``repr`` does."""
+    if value is ...:
+        return "still the three dots"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an answer's own, or an int of thousands of digits
+        return f"a value of the type {type(value).__name__}"
+    return f"{text if len(text) <= 60 else text[:57] + '…'} ({type(value).__name__})"
+
+
+def _what_was_raised(error: BaseException, answer: Any) -> str:
+    """Return one sentence with the line of the student's code that raised ``error``."""
+    own = _file_of(answer)
+    line, frame = "", error.__traceback__
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if file == own if own else _may_be_the_students(file):
+            line = f" in line {frame.tb_lineno} of your cell"
+        frame = frame.tb_next
+    if isinstance(error, SystemExit):
+        return f"your answer ends the program{line}, as exit() does; return a result instead"
+    text = " ".join(str(error).split())[:200]
+    return f"your answer raised {type(error).__name__}{line}: {text}"
+
+
+def _file_of(answer: Any) -> str:
+    """Return the file that defines a function of the student's, "" where that isn't known."""
+    try:
+        file = str(inspect.unwrap(answer).__code__.co_filename)
+    except (AttributeError, ValueError):
+        return ""
+    return file if _may_be_the_students(file) else ""
+
+
+def _may_be_the_students(file: str) -> bool:
+    return not file.startswith(NOT_THE_STUDENTS) and "-packages" not in file

@@ -1,0 +1,116 @@
+"""What there is in a lesson: counted in its source, in its executed notebook, and by running its stubs."""
+
+import ast
+import contextlib
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from course.lessons.source import exercise_cells, student_code
+from labkit.notebook.install_cell import CELL_ID
+
+__all__ = ["FromOutputs", "FromSource", "count_outputs", "count_source", "failed_stubs"]
+
+MINUTES = re.compile(r"[Aa]bout (\d+) minutes? on two CPU cores")
+
+
+@dataclass(frozen=True)
+class FromSource:
+    """Counts of a lesson's source: ``minutes`` from its first cell, ``live`` widgets with static twins.
+
+    The cell that installs labkit isn't counted. ``lines`` of code are those that a student reads: without
+    comments, empty lines and solutions.
+    """
+
+    title: str
+    minutes: int
+    cells: int
+    words: int
+    lines: int
+    exercises: int
+    live: int
+
+
+@dataclass(frozen=True)
+class FromOutputs:
+    """Counts of an executed lesson: drawn figures, claims that held, exercises whose solution passed."""
+
+    figures: int
+    claims: int
+    passed: int
+    sliders: int
+
+
+def count_source(notebook: Any) -> FromSource:
+    """Return the counts of a lesson's source."""
+    first = notebook.cells[0].source
+    minutes = MINUTES.search(first)
+    cells = [cell for cell in notebook.cells if cell.get("id") != CELL_ID]
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    return FromSource(
+        title=first.splitlines()[0].lstrip("# "),
+        minutes=int(minutes[1]) if minutes else 0,
+        cells=len(cells),
+        words=sum(_words(cell.source) for cell in cells if cell.cell_type == "markdown"),
+        lines=sum(_lines(student_code(source)) for source in code),
+        exercises=len(exercise_cells(notebook)),
+        live=_live_widgets(code),
+    )
+
+
+def _words(text: str) -> int:
+    """Count what a student reads: no tags, no targets of links."""
+    text = re.sub(r"<[^>]+>|\]\([^)]*\)", " ", text)
+    return len(re.findall(r"\w[\w'’.-]*", text))
+
+
+def _lines(source: str) -> int:
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in source.splitlines())
+
+
+def _live_widgets(code: list[str]) -> int:
+    """Count the calls of labkit.notebook.widgets: each shows a static figure, and then a widget."""
+    names: set[str] = set()
+    calls = []
+    for source in code:
+        try:
+            nodes = [*ast.walk(ast.parse(source))]
+        except SyntaxError:  # a command of IPython
+            continue
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labkit.notebook.widgets"):
+                names |= {alias.asname or alias.name for alias in node.names} - {"slider"}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                calls.append(node.func.id)
+    return sum(call in names for call in calls)
+
+
+def count_outputs(notebook: Any) -> FromOutputs:
+    """Return the counts of an executed lesson."""
+    shown = [
+        output.get("data", {})
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    ]
+    return FromOutputs(
+        figures=sum("image/png" in data or "image/svg+xml" in data for data in shown),
+        claims=sum(data.get("text/markdown", "").startswith("✓ ") for data in shown),
+        passed=sum(data.get("text/plain", "").startswith("✓ exercise ") for data in shown),
+        sliders=sum("labkit-frames" in data.get("text/html", "") for data in shown),
+    )
+
+
+def failed_stubs(notebook: Any) -> Mapping[str, bool]:
+    """Run each exercise without its solution. Returns, by number, whether the check found it unanswered."""
+    from course.lessons.commands import run_exercise_cell
+
+    found = {}
+    for number, source in exercise_cells(notebook).items():
+        verdicts: list[Any] = []
+        with contextlib.redirect_stdout(io.StringIO()):
+            error = run_exercise_cell(student_code(source), verdicts)
+        found[number] = error is None and [bool(verdict) for verdict in verdicts] == [False]
+    return found

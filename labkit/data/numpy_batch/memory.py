@@ -1,0 +1,135 @@
+"""The training batch of one step on the ``memory`` path. Nothing here imports TensorFlow."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.config import DataConfig
+from labkit.data.hashes import distortion_key, order_key, order_of_epoch
+from labkit.data.inputs import distortion_of
+from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import network_input_of
+from labkit.data.numpy_batch.distortion import as_input, as_pixels, central_crop, distorted, shrunk
+from labkit.data.numpy_batch.mixing import mixed, partners_of, share_of
+from labkit.data.shards import find_split, read_rows
+
+__all__ = ["Rows", "StepBatch", "as_seen", "batch_from_memory", "rows_from_memory", "samples_of"]
+
+# Distorted images, uint8 or with changed colours float32, [n, height, width, channels], labels and indices.
+Rows = tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, repr=False)
+class StepBatch:
+    """The batch of one training step, as the network sees it.
+
+    ``step``: from 1, as in the metrics. ``images``: uint8 [n, height, width, channels], cropped, flipped,
+    covered by cutout, mixed and resized as configured, rounded to whole numbers from 0 to 255.
+    ``standardized``: float32 of the same shape, what the network takes. ``labels``: int32 [n], or zeros and
+    ones [n, classes] with several labels. ``index``: int64 [n], each example's position in the training
+    split. ``epoch``: int64 [n], from 0; a batch may span two. ``classes``: their names. With mixup,
+    ``partners``: int64 [n], the position in this batch of the example that each is mixed with, and ``share``:
+    of its own image; without, None and 1.
+    """
+
+    step: int
+    images: NDArray[np.uint8]
+    standardized: NDArray[np.float32]
+    labels: NDArray[np.int32]
+    index: NDArray[np.int64]
+    epoch: NDArray[np.int64]
+    classes: tuple[str, ...]
+    partners: NDArray[np.int64] | None = None
+    share: float = 1.0
+
+    def __repr__(self) -> str:
+        return f"<batch of step {self.step}: images {self.images.dtype} {list(self.images.shape)}>"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """What the loss takes: ``labels``, or with mixup the mixed labels, float32 [n, classes]."""
+        if self.partners is None:
+            return self.labels
+        one_hot = np.eye(len(self.classes), dtype=np.float32)
+        soft = self.labels.astype(np.float32) if self.labels.ndim == 2 else one_hot[self.labels]
+        return mixed(np.float32(self.share), soft, soft[self.partners])
+
+    def names(self, position: int) -> str:
+        """Return the class of the example at ``position`` of the batch; with several labels, all of them.
+
+        With mixup, the share and the class of both examples.
+        """
+        if self.partners is None:
+            return self._own_names(position)
+        partner = self._own_names(int(self.partners[position]))
+        return f"{self.share:.0%} {self._own_names(position)} + {1 - self.share:.0%} {partner}"
+
+    def _own_names(self, position: int) -> str:
+        label = self.labels[position]
+        numbers = [int(label)] if label.ndim == 0 else np.flatnonzero(label).tolist()
+        return ", ".join(self.classes[number] for number in numbers) or "none"
+
+
+def batch_from_memory(
+    manifest: Manifest, data: DataConfig, *, seed: int, step: int, image_size: int | None = None
+) -> StepBatch:
+    """Return the global batch of a step on the ``memory`` path, over all replicas.
+
+    Arguments and errors are those of ``labkit.data.numpy_batch.batch.batch_of_step``.
+    """
+    samples = samples_of(data, step)
+    rows = rows_from_memory(manifest, data, seed, samples)
+    return as_seen(manifest, data, rows, seed=seed, step=step, image_size=image_size)
+
+
+def samples_of(data: DataConfig, step: int) -> NDArray[np.int64]:
+    """Return the numbers of a step's examples in the endless stream of epochs, int64 [n]."""
+    return (step - 1) * data.train_batch_size + np.arange(data.train_batch_size)
+
+
+def rows_from_memory(manifest: Manifest, data: DataConfig, seed: int, samples: NDArray[np.int64]) -> Rows:
+    """Return distorted images, labels and indices of these samples of the endless stream of epochs."""
+    examples = find_split(manifest, "train").count
+    epoch, key = samples // examples, order_key(seed)
+    orders = {number: order_of_epoch(examples, key, number) for number in np.unique(epoch).tolist()}
+    index = np.array([orders[sample // examples][sample % examples] for sample in samples.tolist()])
+    images, labels = read_rows(manifest, "train", index)
+    distortion = distortion_of(data)
+    if distortion:
+        images = distorted(images, manifest, distortion, key=distortion_key(seed), epoch=epoch, index=index)
+    return central_crop(images, data.crop_size), labels, index
+
+
+def as_seen(
+    manifest: Manifest, data: DataConfig, rows: Rows, *, seed: int, step: int, image_size: int | None
+) -> StepBatch:
+    """Return the batch of these rows: standardized, mixed and, with ``image_size``, resized."""
+    pixels, labels, index = rows
+    inputs = as_input(pixels, manifest, network_input_of(data))
+    partners, share = None, np.float32(1)
+    if data.mixup_alpha:
+        partners = partners_of(seed, step - 1, len(labels))
+        share = share_of(seed, step - 1, data.mixup_alpha)
+        inputs = mixed(share, inputs, inputs[partners])
+        floats = pixels.astype(np.float32)
+        pixels = mixed(share, floats, floats[partners])
+    if image_size is not None:
+        inputs = shrunk(inputs, image_size)
+        pixels = shrunk(pixels.astype(np.float32), image_size)
+    epoch = samples_of(data, step) // find_split(manifest, "train").count
+    return StepBatch(
+        step,
+        as_pixels(pixels),
+        inputs,
+        labels,
+        index,
+        epoch,
+        manifest.classes,
+        partners,
+        float(share),
+    )

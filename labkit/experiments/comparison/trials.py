@@ -1,0 +1,198 @@
+"""Plan a comparison: decide and check which trainings it makes and where, before anything is written.
+
+Doesn't import TensorFlow.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit import home
+from labkit.config import Config
+from labkit.config.architectures import parse_model_name
+from labkit.data.inputs import choose_input_path
+from labkit.data.manifest import Manifest
+from labkit.errors import InputError
+from labkit.experiments.comparison.budget import budget_differences, budget_fingerprint, budget_of
+from labkit.experiments.comparison.files import Request, read_request, run_directory
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.disk import check_writable
+from labkit.training.checks import refuse_cluster
+from labkit.training.plan import place_run, plan_run, prepared_data_set
+
+__all__ = ["ComparisonPlan", "Trial", "default_output", "plan_comparison"]
+
+# Files that a comparison may have left in its directory without a comparison.json.
+_OURS = re.compile(r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training. ``found``: the state of its run, ``new``, ``resumable``, ``failed`` or ``finished``."""
+
+    model: str
+    seed: int
+    config: Config
+    run: RunDirectory
+    found: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """All trainings of a comparison in order: first seed 0 of every model, then seed 1 of every model.
+
+    When a comparison is interrupted, the models therefore have the same number of seeds, give or take one.
+    """
+
+    output: Path
+    request: Request
+    trials: tuple[Trial, ...]
+
+
+def default_output(config: Config) -> Path:
+    """Return the default directory of a comparison, named after the data set and the budget."""
+    return home.home() / "comparisons" / f"{config.data.dataset}-{budget_fingerprint(config)}"
+
+
+def plan_comparison(
+    models: Sequence[str],
+    seeds: int,
+    values: Mapping[str, Any],
+    output: str | None = None,
+    *,
+    prepare: Callable[[Config], None],
+) -> ComparisonPlan:
+    """Decide on every training of a comparison.
+
+    Args:
+        models: names as ``labkit.config.architectures.model_name`` gives them.
+        seeds: the number of trainings of each model; the seeds count from 0.
+        values: of ``labkit.experiments.comparison.budget.shared_fields``, by name; others keep their
+            defaults.
+        output: the comparison's directory. None derives it from the budget, so that the same command finds
+            it again, also with more models or seeds.
+        prepare: prepares the data set of a configuration if there is none yet.
+
+    Raises InputError if something can't be trained, or if the directory can't be written, holds other files,
+    or holds a comparison with another budget.
+    """
+    configs = _configs(models, seeds, values)
+    config = next(iter(configs.values()))
+    named_folder = home.expanded(output).absolute() if output else None
+    recorded = _recorded(named_folder) if named_folder else None
+    if named_folder and recorded:
+        config = _as_recorded(config, recorded)
+        if config.run.epochs is None:  # which the data turn into steps
+            _check_same_budget(named_folder, recorded, budget_of(config))  # before preparing any data
+    manifest = _manifest(config, prepare)
+    examples = manifest.count("train")
+    config = config.with_steps_for(examples).replace(
+        {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent)}
+    )
+    folder = named_folder or default_output(config)
+    recorded = recorded if named_folder else _recorded(folder)
+    if recorded is not None:
+        config = _as_recorded(config, recorded)
+    resolved = {
+        "dataset": manifest.dataset,
+        "data_dir": config.data.data_dir,
+        "input_path": choose_input_path(manifest, config.data.input_path),
+    }
+    budget = budget_of(config.replace(resolved))
+    if recorded is not None:
+        _check_same_budget(folder, recorded, budget, manifest)
+    trials = tuple(
+        _trial(folder, model, seed, configs[model].with_steps_for(examples).replace(resolved), manifest)
+        for seed in range(seeds)
+        for model in models
+    )
+    pending = [trial for trial in trials if trial.found != "finished"]
+    if pending:
+        plan_run(pending[0].config, uses_devices=False)  # checks the batch size and the data
+    named = config.data.data_dir if values.get("data_dir") is not None else None
+    return ComparisonPlan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
+
+
+def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> dict[str, Config]:
+    """Return the configuration of each model by its name, before the data set is known."""
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}; allowed: 1 or more")
+    if not any(models):
+        raise InputError("--models is empty; name at least one, such as resnet20,vgg11 (see labkit models)")
+    if not all(models):
+        raise InputError(f"--models is {','.join(models)!r}, which has an extra comma; remove it")
+    repeated = [name for name, count in Counter(models).items() if count > 1]
+    if repeated:
+        raise InputError(f"--models names {', '.join(repeated)} more than once; name each model once")
+    by_name = {name: parse_model_name(name) for name in models}
+    configs = {}
+    for name in models:
+        try:
+            configs[name] = Config.from_flat({**values, **by_name[name]})
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    refuse_cluster(configs[models[0]])
+    return configs
+
+
+def _recorded(folder: Path) -> Request | None:
+    """Return the recorded request of the comparison in ``folder``; None if there is none yet."""
+    check_writable(folder, "--output")
+    recorded = read_request(folder)
+    if recorded is None and folder.is_dir():
+        others = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
+        if others:
+            raise InputError(
+                f"--output {folder} is neither empty nor a comparison: it holds {others[0]}; "
+                "name another directory"
+            )
+    return recorded
+
+
+def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
+    """Return the manifest of the data set, which ``prepare`` makes if it is missing."""
+    manifest, _ = prepared_data_set(config, may_prepare=True)
+    if manifest is None:
+        prepare(config)
+        manifest, _ = prepared_data_set(config, may_prepare=False)
+    assert manifest is not None, "prepare raises where it can't make the data set"
+    return manifest
+
+
+def _as_recorded(config: Config, recorded: Request) -> Config:
+    """Return ``config`` with the recorded choices in place of ``auto``."""
+    auto = {"dataset": config.data.dataset, "input_path": config.data.input_path}
+    return config.replace({name: recorded.budget[name] for name, value in auto.items() if value == "auto"})
+
+
+def _check_same_budget(
+    folder: Path, recorded: Request, budget: Mapping[str, Any], manifest: Manifest | None = None
+) -> None:
+    differences = budget_differences(recorded.budget, budget)
+    if manifest is not None and recorded.data_checksum != manifest.checksum:
+        differences.append(
+            f"the checksum of {manifest.dataset} is {recorded.data_checksum[:12]} there, "
+            f"{manifest.checksum[:12]} here"
+        )
+    if differences:
+        raise InputError(
+            f"--output {folder} holds a comparison with another budget: {'; '.join(differences)}; "
+            "name another directory"
+        )
+
+
+def _trial(folder: Path, model: str, seed: int, config: Config, manifest: Manifest) -> Trial:
+    run = run_directory(folder, model, seed)
+    config = config.replace({"seed": seed, "job_dir": str(run.path)})
+    _, _, found = place_run(config, manifest)
+    status = run.read_status()
+    if found == "resumable" and status is not None and status.state == "failed":
+        found = "failed"
+    return Trial(model, seed, config, run, found)

@@ -1,0 +1,212 @@
+"""``labkit fork``: a run that shares another one's past up to a step, and goes on with other settings."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.config import Config
+from labkit.config.recorded import recorded_config
+from labkit.config.whole import by_field, fields_by_name
+from labkit.errors import InputError
+from labkit.experiments.replay.recorded import recorded_step
+from labkit.experiments.replay.step import engine_from_start, plan_replay
+from labkit.parts.trust import accept, acting, check_trust, files_of
+from labkit.run_directory import RunDirectory, Status, write_json_atomic
+from labkit.run_directory.disk import check_disk_space, check_writable
+from labkit.run_directory.files import check_regular, open_run_file, read_json
+from labkit.run_directory.find import remember
+from labkit.run_directory.lineage import Lineage, write_lineage
+from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.startup.quiet_import import import_tensorflow
+
+__all__ = ["fork"]
+
+_ORDER = "the rows and the order of the images before the fork are the parent's"
+_NETWORK = "the checkpoint holds the weights of the parent's network"
+_OPTIMIZER = "the checkpoint holds the state of the parent's optimizer"
+_TASK = "give it to the command that continues"
+_OF_ONE_SESSION = ("worker_hosts", "ps_hosts", "job_name", "task_index")
+# What a fork can't change, and why.
+FIXED = {
+    "dataset": _ORDER,
+    "train_batch_size": _ORDER,
+    "seed": _ORDER,
+    "input_path": _ORDER,
+    "crop_size": _NETWORK,
+    "model": _NETWORK,
+    "num_layers": _NETWORK,
+    "width_factor": _NETWORK,
+    "activation": _NETWORK,
+    "whitening": _NETWORK,
+    "dirac": _NETWORK,
+    "application": _NETWORK,
+    "resnet_version": _NETWORK,
+    "block": _NETWORK,
+    "optimizer": _OPTIMIZER,
+    "ema_decay": _OPTIMIZER,
+    "loss": "the losses before and after the fork would be of two kinds",
+    "start_from": "a fork starts from its parent",
+    **dict.fromkeys(("epochs", "steps_range"), "its length is counted in steps; write train_steps=STEPS"),
+    "job_dir": "--job-dir names the fork's directory",
+    **dict.fromkeys(_OF_ONE_SESSION, _TASK),
+}
+
+
+def fork(
+    parent: RunDirectory,
+    step: int,
+    changes: Mapping[str, Any],
+    path: Path,
+    *,
+    trust: bool = False,
+    announce: Callable[[str], None] = print,
+) -> RunDirectory:
+    """Write a run to ``path`` that is ``parent`` up to ``step``, ready to be resumed with other settings.
+
+    A step that the parent keeps no checkpoint of is made again from the nearest one before it.
+
+    Args:
+        parent: the run that is forked; it isn't changed.
+        step: from 1.
+        changes: settings by name or alias.
+        path: the fork's directory, which must not exist.
+        trust: whether the user consents to what the parent's record runs and opens (``labkit.parts.trust``).
+        announce: takes lines about slow work.
+
+    Raises InputError for a setting that can't change, a step that wasn't made, and a path that is taken.
+    """
+    config, changes = recorded_config(parent), by_field(changes)
+    rows = _rows(parent, step)
+    forked = _config(config, changes, step, path)
+    if not acting(forked).keys() <= changes.keys():
+        check_trust(parent, config, files_of(config), trust=trust)
+    files = files_of(forked)
+    if path.exists():
+        raise InputError(f"--job-dir {path} is there already; name a directory that isn't")
+    check_writable(path.parent, "--job-dir")
+    kept = parent.checkpoint_steps()
+    size = sum(file.stat().st_size for file in parent.checkpoints_path.rglob("*") if file.is_file())
+    check_disk_space(path, 2 * size)
+    folder = path.with_name(f".{path.name[:100]}.fork.tmp")
+    shutil.rmtree(folder, ignore_errors=True)
+    made = RunDirectory(folder)
+    made.create()
+    try:
+        if step in kept:
+            _copy_checkpoint(parent, made, step)
+        else:
+            _make_checkpoint(parent, made, step, announce)
+        _copy_best(parent, made, step)
+        _write_past(parent, made, rows)
+        write_json_atomic(made.config_path, forked.to_json())
+        accept(forked, files)
+        total = forked.run.train_steps
+        message = f"forked from {parent.name} at step {step}; labkit resume {path.name} goes on"
+        made.write_status(
+            Status(state="interrupted", step=step, total_steps=total, message=message, heartbeat=time.time())
+        )
+        before, after = config.flat(), forked.flat()
+        differing = {name: (before[name], after[name]) for name in changes if before[name] != after[name]}
+        write_lineage(made, Lineage(str(parent.path), step, differing))
+        folder.rename(path)
+        remember(RunDirectory(path))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return RunDirectory(path)
+
+
+def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -> Config:
+    """Return the fork's configuration. Raises InputError for what can't change."""
+    known = fields_by_name()
+    for name, value in changes.items():
+        if name in FIXED and value != config.flat()[name]:
+            raise InputError(f"--set {name}={value}: a fork can't change it, because {FIXED[name]}")
+    defaults = {name: known[name].default for name in _OF_ONE_SESSION}
+    forked = config.replace({**defaults, **changes, "job_dir": str(path)})
+    if forked.run.train_steps <= step:
+        raise InputError(
+            f"--at is {step}, and the fork would end at step {forked.run.train_steps}; "
+            f"add --set train_steps={2 * step}, or another number above {step}"
+        )
+    return forked
+
+
+def _rows(parent: RunDirectory, step: int) -> list[Mapping[str, Any]]:
+    """Return the rows up to a step, and where the run was resumed before it: a pause is no time of training.
+
+    Raises InputError if the run hasn't made the step.
+    """
+    reader = MetricsReader(parent.metrics_path)
+    reader.poll()
+    last = max((row["step"] for row in reader.rows if row.get("split") == "train"), default=0)
+    if not 1 <= step <= last:
+        raise InputError(f"--at is {step}; allowed: 1 to {last}, the last step of {parent.path}")
+    pauses = {point.step: point for point in reader.resume_points}
+    past: list[Mapping[str, Any]] = []
+    for row in reader.rows:
+        if row.get("split") not in ("train", "validation") or row["step"] > step:
+            continue
+        if row["split"] == "train" and (point := pauses.pop(row["step"] - 1, None)):
+            past.append({"resumed_at_step": point.step, "wall_time": point.wall_time})
+        past.append(row)
+    return past
+
+
+def _write_past(parent: RunDirectory, made: RunDirectory, rows: list[Mapping[str, Any]]) -> None:
+    writer = MetricsWriter(made.metrics_path)
+    writer.append(rows)
+    writer.close()
+    for path in (parent.environment_path, parent.transfer_path):
+        if path.exists():
+            with open_run_file(path) as file:
+                (made.path / path.name).write_bytes(file.read())
+
+
+def _copy_checkpoint(parent: RunDirectory, made: RunDirectory, step: int) -> None:
+    name = f"step-{step:08d}"
+    try:
+        check_regular(parent.checkpoints_path / name)
+        shutil.copytree(parent.checkpoints_path / name, made.checkpoints_path / name)
+    except (OSError, shutil.Error):
+        if step in parent.checkpoint_steps():
+            raise
+        raise InputError(
+            f"checkpoint {name} of {parent.path} was just replaced; choose a newer step"
+        ) from None
+
+
+def _copy_best(parent: RunDirectory, made: RunDirectory, step: int) -> None:
+    """Copy the checkpoint that was best on validation then, if the parent still keeps it."""
+    state = read_json(made.checkpoints_path / f"step-{step:08d}" / "state.json")
+    best = state.get("best_step")
+    if best is not None and best != step and best in parent.checkpoint_steps():
+        _copy_checkpoint(parent, made, best)
+
+
+def _make_checkpoint(
+    parent: RunDirectory, made: RunDirectory, step: int, announce: Callable[[str], None]
+) -> None:
+    first = min(parent.checkpoint_steps(), default=None)
+    if recorded_config(parent).transfer.start_from is not None and (first is None or step < first):
+        raise InputError(
+            f"--at is {step}; allowed: {'none' if first is None else f'from {first}'}, the first checkpoint "
+            f"of {parent.path}, because it started from other weights"
+        )
+    recorded = recorded_step(parent, step, announce=announce)
+    if recorded.is_asynchronous:
+        known = ", ".join(map(str, parent.checkpoint_steps()))
+        raise InputError(
+            f"--at is {step}; allowed: {known}, the checkpoints of {parent.path}, because asynchronous "
+            "workers made it"
+        )
+    import_tensorflow()
+    plan, notes = plan_replay(recorded)
+    announce(f"there is no checkpoint of step {step}; making it from {recorded.start.describe()}")
+    for note in notes:
+        announce(f"note: {note}")
+    session, engine = engine_from_start(recorded, plan, step)
+    for _ in range(recorded.start.step, step):
+        engine.next_step()
+    session.keep_state(made.checkpoints_path, session.checkpoint(), step)

@@ -1,0 +1,190 @@
+"""``compare_replicas``: one training on several layouts, checked before the first of them starts."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit import home
+from labkit.cluster.supervisor import stop_signals
+from labkit.config import Config, by_field, fields_by_name
+from labkit.config.architectures import model_name
+from labkit.config.arguments import argument
+from labkit.data.inputs import choose_input_path
+from labkit.data.manifest import Manifest
+from labkit.data.recipe import requested_values
+from labkit.errors import InputError, short
+from labkit.experiments.comparison.execute import prepare_data_set
+from labkit.experiments.replicas.layouts import LAYOUTS, parse_layouts
+from labkit.experiments.replicas.result import LayoutLosses, ReplicaComparison
+from labkit.experiments.replicas.trainings import job_dir, plan_trainings, run_trainings
+from labkit.run_directory.disk import check_writable
+from labkit.training.checks import check_fits
+from labkit.training.plan import prepared_data_set
+
+__all__ = ["INSTEAD", "compare_replicas"]
+
+# What is trained without a preset: a network for seconds, at a rate at which rounding in float32 stays within
+# the tolerance (docs/decisions.md has the figures).
+SETTINGS = {
+    "dataset": "shapes",
+    "num_layers": 8,
+    "train_batch_size": 128,
+    "learning_rate": 2e-4,
+    "learning_rate_schedule": "constant",
+    "batch_norm_decay": 0.9,
+}
+_LAYOUT_DECIDES = "each layout decides it; name layouts, such as '2 GPUs' or '2 processes'"
+_LAUNCHER_DECIDES = "labkit starts the processes of each layout; leave it out"
+_NOT_COMPARED = "the losses of training are compared, nothing else; leave it out"
+_OTHER_OUTPUT = "the losses are compared, and nothing else is looked at; give it to labkit train"
+# Flags of labkit train that a comparison decides for each training, or has no use for.
+INSTEAD = {
+    "train_steps": "say how many with --steps",
+    "job_dir": "each training has a directory of its own; name the one for all with --output",
+    "early_stopping_patience": "the losses of all steps are compared, so none may stop early; leave it out",
+    "evaluate_test": _NOT_COMPARED,
+    "test_time_augmentation": _NOT_COMPARED,
+    "num_gpus": _LAYOUT_DECIDES,
+    "simulate_missing_gpus": _LAYOUT_DECIDES,
+    "sync": _LAYOUT_DECIDES,
+    "worker_hosts": _LAUNCHER_DECIDES,
+    "ps_hosts": _LAUNCHER_DECIDES,
+    "job_name": _LAUNCHER_DECIDES,
+    "task_index": _LAUNCHER_DECIDES,
+    "bind": _LAUNCHER_DECIDES,
+    "gradient_compression": "not every layout exchanges gradients; leave it out",
+    "variable_placement": "no layout has parameter servers; leave it out",
+    "max_staleness": "no layout has parameter servers, so no update is stale; leave it out",
+    "slow_worker": "not every layout has workers, and a slow one has the same losses; leave it out",
+    "callbacks": "callbacks may change a training or end it; leave it out",
+    "inspect_every_steps": _OTHER_OUTPUT,
+    "check_numerics": _OTHER_OUTPUT,
+    "write_graph": _OTHER_OUTPUT,
+    "write_images": _OTHER_OUTPUT,
+    "profile_steps": _OTHER_OUTPUT,
+    "debugger_dump": _OTHER_OUTPUT,
+    "log_device_placement": _OTHER_OUTPUT,
+}
+
+
+def compare_replicas(
+    layouts: Sequence[str] = LAYOUTS,
+    *,
+    steps: int = 50,
+    tolerance: float = 1e-5,
+    output: str | os.PathLike[str] | None = None,
+    preset: str | None = None,
+    announce: Callable[[str], None] = print,
+    **flags: Any,
+) -> ReplicaComparison:
+    """Train one configuration on each layout, with and without synchronized batch normalization.
+
+    Several replicas sum their gradients in another order than a single one, so rounding errors differ. They
+    grow with each step, and faster at higher learning rates. With ``sync_batch_norm`` in float32 and at a low
+    learning rate, the losses of 50 steps agree within 1e-5. Without it each replica has its own batch
+    statistics, and the losses differ from the first step.
+
+    Args:
+        layouts: such as ``1 replica``, ``4 logical devices``, ``2 processes``, ``2 GPUs`` or
+            ``2 processes × 2 logical devices``; the first is the reference.
+        steps: of each training.
+        tolerance: the difference up to which two losses agree, in nats.
+        output: folder of the run directories; finished runs there aren't trained again. None: a folder of
+            labkit's home, whose name follows from the settings.
+        preset: a named set of values; without one, ResNet-8 on ``shapes`` is trained with batches of 128 at
+            a constant learning rate of 2e-4.
+        announce: takes lines for people, two for each training.
+        **flags: any flag of ``labkit train`` by its name. ``sync_batch_norm`` True or False trains with or
+            without it alone.
+
+    Raises InputError, before anything is trained, for values that can't be run, such as a batch size that
+    isn't a multiple of the replicas. Raises RuntimeError, with the last lines of output, if a training fails.
+    Raises KeyboardInterrupt, with the signal's number, if this process is asked to stop; the same call then
+    continues.
+    """
+    chosen = parse_layouts(layouts)
+    allowed = "a number above 0, in nats"
+    tolerance = argument("--tolerance", tolerance, float, allowed=allowed)
+    if not 0 < tolerance < math.inf:
+        raise InputError(f"--tolerance is {short(tolerance)}; allowed: {allowed}")
+    config = _configuration(steps, preset, flags)
+    asked = config.model.sync_batch_norm if "sync_batch_norm" in flags else None
+    variants = (True, False) if asked is None else (asked,)
+    for layout in chosen.values():
+        for synchronized in variants:
+            layout.check(config.replace({"sync_batch_norm": synchronized}))
+    named = None if output is None else _named_folder(output)
+    with stop_signals() as signals:
+        config, manifest = _with_data_set(config, signals)
+        folder = named or _default_folder(config)
+        trainings = plan_trainings(config, chosen, variants, folder, manifest)
+        losses = run_trainings(trainings, signals, announce)
+    parts = {
+        synchronized: LayoutLosses(
+            synchronized,
+            {name: losses[job_dir(folder, layout, synchronized)] for name, layout in chosen.items()},
+            tolerance,
+            config.model.precision,
+        )
+        for synchronized in variants
+    }
+    return ReplicaComparison(config, folder, parts.get(True), parts.get(False))
+
+
+def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> Config:
+    fields, flags = fields_by_name(), by_field(flags)
+    for name, instead in INSTEAD.items():
+        if name in flags:
+            raise InputError(f"{fields[name].flag} is {short(flags[name])}; {instead}")
+    allowed = "a whole number of at least 1"
+    steps = argument("--steps", steps, int, allowed=allowed)
+    if steps < 1:
+        raise InputError(f"--steps is {short(steps)}; allowed: {allowed}")
+    flags = {**flags, "train_steps": steps}
+    values = {**SETTINGS, **flags} if preset is None else requested_values(preset, flags)[0]
+    # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
+    values = {"validate_every_steps": 0} | values | {"evaluate_test": False}
+    values.setdefault("eval_batch_size", Config.from_flat(values).data.train_batch_size)
+    return Config.from_flat(values)
+
+
+def _with_data_set(config: Config, signals: Sequence[int]) -> tuple[Config, Manifest]:
+    """Return the configuration with the data set that was found, which is prepared if it is missing."""
+    manifest, _ = prepared_data_set(config, may_prepare=True)
+    if manifest is None:
+        prepare_data_set(config, signals)
+        manifest, _ = prepared_data_set(config, may_prepare=False)
+    assert manifest is not None, "prepare raises where it can't make the data set"
+    check_fits(config, manifest)
+    found = {
+        "dataset": manifest.dataset,
+        "data_dir": str(manifest.directory.parent),
+        "input_path": choose_input_path(manifest, config.data.input_path),
+    }
+    return config.replace(found), manifest
+
+
+def _named_folder(output: str | os.PathLike[str]) -> Path:
+    named = argument("--output", output, os.PathLike, allowed=home.LOCAL_PATH)
+    if not home.is_local_path(named):
+        raise InputError(f"--output is {short(named)}; allowed: {home.LOCAL_PATH}")
+    folder = home.expanded(named).absolute()
+    check_writable(folder, "--output")
+    own = re.compile(r"replicas\.\w+|\d+-\w+.*|\..*")  # results and run directories of an earlier call
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    other = [name for name in names if not own.fullmatch(name)]
+    if other:
+        raise InputError(
+            f"--output {folder} holds something else ({other[0]}); name a new folder, or one of an earlier "
+            "labkit replicas"
+        )
+    return folder
+
+
+def _default_folder(config: Config) -> Path:
+    whole = config.replace({"sync_batch_norm": False})  # one folder, whichever variants are asked for
+    name = f"replicas-{model_name(config.model)}-{config.data.dataset}-{whole.fingerprint()}"
+    return home.home() / "comparisons" / name

@@ -1,0 +1,228 @@
+"""Make steps of a run again, and compare them with its rows, and the weights with its checkpoints."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.config.recorded import recorded_config
+from labkit.errors import InputError
+from labkit.experiments.replay.recorded import RecordedStep, recorded_rows, recorded_step
+from labkit.experiments.replay.step import ROUNDING, engine_from_start, plan_replay
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.startup.quiet_import import import_tensorflow
+
+__all__ = ["DEFAULT_STEPS", "Difference", "VerifiedSteps", "verify_steps"]
+
+DEFAULT_STEPS = 100  # most steps that are made unless told otherwise: half a minute of a ResNet-20
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that was recorded, and the one that was made again. ``step``: after which, from 1."""
+
+    step: int
+    name: str
+    recorded: float
+    made: float
+
+    @property
+    def size(self) -> float:
+        """The absolute difference; infinite if only one of the two is finite."""
+        size = abs(self.recorded - self.made)
+        return size if math.isfinite(size) else math.inf
+
+    def __str__(self) -> str:
+        return f"{self.name} was {self.recorded!r} and is {self.made!r} (difference {self.size:.3g})"
+
+
+@dataclass
+class VerifiedSteps:
+    """What came of making steps again.
+
+    ``start``: the state that they were made from, in words. ``first`` and ``last``: the steps.
+    ``differences``: of the metrics, in the order of the steps; empty if all are bit-equal.
+    ``weights``: by the step of each checkpoint on the way, the largest difference of a weight or of the
+    optimizer's state, or None if all are bit-equal. ``reasons``: what differs between the recorded training
+    and this one, as name, value there, value here. ``notes``: lines on it.
+    """
+
+    start: str
+    first: int
+    last: int
+    differences: list[Difference] = field(default_factory=list)
+    weights: dict[int, Difference | None] = field(default_factory=dict)
+    reasons: list[tuple[str, str, str]] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def are_bit_equal(self) -> bool:
+        """Whether each metric of each step and each weight is the recorded one, bit by bit."""
+        return not self.differences and not any(self.weights.values())
+
+    def changed_row(self, tolerance: float) -> Difference | None:
+        """Return the first loss that differs from its row though later weights are bit-equal, or None.
+
+        Rounding would have changed those weights, so somebody changed the row. ``tolerance``: of a loss, in
+        nats; the sum of a loss may round without effect on the weights.
+        """
+        equal = max((step for step, weights in self.weights.items() if weights is None), default=0)
+        far = (found for found in self.differences if found.name == "loss" and found.size > tolerance)
+        return next((found for found in far if found.step <= equal), None)
+
+    def largest(self, name: str, up_to: int | None = None) -> Difference | None:
+        """Return the largest difference of a metric, until a step if one is given; None if there is none."""
+        last = self.last if up_to is None else up_to
+        found = [found for found in self.differences if found.name == name and found.step <= last]
+        return max(found, key=lambda difference: difference.size, default=None)
+
+
+def verify_steps(
+    run: RunDirectory,
+    *,
+    start: int | None = None,
+    steps: int | None = None,
+    data_dir: str | None = None,
+    announce: Callable[[str], None] = print,
+) -> VerifiedSteps:
+    """Make steps of a run again in this process. Writes nothing.
+
+    Args:
+        run: the run directory.
+        start: the step of the checkpoint to start from, or 0 for the initial weights; None chooses the newest
+            one that steps were recorded after.
+        steps: how many; None: up to the next checkpoint, at most ``DEFAULT_STEPS``.
+        data_dir: folder of prepared data sets; None: the run's.
+        announce: takes lines about slow work.
+
+    Raises InputError for a start that isn't there, for steps that weren't made, for a run of asynchronous
+    workers, whose steps depend on their timing, and as ``recorded_step`` does.
+    """
+    rows = recorded_rows(run)
+    if not rows:
+        raise InputError(f"{run.path} has made no step yet, so there is nothing to verify")
+    first, last = _range(run, rows, start, steps)
+    if lost := [step for step in range(first + 1, last + 1) if step not in rows]:
+        raise InputError(
+            f"{run.metrics_path} has no readable row of step {lost[0]}, which {run.name} made; restore the "
+            "file from a copy, or make other steps with --from and --steps"
+        )
+    recorded = recorded_step(run, first + 1, data_dir=data_dir, max_steps=0, announce=announce)
+    if recorded.is_asynchronous:
+        raise InputError(
+            f"asynchronous workers made {run.path}: its steps depend on their timing, so they can't be "
+            "made again; --files-only checks its files"
+        )
+    import_tensorflow()
+    plan, notes = plan_replay(recorded)
+    notes = tuple(note for note in notes if note != ROUNDING)
+    result = VerifiedSteps(recorded.start.describe(), first + 1, last, notes=notes)
+    announce(f"starting from {result.start}, making {counted(last - first, 'step')}")
+    session, engine = engine_from_start(recorded, plan, last)
+    result.reasons = _reasons(recorded, plan)
+    kept = set(run.checkpoint_steps())
+    for step in range(first + 1, last + 1):
+        made = engine.next_step()
+        values = made.metrics | {"learning_rate": made.learning_rate}
+        result.differences += _differences(step, rows.get(step, {}), values)
+        if step in kept:
+            result.weights[step] = _weights(session, run.checkpoints_path, step)
+        if (step - first) % 50 == 0 and step < last:
+            announce(f"made step {step}")
+    return result
+
+
+def _range(run: RunDirectory, rows: dict[int, Any], start: int | None, steps: int | None) -> tuple[int, int]:
+    """Return the step to start after, and the last one. Raises InputError."""
+    kept, end = run.checkpoint_steps(), max(rows)
+    # The seed decides the initial weights, unless they were those of another run.
+    seeded = recorded_config(run).transfer.start_from is None
+    states = sorted({*([0] if seeded else []), *kept})
+    known = ", ".join(str(step) for step in states) or "none"
+    if start is None:
+        if not any(step < end for step in states):
+            raise InputError(
+                f"{run.path} started from other weights and has no checkpoint before its last step {end} "
+                f"(its checkpoints: {known}), so no step can be made again; --files-only checks its files"
+            )
+        start = max(step for step in states if step < end)
+    elif start not in states:
+        raise InputError(
+            f"--from is {start}; allowed: {known}, the steps of the checkpoints of {run.path}"
+            + (", and 0 for its initial weights" if seeded else "")
+        )
+    if start >= end:
+        raise InputError(f"--from is {start}, but {run.path} made no step after it: its last is {end}")
+    if steps is None:
+        next_kept = min((step for step in kept if step > start), default=end)
+        return start, min(next_kept, end, start + DEFAULT_STEPS)
+    if start + steps > end:
+        raise InputError(
+            f"--steps is {steps}; allowed: 1 to {end - start}, the steps of {run.path} after step {start}"
+        )
+    return start, start + steps
+
+
+def _differences(step: int, row: dict[str, Any], made: dict[str, float]) -> list[Difference]:
+    """Return the metrics that aren't in the row as they were made; what is no number there counts as NaN."""
+    found = []
+    for name, value in made.items():
+        recorded = row.get(name)
+        recorded = recorded if isinstance(recorded, int | float) else math.nan
+        if recorded != value and not (math.isnan(recorded) and math.isnan(value)):
+            found.append(Difference(step, name, recorded, value))
+    return found
+
+
+def _weights(session: Any, folder: Path, step: int) -> Difference | None:
+    """Return the largest difference to a checkpoint; the session keeps the weights that it made."""
+    import tensorflow as tf
+
+    from labkit.inspection.network import state_variables, variable_names
+    from labkit.training.checkpoints import CheckpointStore
+
+    parts = session.model, session.optimizer, session.average
+    variables = state_variables(*parts)
+    made = [tf.convert_to_tensor(variable).numpy() for variable in variables]
+    CheckpointStore(folder).restore(session.checkpoint(), step)
+    found = []
+    for variable, value, (layer, name) in zip(variables, made, variable_names(*parts), strict=True):
+        kept = tf.convert_to_tensor(variable).numpy()
+        if kept.tobytes() != value.tobytes():
+            where = np.unravel_index(np.nanargmax(np.abs(kept - value)), kept.shape)
+            name = f"{name} of {layer}" if layer else name
+            found.append(Difference(step, name, float(kept[where]), float(value[where])))
+            variable.assign(value)
+    return max(found, key=lambda difference: difference.size, default=None)
+
+
+# ---- why a step may differ -----------------------------------------------------------------------------
+
+
+def _reasons(recorded: RecordedStep, plan: Any) -> list[tuple[str, str, str]]:
+    """Return what of the recorded environment is otherwise here: hardware, versions, threads, replicas."""
+    from labkit.training.environment import describe_environment
+
+    there, here = _flat(recorded.environment), _flat(describe_environment(plan))
+    names = [name for name in here if name not in _SAYS_NOTHING and there.get(name) != here[name]]
+    reasons = [(name, str(there.get(name, "–")), str(here[name])) for name in names]
+    if not recorded.config.run.deterministic:
+        reasons.insert(0, ("deterministic", "no: threads may add in any order", "no"))
+    return reasons
+
+
+_SAYS_NOTHING = ("command", "banner", "variable_strategy")
+
+
+def _flat(environment: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in environment.items():
+        if name == "data":
+            continue  # its checksum is checked before
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        flat |= {f"{name} {part}".strip(): of for part, of in parts}
+    return flat

@@ -1,0 +1,283 @@
+"""What describes a data set, compared with the pixels themselves and with the pipeline of the training."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
+
+from app.data_set.augmented import augmented_image, epochs_of
+from app.data_set.duplicates import Place, find_duplicates
+from app.data_set.embed import embedded
+from app.data_set.image_map import positions, thumbnails_of
+from app.data_set.scan import scan_data
+from app.data_set.suspected_labels import find_suspected
+from labkit.config import Config
+from labkit.data.augment import distort
+from labkit.data.inputs import distortion_of
+from labkit.data.loading import load_split
+from labkit.data.manifest import Manifest
+from labkit.data.pipeline import distortion_key, train_dataset
+from labkit.data.records import write_derived
+from labkit.data.shards import read_shard
+from labkit.errors import InputError
+from tests.tiny import prepare_tiny
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Manifest:
+    return prepare_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def derived(tiny: Manifest, folder, splits, **changes) -> Manifest:
+    return write_derived(tiny, folder, splits, **changes)
+
+
+def pixels(count: int, shape=(8, 8, 1), seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape)).astype(np.uint8)
+
+
+def test_a_scan_agrees_with_the_pixels_and_labels(tiny):
+    scan = scan_data(tiny)
+    for name, found in scan.splits.items():
+        images, labels = load_split(tiny, name)
+        assert np.array_equal(found.labels, labels)
+        assert np.array_equal(found.class_counts, np.bincount(labels, minlength=10))
+        np.testing.assert_allclose(found.mean_image, images.mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(found.class_means[3], images[labels == 3].mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(found.channel_std, (images / 255).std(axis=(0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(scan.splits["train"].channel_mean, tiny.channel_mean, rtol=1e-12)
+    np.testing.assert_allclose(scan.splits["train"].channel_std, tiny.channel_std, rtol=1e-9)
+
+
+def test_the_sums_of_several_shards_are_those_of_all_images(tiny):
+    whole = scan_data(tiny).splits["train"]
+    one = tiny.splits["train"]
+    twice = dataclasses.replace(one, count=2 * one.count, shards=one.shards * 2)
+    both = scan_data(dataclasses.replace(tiny, splits={"train": twice})).splits["train"]
+    assert len(both) == 2 * len(whole) == len(both.digests)
+    for name in ("class_sums", "sums", "squares"):
+        assert np.array_equal(getattr(both, name), 2 * getattr(whole, name))
+
+
+@pytest.mark.parametrize(("side", "channels", "small"), [(224, 3, 32), (24, 1, 24), (64, 1, 32)])
+def test_a_map_keeps_thumbnails(side, channels, small):
+    images = np.full((3, side, side // 2, channels), 77, np.uint8)
+    found = thumbnails_of(images)
+    assert found.shape == (3, small, small // 2, channels)
+    assert (found == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "classes", "several"), [(1, 1, False), (300, 130, False), (40, 130, True), (3, 2, True)]
+)
+def test_data_sets_of_every_kind_are_read_whole(tiny, tmp_path, count, classes, several):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (count, classes)) if several else rng.integers(0, classes, count)
+    names = tuple(f"<b>{number}</b>" for number in range(classes))
+    images = pixels(count)
+    made = derived(
+        tiny,
+        tmp_path,
+        {"train": (images, labels), "test": (images[:0], labels[:0])},
+        classes=names,
+        image_shape=(8, 8, 1),
+        multi_label=several,
+    )
+    read, found, _ = read_shard(made, made.splits["train"].shards[0])
+    assert np.array_equal(read, images)
+    assert np.array_equal(found, labels)
+    scan = scan_data(made)
+    assert len(scan.splits["test"]) == 0
+    assert not scan.splits["test"].mean_image.any()
+    assert scan.splits["train"].class_counts.sum() == (labels.sum() if several else count)
+    find_duplicates(scan)
+
+
+def test_a_damaged_shard_is_named_with_the_command_that_rebuilds_it(tiny, tmp_path):
+    made = derived(tiny, tmp_path, {"train": (pixels(9, (32, 32, 3)), np.arange(9))})
+    shard = made.shard_path(made.splits["train"].shards[0])
+    data = bytearray(shard.read_bytes())
+    data[500] ^= 1
+    for damage in (bytes(data), bytes(data[:900]), b""):
+        shard.write_bytes(damage)
+        with pytest.raises(InputError, match=r"train-00000.*labkit data prepare"):
+            scan_data(made)
+    shard.unlink()
+    with pytest.raises(InputError, match=r"train-00000.*labkit data prepare"):
+        scan_data(made)
+
+
+def test_equal_images_are_found_within_and_across_splits(tiny, tmp_path):
+    train, test = pixels(30, (32, 32, 3)), pixels(20, (32, 32, 3), seed=1)
+    labels = np.arange(30) % 10
+    train[7] = train[3]  # with another label
+    test[4] = train[11]  # with the same label as there
+    test[5] = test[6] = test[2]
+    of_test = np.arange(20) % 10
+    of_test[4] = labels[11]
+    of_test[[2, 5, 6]] = 1
+    found = find_duplicates(
+        scan_data(derived(tiny, tmp_path, {"train": (train, labels), "test": (test, of_test)}))
+    )
+    groups = [found.places(group) for group in found.worst_first()]
+    assert groups == [
+        [Place("train", 3), Place("train", 7)],
+        [Place("train", 11), Place("test", 4)],
+        [Place("test", 2), Place("test", 5), Place("test", 6)],
+    ]
+    assert found.disagree[found.worst_first()].tolist() == [True, False, False]
+    assert found.shared.tolist() == [[2, 1], [1, 3]]
+
+
+AUGMENTED = {
+    "defaults": {},
+    "all": {"crop_padding": 3, "crop_padding_mode": "reflect", "flip": "alternating", "cutout_size": 9},
+    "none": {"use_distortion_for_training": False},
+}
+
+
+@pytest.mark.parametrize("fields", AUGMENTED.values(), ids=AUGMENTED)
+def test_an_augmented_image_is_the_one_that_the_training_gets_at_that_step(tiny, fields):
+    config = Config.from_flat({"dataset": "shapes", "train_batch_size": 16, "seed": 5, **fields})
+    index, epochs = 42, [0, 1, 6]
+    original, made = augmented_image(tiny, config, index, epochs)
+    assert np.array_equal(original, load_split(tiny, "train")[0][index])
+    for shown in made:
+        [batch] = train_dataset(
+            tiny,
+            global_batch_size=16,
+            seed=5,
+            start_step=shown.step - 1,
+            stop_step=shown.step,
+            distortion=distortion_of(config.data),
+            standardized=False,
+            input_path="memory",
+            with_index=True,
+        )
+        images, _, rows = (part.numpy() for part in batch)
+        assert any(
+            np.array_equal(image, shown.image)
+            for image, row in zip(images, rows, strict=True)
+            if row == index
+        )
+        # Undone, the moves that are named give the original's middle.
+        if not fields:
+            plain = shown.image[:, ::-1] if shown.flipped else shown.image
+            moved = np.roll(plain, (-shown.down, -shown.right), axis=(0, 1))
+            assert np.array_equal(moved[4:-4, 4:-4], original[4:-4, 4:-4])
+
+
+def test_a_stream_has_the_same_augmentation_and_a_resized_run_smaller_images(tiny):
+    fields = {"dataset": "shapes", "train_batch_size": 16, "input_path": "streaming"}
+    _, made = augmented_image(tiny, Config.from_flat(fields), 3, [2])
+    assert made[0].step is None
+    config = Config.from_flat({**fields, "input_path": "memory"})
+    settings = distortion_of(config.data)
+    image = load_split(tiny, "train")[0][3:4]
+    expected = distort(
+        image, tiny, settings, key=distortion_key(0), epoch=np.array([2]), index=np.array([3], np.int64)
+    )
+    assert np.array_equal(made[0].image, expected.numpy()[0])
+    data = dataclasses.replace(config.data, progressive_resizing="16:0.5")
+    config = dataclasses.replace(config, data=data)
+    ends = 0.5 * config.run.train_steps * 16 / 180
+    _, made = augmented_image(tiny, config, 3, [0, int(ends) + 2])
+    assert [part.image.shape[0] for part in made] == [16, 32]
+
+
+def test_epochs_are_numbers_and_ranges():
+    assert epochs_of(" 0-3, 7 , 100–101") == [0, 1, 2, 3, 7, 100, 101]
+    for text in ("", "x", "3-1", "-1", "1.5", "0-1000000", "9" * 30, ",".join(["1"] * 99), "<b>"):
+        with pytest.raises(InputError):
+            epochs_of(text)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_most_labels_flipped_on_purpose_are_found(seed):
+    """Out-of-sample predictions of 1,797 handwritten digits, 8 % of whose labels are made wrong."""
+    features, true = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    flipped = rng.random(len(true)) < 0.08
+    labels = np.where(flipped, (true + rng.integers(1, 10, len(true))) % 10, true)
+    model = LogisticRegression(C=0.01, max_iter=200)
+    shares = cross_val_predict(model, features / 16, labels, cv=3, method="predict_proba")
+    found = find_suspected(labels, shares)
+    listed = np.zeros(len(true), bool)
+    listed[found.index] = True
+    assert (listed & flipped).sum() >= 0.8 * flipped.sum()
+    assert (listed & flipped).sum() >= 0.6 * listed.sum()
+    suggested = found.suggested.argmax(axis=1)
+    caught = flipped[found.index]
+    assert (suggested == true[found.index])[caught].mean() > 0.85
+    assert (np.diff(found.score) >= 0).all()
+    assert flipped[found.index[:40]].mean() > 0.9, "the worst come first"
+
+
+def test_wrong_labels_of_images_with_several_are_found_with_the_class_that_is_wrong():
+    rng = np.random.default_rng(0)
+    true = rng.random((600, 4)) < 0.4
+    shares = np.clip(np.where(true, 0.85, 0.1) + rng.normal(0, 0.08, true.shape), 0.01, 0.99)
+    labels = true.astype(np.int32)
+    labels[:20, 2] ^= 1
+    found = find_suspected(labels, shares)
+    assert (found.index < 20).sum() > 10, "most"
+    assert (found.index >= 20).sum() <= 3
+    right = [np.array_equal(s, true[i]) for i, s in zip(found.index, found.suggested, strict=True) if i < 20]
+    assert np.mean(right) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("labels", "shares"),
+    [
+        ([0], [[0.2, 0.8]]),
+        ([0, 0, 0], [[1.0], [1.0], [1.0]]),
+        ([2, 2, 2], [[0.9, 0.1, 0.0]] * 3),
+        ([], np.zeros((0, 3))),
+        (np.zeros((2, 3), int), np.full((2, 3), 0.1)),
+        (np.ones((1, 1), int), [[0.1]]),
+        ([0, 1], [[1.0, 0.0], [0.0, 1.0]]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:May not flag")
+def test_small_and_odd_splits_have_an_answer(labels, shares):
+    labels, shares = np.asarray(labels, np.int32), np.asarray(shares, float)
+    found = find_suspected(labels, shares)
+    assert found.looked_at == len(labels)
+    assert len(found) <= len(labels)
+    assert np.isfinite(found.score).all()
+
+
+def test_predictions_that_are_not_numbers_are_refused():
+    with pytest.raises(InputError, match="NaN"):
+        find_suspected(np.array([0, 1]), np.array([[np.nan, 1], [0, 1]]))
+
+
+def test_alike_images_lie_together_and_the_map_is_the_same_again():
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(4), 30)
+    features = (10 * np.eye(4)[kinds] @ rng.normal(size=(4, 16)) + rng.normal(size=(120, 16))).astype(
+        np.float32
+    )
+    where = positions(features)
+    assert np.array_equal(where, embedded(features))
+    assert np.abs(where).max() == 1
+    apart = np.linalg.norm(where[:, None] - where[None], axis=2) + np.eye(120) * 9
+    assert (kinds[apart.argmin(axis=1)] == kinds).mean() > 0.95
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (2, 5), (7, 1), (9, 1), (12, 3)])
+@pytest.mark.parametrize("same", [False, True])
+def test_few_or_equal_images_have_places(shape, same):
+    features = np.ones(shape) if same else np.random.default_rng(0).normal(size=shape)
+    where = embedded(features.astype(np.float32))
+    assert where.shape == (shape[0], 2)
+    assert np.isfinite(where).all()
+    assert np.abs(where).max() <= 1
+
+
+def test_features_that_are_not_numbers_are_refused():
+    with pytest.raises(InputError, match="NaN"):
+        positions(np.full((3, 2), np.nan, np.float32))

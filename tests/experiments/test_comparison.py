@@ -1,0 +1,313 @@
+"""Reading a comparison from run directories: its metrics, table, files and plot."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit.analysis.inference import spread
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.experiments.comparison.budget import budget_of
+from labkit.experiments.comparison.files import measurements_path, request_path, run_directory
+from labkit.experiments.comparison.read import Comparison, read_comparison
+from labkit.experiments.comparison.read_runs import WARM_UP_STEPS
+from labkit.experiments.comparison.tables import as_csv, as_json, as_markdown
+from labkit.notebook import plots
+from labkit.run_directory import RunDirectory, Status, write_json_atomic
+from labkit.run_directory.metrics import MetricsWriter
+
+BATCH_SIZE = 64
+MEASURED = {
+    "inference_images_per_second": 1000.0,
+    "peak_memory_bytes": 500 * 2**20,
+    "parameters": 270_000,
+    "multiply_adds": 40_500_000,
+}
+
+
+def write_request(folder: Path, models: list[str], seeds: int, **values: object) -> None:
+    """Write the request of a comparison."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = Config.from_flat(
+        {"dataset": "shapes", "train_batch_size": BATCH_SIZE, "train_steps": 10, **values}
+    )
+    write_json_atomic(
+        request_path(folder),
+        {"models": models, "seeds": seeds, "budget": budget_of(config), "data_checksum": "0" * 64},
+    )
+
+
+def write_run(
+    folder: Path,
+    model: str,
+    seed: int,
+    *,
+    accuracy: float = 0.5,
+    seconds: list[float] | None = None,
+    state: str = "finished",
+    message: str = "",
+    test: bool = True,
+    measured: dict | None = None,
+) -> RunDirectory:
+    """Write a run with its metrics and measurements; ``seconds``: of each step; the first one compiles."""
+    run = run_directory(folder, model, seed)
+    run.create()
+    seconds = seconds or [5.0, *[0.2] * 9]
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([train_row(step, value) for step, value in enumerate(seconds, 1)])
+    if state == "finished":
+        last = len(seconds)
+        writer.append([{"split": "validation", "step": last // 2, "accuracy": accuracy + 0.02}])
+        writer.append([{"split": "validation", "step": last, "accuracy": accuracy + 0.01}])
+        if test:
+            writer.append([{"split": "test", "step": last // 2, "accuracy": accuracy}])
+    writer.close()
+    write_json_atomic(run.environment_path, {"description": "CPU"})
+    run.write_status(Status(state, step=len(seconds), total_steps=10, host="elsewhere", message=message))
+    write_json_atomic(measurements_path(run), MEASURED if measured is None else measured)
+    return run
+
+
+def train_row(step: int, seconds: float) -> dict[str, object]:
+    return {"split": "train", "step": step, "loss": 2.0, "accuracy": 0.1, "seconds_per_step": seconds}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "comparison"
+
+
+@pytest.fixture
+def three_seeds(folder) -> Comparison:
+    """Two models: one with three finished runs, one with two and a failed one."""
+    write_request(folder, ["resnet8", "vgg11"], 3)
+    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
+        write_run(folder, "resnet8", seed, accuracy=accuracy)
+    write_run(folder, "vgg11", 0, accuracy=0.8, measured={**MEASURED, "peak_memory_bytes": 700 * 2**20})
+    write_run(folder, "vgg11", 1, accuracy=0.9)
+    write_run(folder, "vgg11", 2, seconds=[5.0, 0.2], state="failed", message="loss is nan at <step> 2")
+    return read_comparison(folder)
+
+
+# ---- metrics -------------------------------------------------------------------------------------------
+
+
+def test_spread_is_mean_and_sample_deviation():
+    values = [0.91, 0.93, 0.87, 0.92]
+    found = spread([None, *values])
+    assert (found.mean, found.std) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    assert found.count == 4
+    assert spread([0.5]).std is None
+    assert spread([None]) is None
+
+
+def test_accuracies_are_of_the_tested_weights_of_finished_runs(three_seeds):
+    first, second = three_seeds.models
+    assert (first.spread("test_accuracy").mean, first.spread("test_accuracy").std) == pytest.approx(
+        (0.6, 0.1)
+    )
+    # The weights of the middle had the better validation, so they were tested.
+    assert first.spread("validation_accuracy").mean == pytest.approx(0.62)
+    assert second.spread("test_accuracy").mean == pytest.approx(0.85)
+    assert second.spread("test_accuracy").count == 2
+
+
+def test_memory_is_the_largest_of_the_runs(three_seeds):
+    assert [model.largest("peak_memory_bytes") for model in three_seeds.models] == [500 * 2**20, 700 * 2**20]
+
+
+def test_speed_is_of_the_median_step_after_the_warm_up_of_each_session(folder):
+    write_request(folder, ["resnet8"], 1)
+    slow = [5.0, *[1.0] * (WARM_UP_STEPS - 1)]
+    run = write_run(folder, "resnet8", 0, seconds=[*slow, 0.2, 0.4, 0.3], state="interrupted")
+    at = len(slow) + 2  # the last step wasn't saved and is repeated
+    writer = MetricsWriter(run.metrics_path)
+    writer.mark_resume_point(at)
+    again = [*slow, 0.6]
+    writer.append([train_row(at + step, seconds) for step, seconds in enumerate(again, 1)])
+    writer.close()
+    found = read_comparison(folder).runs[0]
+    # Warm steps that count: 0.2, 0.4, 0.6.
+    assert found.training_images_per_second == pytest.approx(BATCH_SIZE / 0.4)
+    # Two compiling steps of 5 seconds count as the median one; the superseded step doesn't count.
+    by_hand = 2 * (0.4 + (WARM_UP_STEPS - 1) * 1.0) + 0.2 + 0.4 + 0.6
+    assert found.training_seconds == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    ("values", "compiling"),
+    [
+        ({"progressive_resizing": "16:0.3,24:0.7"}, (7, 15)),
+        ({"freeze": "stem,stage1", "unfreeze_every_steps": 8}, (9, 17)),
+        ({"progressive_resizing": "16:0.5", "freeze": "stem,stage1", "unfreeze_every_steps": 10}, (11,)),
+    ],
+)
+def test_steps_that_compile_are_counted_as_median_steps(folder, values, compiling):
+    write_request(folder, ["resnet8"], 1, **{"train_steps": 20, **values})
+    write_run(folder, "resnet8", 0, seconds=[8.5 if s in (1, *compiling) else 0.2 for s in range(1, 21)])
+    found = read_comparison(folder).runs[0]
+    assert found.training_images_per_second == pytest.approx(BATCH_SIZE / 0.2)
+    assert found.training_seconds == pytest.approx(20 * 0.2)
+
+
+def test_a_run_that_ends_during_its_warm_up_has_no_speed(folder):
+    write_request(folder, ["resnet8"], 1)
+    write_run(folder, "resnet8", 0, seconds=[5.0, 0.5], state="interrupted")
+    found = read_comparison(folder)
+    assert found.runs[0].training_images_per_second is None
+    assert found.runs[0].training_seconds == pytest.approx(5.5)
+    assert "-" in found.table()[1]
+
+
+def test_a_comparison_is_read_while_it_runs(folder):
+    write_request(folder, ["resnet8", "vgg11"], 2)
+    write_run(folder, "resnet8", 0)
+    write_run(folder, "resnet8", 1, state="interrupted", message="SIGINT at step 10")
+    found = read_comparison(folder)
+    assert [run.state for run in found.runs] == ["finished", "interrupted", "not started", "not started"]
+    assert found.models[1].spread("test_accuracy") is None
+    notes = found.notes()
+    assert "resnet8, seed 1: interrupted at step 10: SIGINT at step 10" in notes
+    assert "vgg11, seed 0: not started" in notes
+
+
+def test_accuracy_with_augmentation_has_its_own_column(folder):
+    write_request(folder, ["resnet8"], 1, test_time_augmentation="mirror")
+    run = write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
+    row = {"split": "test", "step": 10, "accuracy": 0.5, "tta_accuracy": 0.75}
+    writer = MetricsWriter(run.metrics_path)
+    writer.append([row])
+    writer.close()
+    header, cells = read_comparison(folder).table()
+    shown = dict(zip(header, cells, strict=True))
+    assert (shown["test accuracy"], shown["with augmentation"]) == ("50.00 %", "75.00 %")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"models": ["resnet8"], "seeds": 1}'])
+def test_the_error_for_a_damaged_request_names_the_file(folder, content):
+    folder.mkdir()
+    request_path(folder).write_text(content)
+    with pytest.raises(InputError, match=r"comparison\.json can't be read"):
+        read_comparison(folder)
+
+
+def test_another_directory_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no comparison"):
+        read_comparison(tmp_path)
+
+
+# ---- tables --------------------------------------------------------------------------------------------
+
+
+def test_the_table_shows_runs_means_and_deviations(three_seeds):
+    header, first, second = (
+        dict(zip(three_seeds.table()[0], row, strict=True)) for row in three_seeds.table()
+    )
+    assert "with augmentation" not in header
+    assert first["test accuracy"] == "60.00 ± 10.00 %"
+    assert (first["runs"], second["runs"]) == ("3 of 3", "2 of 3")
+    assert first["training images/s"] == "320 ± 0"
+    assert first["peak memory"] == "500 MiB"
+    assert (first["parameters"], first["multiply-adds"]) == ("0.27 M", "40.50 M")
+    assert first["training seconds"] == "2.0 ± 0.0"
+    assert str(three_seeds).splitlines()[1].split()[0] == "resnet8"
+
+
+def test_one_seed_has_no_deviation(folder):
+    write_request(folder, ["resnet8"], 1)
+    write_run(folder, "resnet8", 0, accuracy=0.9125)
+    assert "91.25 %" in read_comparison(folder).table()[1]
+
+
+def test_without_test_accuracy_the_validation_is_compared(folder):
+    write_request(folder, ["resnet8"], 1, evaluate_test=False)
+    write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
+    found = read_comparison(folder)
+    assert "test accuracy" not in found.table()[0]
+    assert "52.00 %" in found.table()[1]
+    assert plots.comparison(found).axes[0].get_ylabel() == "validation accuracy (%)"
+
+
+def test_the_notebook_table_escapes_its_text(three_seeds):
+    shown = three_seeds._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "loss is nan at &lt;step&gt; 2" in shown
+
+
+def test_the_command_repeats_the_comparison(folder):
+    write_request(folder, ["resnet8", "vgg11"], 2, nesterov=True, weight_decay_of="kernels", freeze="stage*")
+    assert read_comparison(folder).command == (
+        f"labkit compare --models resnet8,vgg11 --seeds 2 --output {folder} --dataset shapes "
+        "--train-batch-size 64 --nesterov --weight-decay-of kernels --freeze 'stage*' --train-steps 10"
+    )
+
+
+def test_csv_and_json_hold_the_same_metrics(three_seeds):
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} isn't JSON")
+
+    lines = list(csv.DictReader(io.StringIO(as_csv(three_seeds))))
+    models = json.loads(as_json(three_seeds), parse_constant=refuse)["models"]
+    assert [line["model"] for line in lines] == [model["model"] for model in models] == ["resnet8", "vgg11"]
+    assert float(lines[0]["test_accuracy_mean"]) == models[0]["test_accuracy"]["mean"] == pytest.approx(0.6)
+    assert float(lines[0]["test_accuracy_std"]) == models[0]["test_accuracy"]["std"] == pytest.approx(0.1)
+    assert (lines[1]["runs"], lines[1]["finished_runs"], lines[1]["parameters"]) == ("3", "2", "270000")
+    assert lines[0]["tta_accuracy_mean"] == "" and models[0]["tta_accuracy"] is None
+    assert [run["state"] for run in models[1]["runs"]] == ["finished", "finished", "failed"]
+
+
+def test_all_rows_of_the_markdown_table_have_the_same_number_of_cells(three_seeds):
+    table, notes, command = as_markdown(three_seeds).split("\n\n")
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert "- vgg11, seed 2: failed at step 2: loss is nan at <step> 2" in notes
+    assert "labkit compare --models resnet8,vgg11 --seeds 3" in command
+
+
+def test_reading_needs_no_tensorflow():
+    program = (
+        "import sys; from labkit import plots; from labkit.experiments.comparison import read\n"
+        "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# ---- plot ----------------------------------------------------------------------------------------------
+
+
+def test_the_plot_shows_means_with_deviations_as_error_bars(three_seeds):
+    time, compute = plots.comparison(three_seeds).axes
+    for axis, cost in ((time, 2.0), (compute, 40.5)):
+        mark, _, bars = axis.containers[0]
+        assert (mark.get_xdata()[0], mark.get_ydata()[0]) == pytest.approx((cost, 60.0))
+        lowest, highest = sorted(y for x, y in bars[-1].get_segments()[0])
+        assert (lowest, highest) == pytest.approx((50.0, 70.0))
+        assert [text.get_text() for text in axis.texts] == ["resnet8", "vgg11"]
+
+
+def test_labels_of_close_models_overlap_neither_each_other_nor_marks(folder):
+    names = ["resnet8", "se_resnet8", "resnet14", "vgg11"]
+    write_request(folder, names, 1)
+    for number, name in enumerate(names):
+        write_run(folder, name, 0, accuracy=0.9 + 0.001 * number)
+    figure = plots.comparison(read_comparison(folder))
+    for axis in figure.axes:
+        boxes = [text.get_window_extent() for text in axis.texts]
+        for number, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[:number])
+            marks = [axis.transData.transform(text.xy) for text in axis.texts]
+            assert not any(box.contains(x, y) for x, y in marks)
+        # The label of the best model is the highest.
+        assert boxes[-1].y1 == max(box.y1 for box in boxes)
+
+
+def test_a_plot_without_finished_runs_says_so(folder):
+    write_request(folder, ["resnet8"], 1)
+    figure = plots.comparison(read_comparison(folder))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no run is finished"]
+    assert plots.png(figure)[:4] == b"\x89PNG"

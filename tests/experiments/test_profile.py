@@ -1,0 +1,311 @@
+"""Profiles: the time of traced steps, the flops of a step, and the peak of the machine."""
+
+import dataclasses
+import itertools
+import time
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from labkit.analysis import flops
+from labkit.analysis.flops import ceiling, matrix_product, training_flops
+from labkit.config import Config, ModelConfig
+from labkit.experiments import profile as profiling
+from labkit.experiments import trace
+from labkit.experiments.trace import kind_of, step_times
+from labkit.models.registry import build_model
+from labkit.optim.sgd import SGD
+from labkit.training import session as session_module
+from labkit.training.session import Session
+from labkit.transfer.freezing import Freezing
+from tests.steps import compiled_step
+
+# ---- kinds of operations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op_type", "kind"),
+    [
+        ("Conv2D", "convolution, forward"),
+        ("_MklNativeConv2D", "convolution, forward"),
+        ("_MklNativeFusedConv2D", "convolution, forward"),
+        ("_MklNativeConv2DBackpropInput", "convolution, gradient of inputs"),
+        ("Conv2DBackpropFilter", "convolution, gradient of filters"),
+        ("_MklNativeFusedBatchNormEx", "batch normalization"),
+        ("FusedBatchNormGradV3", "batch normalization"),
+        ("_MklMatMul", "matrix product"),
+        ("BatchMatMulV2", "matrix product"),
+        ("_MklNativeMaxPoolGrad", "pooling"),
+        ("AvgPool", "pooling"),
+        ("ReluGrad", "elementwise"),
+        ("Relu6Grad", "elementwise"),
+        ("AddN", "elementwise"),
+        ("Erf", "elementwise"),
+        ("ResourceApplyMomentum", "optimizer update"),
+        ("AssignSubVariableOp", "optimizer update"),
+        ("ReadVariableOp", "other"),
+        ("Sum", "other"),
+        ("Expand", "other"),  # begins like Exp
+    ],
+)
+def test_the_kind_of_an_operation(op_type, kind):
+    assert kind_of(op_type) == kind
+
+
+# ---- made-up traces ------------------------------------------------------------------------------------
+
+
+class Trace:
+    """An XSpace with one plane; times in microseconds."""
+
+    def __init__(self) -> None:
+        self.space = xplane_pb2.XSpace()
+        self._plane = self.space.planes.add(name="/host:CPU")
+
+    def line(self, name: str, *events: tuple[str, float, float], origin: float = 0.0) -> "Trace":
+        """Add a thread; an event named ``node:type`` gets its type as display name, as in TensorFlow."""
+        line = self._plane.lines.add(name=name, timestamp_ns=round(origin * 1e3))
+        for what, start, end in events:
+            number = len(self._plane.event_metadata) + 1
+            about = self._plane.event_metadata[number]
+            about.id, about.name = number, what
+            about.display_name = what.rpartition(":")[2] if what.count(":") == 1 else ""
+            line.events.add(
+                metadata_id=number, offset_ps=round(start * 1e6), duration_ps=round((end - start) * 1e6)
+            )
+        return self
+
+
+def microseconds(times, kind: str) -> float:
+    return next(found.seconds for found in times.kinds if found.kind == kind) * 1e6
+
+
+def operations(times, kind: str) -> float:
+    return next(found.operations for found in times.kinds if found.kind == kind)
+
+
+def test_operations_that_run_at_once_share_the_wall_time():
+    made = Trace().line("python", ("train", 100, 200))
+    made.line("tf_Compute/1", ("a/conv:Conv2D", 110, 150), ("a/relu:Relu", 160, 170))
+    made.line("tf_Compute/2", ("a/grad:Conv2DBackpropInput", 130, 160))
+    times = step_times(made.space)
+    # 110-130 alone, 130-150 shared; 150-160 alone; 160-170 alone.
+    assert microseconds(times, "convolution, forward") == pytest.approx(30)
+    assert microseconds(times, "convolution, gradient of inputs") == pytest.approx(20)
+    assert microseconds(times, "elementwise") == pytest.approx(10)
+    assert times.idle_seconds * 1e6 == pytest.approx(40)
+    assert times.seconds * 1e6 == pytest.approx(100)
+
+
+def test_kinds_and_idle_time_add_up_to_the_mean_step():
+    made = Trace().line("python", ("train", 0, 100), ("train", 120, 300))
+    made.line("tf_Compute/1", ("c:Conv2D", 10, 90), ("c:Conv2D", 130, 290))
+    made.line("tf_Compute/2", ("x:Relu", 50, 95), ("y:Unheard", 125, 250))
+    times = step_times(made.space)
+    assert times.steps == 2
+    assert times.seconds * 1e6 == pytest.approx(150)  # includes the time between the steps
+    assert sum(kind.seconds for kind in times.kinds) + times.idle_seconds == pytest.approx(times.seconds)
+    assert operations(times, "convolution, forward") == 1
+    assert operations(times, "other") == 0.5
+
+
+def test_each_line_has_its_own_origin_of_time():
+    made = Trace().line("python", ("train", 0, 100), origin=1000)
+    made.line("tf_Compute/1", ("c:Conv2D", 510, 520), origin=500)
+    assert microseconds(step_times(made.space), "convolution, forward") == pytest.approx(10)
+
+
+def test_operations_on_input_threads_count_as_input():
+    made = Trace().line("python", ("train", 0, 100))
+    made.line("tf_data_private_threadpool/1", ("add:AddV2", 10, 20), ("Iterator::Root::Map", 0, 90))
+    times = step_times(made.space)
+    assert microseconds(times, "input") == pytest.approx(10)
+    assert microseconds(times, "elementwise") == 0
+
+
+def test_a_nested_operation_is_not_counted_for_the_outer_one():
+    made = Trace().line("python", ("train", 0, 100))
+    made.line("tf_Compute/1", ("call:PartitionedCall", 10, 60), ("c:Conv2D", 20, 30), ("r:Relu", 40, 60))
+    times = step_times(made.space)
+    assert microseconds(times, "other") == pytest.approx(20)
+    assert microseconds(times, "convolution, forward") == pytest.approx(10)
+    assert microseconds(times, "elementwise") == pytest.approx(20)
+    assert [operations(times, kind) for kind in ("other", "elementwise")] == [1, 1]
+
+
+def test_time_outside_of_the_steps_is_not_counted():
+    made = Trace().line("python", ("train", 100, 200))
+    made.line("tf_Compute/1", ("c:Conv2D", 50, 120), ("c:Conv2D", 10, 40), ("r:Relu", 190, 400))
+    times = step_times(made.space)
+    assert microseconds(times, "convolution, forward") == pytest.approx(20)
+    assert microseconds(times, "elementwise") == pytest.approx(10)
+
+
+def test_events_that_are_not_operations_are_not_counted():
+    made = Trace().line("python", ("train", 0, 100), ("EagerExecute", 10, 90))
+    made.line("tf_Compute/1", ("ExecutorState::Process", 10, 90), ("ThreadpoolListener::Record", 20, 30))
+    times = step_times(made.space)
+    assert times.idle_seconds == pytest.approx(times.seconds)
+
+
+def test_a_trace_without_steps_is_refused():
+    with pytest.raises(ValueError, match="no training step"):
+        step_times(Trace().line("tf_Compute/1", ("c:Conv2D", 0, 1)).space)
+
+
+def test_the_newest_trace_of_a_folder_is_read(tmp_path):
+    for number, name in enumerate(("2026_01_01", "2026_01_02")):
+        folder = tmp_path / "plugins" / "profile" / name
+        folder.mkdir(parents=True)
+        space = Trace().line("python", *[("train", 0, 100)] * (number + 1)).space
+        (folder / "host.xplane.pb").write_bytes(space.SerializeToString())
+    assert step_times(trace.read_trace(tmp_path)).steps == 2
+
+
+# ---- flops ---------------------------------------------------------------------------------------------
+
+BATCH = 4
+
+
+def concrete_step(model, config, **options):
+    step = compiled_step(
+        tf.distribute.get_strategy(),
+        model,
+        SGD(model, config.optimizer),
+        tf.Variable(0, dtype=tf.int64),
+        global_batch_size=BATCH,
+        label_smoothing=0.0,
+        **options,
+    )
+    return step.get_concrete_function(
+        tf.TensorSpec([BATCH, 32, 32, 3]),
+        tf.TensorSpec([BATCH], tf.int32),
+        tf.TensorSpec([]),
+        tf.TensorSpec([]),
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_layers": 8},
+        {"model": "fast", "width_factor": 0.25},  # the first convolution is not trained
+        {"model": "fast", "width_factor": 0.25, "whitening": False},
+        {"model": "se_resnet", "num_layers": 8},  # dense layers beside the convolutions
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_flops_of_a_step_match_its_graph(fields):
+    model = build_model(ModelConfig(**fields), num_classes=10, image_shape=(32, 32, 3))
+    graph = concrete_step(model, Config()).graph
+    assert training_flops(model) * BATCH == sum(map(graph_flops, reached(graph)))
+
+
+def test_gradients_of_frozen_layers_are_neither_counted_nor_computed():
+    model = build_model(ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3))
+    config = Config.from_flat({"freeze": "stem,stage1,stage2"})
+    frozen = Freezing(model, config.transfer).at(0)
+    graph = concrete_step(model, config, frozen=frozen).graph
+    assert training_flops(model, frozen) * BATCH == sum(map(graph_flops, reached(graph)))
+    assert training_flops(model, frozen) < 0.6 * training_flops(model)
+
+
+def test_smaller_images_are_counted_at_their_size():
+    fields = {"model": "fast", "width_factor": 0.25}
+    model = build_model(ModelConfig(**fields), num_classes=10, image_shape=(32, 32, 3))
+    small = training_flops(model, image_size=16)
+    graph = concrete_step(model, Config(), image_size=16).graph
+    assert small * BATCH == sum(map(graph_flops, reached(graph)))
+    assert training_flops(model, image_size=32) == training_flops(model) > 2 * small
+
+
+def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(monkeypatch):
+    stages = {"train_steps": 4, "progressive_resizing": "16:0.5,24:0.75", "inspect_every_steps": 1}
+    given = dict.fromkeys(field.name for field in dataclasses.fields(Session))
+    made = []
+
+    def train_step_for(frozen, size, inspected):
+        made.append((frozen, size, inspected))
+        return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.zeros(2))
+
+    session = Session(
+        **given
+        | {
+            "plan": SimpleNamespace(
+                config=Config.from_flat(stages), manifest=SimpleNamespace(count=lambda split: 1000)
+            ),
+            "devices": SimpleNamespace(num_workers=1),
+            "freezing": SimpleNamespace(at=lambda number: frozenset({"stem"} if number < 2 else ())),
+            "train_step_for": train_step_for,
+        }
+    )
+    monkeypatch.setattr(session_module, "training_batches", lambda *_, **__: itertools.repeat((None, None)))
+    engine = profiling._engine(session, 8)
+    for _ in range(8):
+        engine.next_step()
+    assert made == [({"stem"}, 16, False)]
+
+
+def reached(graph) -> set[tf.Operation]:
+    """Return the operations that a function's outputs and updates need; no others are run."""
+    found: set[tf.Operation] = set()
+    waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+    while waiting:
+        operation = waiting.pop()
+        if operation not in found:
+            found.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return found
+
+
+def graph_flops(operation: tf.Operation) -> int:
+    """Return twice the multiply-adds of a node, computed from its shapes."""
+    if operation.type == "Conv2D":
+        kernel, outputs = operation.inputs[1].shape, operation.outputs[0].shape
+    elif operation.type == "Conv2DBackpropInput":
+        kernel, outputs = operation.inputs[1].shape, operation.inputs[2].shape
+    elif operation.type == "Conv2DBackpropFilter":
+        kernel, outputs = operation.outputs[0].shape, operation.inputs[2].shape
+    elif operation.type == "MatMul":
+        first = operation.inputs[0].shape
+        inner = first[0] if operation.get_attr("transpose_a") else first[1]
+        return 2 * operation.outputs[0].shape.num_elements() * inner
+    else:
+        return 0
+    return 2 * kernel.num_elements() * outputs.num_elements() // outputs[-1]
+
+
+def test_the_data_format_does_not_change_the_flops():
+    last, first = (
+        build_model(
+            ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3), data_format=f"channels_{name}"
+        )
+        for name in ("last", "first")
+    )
+    assert training_flops(last) == training_flops(first) > 0
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "float64"])
+def test_a_matrix_product_is_two_size_cubed_operations(precision, monkeypatch):
+    measure = matrix_product(8, precision)
+    clock = iter([10.0, 10.5])
+    monkeypatch.setattr(flops.time, "perf_counter", lambda: next(clock))
+    assert measure() == pytest.approx(2 * 8**3 / 0.5 / 1e9)
+
+
+def test_the_ceiling_is_the_best_median_of_all_sizes(monkeypatch):
+    rates = {16: iter([5.0, 1.0, 2.0]), 32: iter([3.0, 4.0, 3.5]), 64: iter([9.0, 1.0, 1.0])}
+    monkeypatch.setattr(flops, "matrix_product", lambda size, *_: lambda: next(rates[size]))
+    assert ceiling("float32", sizes=(16, 32, 64), seconds=0.0) == 3.5
+
+
+def test_the_ceiling_is_measured_for_as_long_as_asked(monkeypatch):
+    clock = iter(float(second) for second in range(100))
+    monkeypatch.setattr(flops.time, "perf_counter", lambda: next(clock))
+    taken = []
+    monkeypatch.setattr(flops, "matrix_product", lambda *_: lambda: taken.append(1) or 1.0)
+    ceiling("float32", sizes=(8,), seconds=10.0)
+    assert len(taken) > 3
+    assert time.perf_counter() < 100

@@ -1,0 +1,192 @@
+"""A run that is what it says is told from one of which a single bit was changed."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from labkit.experiments.verify.steps import Difference, VerifiedSteps
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.certificate import certificate_path, read_certificate
+from tests.properties.harness import labkit
+from tests.tiny import prepare_tiny
+
+STEPS, KEPT = 8, 6  # and a checkpoint after the last step
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    prepare_tiny(folder)
+    return folder
+
+
+def train(path: Path, data_dir: Path, *more: str) -> int:
+    settings = "--dataset shapes --num-layers 8 --train-batch-size 12 --learning-rate 0.05 --num-gpus 0 "
+    settings += (
+        f"--train-steps {STEPS} --validate-every-steps 4 --checkpoint-every-steps 3 --no-evaluate-test"
+    )
+    return labkit("train", *settings.split(), "--job-dir", str(path), "--data-dir", str(data_dir), *more)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, data_dir) -> Path:
+    path = tmp_path_factory.mktemp("trained") / "run"
+    assert train(path, data_dir, "--deterministic") == 0
+    return path
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> RunDirectory:
+    return RunDirectory(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def verify(capsys):
+    """Return what calls the command, and gives its exit code and what it printed."""
+
+    def call(run: RunDirectory, *flags: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = labkit("verify", str(run.path), *flags)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return call
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        [byte] = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def digit_of_loss(run: RunDirectory, step: int) -> int:
+    """Return where in the metrics the sixth decimal of a training step's loss is."""
+    found = re.search(rb'"split": "train", "step": %d,.*?"loss": [0-9].[0-9]{5}([0-9])' % step, metrics(run))
+    return found.start(1)
+
+
+def metrics(run: RunDirectory) -> bytes:
+    return run.metrics_path.read_bytes()
+
+
+def test_an_untouched_run_is_bit_equal(run, verify):
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    code, said = verify(run)
+    assert code == 0
+    assert f"bit-equal: steps {KEPT + 1} to {STEPS} of the run" in said
+    assert f"the weights after step {STEPS} are those of the checkpoint, bit by bit" in said
+    assert read_certificate(run).sha256 in said
+    code, said = verify(run, "--from", "0", "--steps", str(STEPS))
+    assert code == 0
+    assert f"bit-equal: steps 1 to {STEPS}" in said
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_changed_bit_of_a_row_is_named_with_and_without_the_certificate(run, verify):
+    flip(run.metrics_path, digit_of_loss(run, 7))
+    code, said = verify(run)
+    assert code == 1
+    assert "the train row of step 7 was changed" in said
+    certificate_path(run).unlink()
+    code, said = verify(run)
+    assert code == 1
+    assert "step 7 is the first that differs: loss was" in said
+    assert "nothing in the recorded environment explains it" in said
+    assert verify(run, "--from", str(STEPS))[0] == 2
+
+
+def test_a_loss_that_differs_on_the_way_to_equal_weights_is_no_rounding():
+    found = Difference(7, "loss", 0.5, 0.003)
+    result = VerifiedSteps(
+        "", 1, 9, differences=[Difference(6, "loss", 0.3, 0.30001), found], weights={9: None}
+    )
+    assert result.changed_row(1e-4) == found
+    for weights in ({9: Difference(9, "kernel", 0.1, 0.2)}, {5: None}, {}):
+        assert VerifiedSteps("", 1, 9, differences=[found], weights=weights).changed_row(1e-4) is None
+
+
+def test_a_row_that_is_missing_is_no_difference(run, verify):
+    certificate_path(run).unlink()
+    lines = metrics(run).splitlines(keepends=True)
+    run.metrics_path.write_bytes(b"".join(line for line in lines if b'"step": 7,' not in line))
+    code, said = verify(run)
+    assert (code, "has no readable row of step 7" in said) == (2, True), said
+
+
+def test_a_removed_row_is_found(run, verify):
+    run.metrics_path.write_bytes(b"".join(metrics(run).splitlines(keepends=True)[:-1]))
+    code, said = verify(run, "--files-only")
+    assert code == 1
+    assert "metrics.jsonl: 1 row of" in said
+
+
+def test_rows_that_were_added_since_are_no_change(run, verify):
+    with open(run.metrics_path, "ab") as file:
+        file.write(b'{"split": "train", "step": 9}\n')
+    assert verify(run, "--files-only")[0] == 0
+
+
+@pytest.mark.parametrize("step", [KEPT, STEPS])
+def test_a_changed_bit_of_a_weight_is_named(run, verify, step):
+    folder = run.checkpoints_path / f"step-{step:08d}"
+    [weights] = folder.glob("variables.data-*")
+    flip(weights, weights.stat().st_size // 2)
+    code, said = verify(run)
+    assert code == 1
+    assert f"checkpoints/{folder.name}/{weights.name} was changed" in said
+    assert re.search(rf"checkpoints/{folder.name}: [a-z_ ]*\w+/\w+ was changed", said)
+
+
+def test_a_changed_bit_of_an_image_is_named(run, data_dir, tmp_path, verify):
+    copied = shutil.copytree(data_dir, tmp_path / "data")
+    [first, *_] = sorted((copied / "shapes").glob("train-*"))
+    length = int.from_bytes(first.read_bytes()[:8], "little")
+    flip(first, 16 + length + 200)  # in the second record: each has 16 bytes around it
+    code, said = verify(run, "--data-dir", str(copied))
+    assert code == 1
+    assert f"image 1 of 'train' in {first} was changed" in said
+    os.truncate(first, 100)
+    assert f"data: {first} was changed" in verify(run, "--data-dir", str(copied))[1]
+    first.unlink()
+    assert f"data: {first} is missing" in verify(run, "--data-dir", str(copied))[1]
+
+
+def test_a_changed_setting_and_a_changed_certificate_are_named(run, verify):
+    config = json.loads(run.config_path.read_text())
+    config["optimizer"]["learning_rate"] = 0.06
+    run.config_path.write_text(json.dumps(config))
+    code, said = verify(run)
+    assert code == 1
+    assert "config.json: learning_rate was 0.05 and is 0.06" in said
+    flip(certificate_path(run), 2000)
+    code, said = verify(run)
+    assert code == 2
+    assert "damaged or was changed" in said
+    assert said.count("\n") == 1
+
+
+def test_a_start_or_steps_that_are_not_there_are_refused(run, verify):
+    kept = ", ".join(map(str, [0, *run.checkpoint_steps()]))
+    for flags, words in [
+        (["--from", "1"], f"--from is 1; allowed: {kept}"),
+        (["--steps", "9"], "--steps is 9; allowed: 1 to 2"),
+        (["--steps", "0"], "--steps is 0"),
+        (["--tolerance", "nan"], "--tolerance is nan"),
+    ]:
+        code, said = verify(run, *flags)
+        assert code == 2
+        assert words in said
+
+
+def test_a_run_without_steps_is_refused(run, verify):
+    run.metrics_path.unlink()
+    certificate_path(run).unlink()
+    code, said = verify(run)
+    assert code == 2
+    assert "no step yet" in said

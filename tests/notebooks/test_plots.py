@@ -1,0 +1,243 @@
+"""The content of figures: their text, data and axes. Pixels aren't compared."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labkit.analysis.curves import Curves
+from labkit.analysis.predictions import Predictions
+from labkit.notebook import plots
+from labkit.run_directory.metrics import ResumePoint
+
+CLASSES = ["cat", "dog", "ship"]
+
+
+def make_predictions() -> Predictions:
+    """Return six examples. Numbers 1 and 4 are wrong, and 4 is the more confident."""
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    probabilities = np.array(
+        [[0.9, 0.05, 0.05], [0.3, 0.6, 0.1], [0.2, 0.7, 0.1], [0.1, 0.8, 0.1], [0.95, 0.02, 0.03], [0, 0, 1]],
+        np.float32,
+    )
+    images = np.arange(6 * 32 * 32 * 3, dtype=np.uint32).astype(np.uint8).reshape(6, 32, 32, 3)
+    return Predictions(images, labels, probabilities, np.arange(6) + 100, CLASSES)
+
+
+def rows(*losses: float) -> list[dict[str, object]]:
+    return [
+        {
+            "split": "train",
+            "step": step,
+            "loss": loss,
+            "accuracy": 0.5,
+            "learning_rate": 0.1 * step,
+            "examples_per_second": 100.0,
+        }
+        for step, loss in enumerate(losses, 1)
+    ]
+
+
+def lines_by_label(axis) -> dict[str, object]:
+    return {line.get_label(): line for line in axis.get_lines()}
+
+
+def test_figures_need_neither_pyplot_nor_a_display():
+    program = (
+        "import sys; from labkit import plots; assert 'matplotlib' not in sys.modules\n"
+        "plots.png(plots.message('text')); assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env={"PATH": "/nowhere"})
+
+
+def test_a_notebook_shows_a_figure_with_its_size_and_alternative_text():
+    data, metadata = plots.message("nothing here")._repr_png_()
+    assert metadata["alt"] == "nothing here"
+    # Twice as many pixels as are shown.
+    assert Image.open(io.BytesIO(data)).size[0] == 2 * metadata["width"]
+
+
+def test_image_grid_shows_each_image_once_with_its_title_and_row():
+    images = make_predictions().images
+    figure = plots.image_grid(images[:5], ["a", "b"], ["first", "second"], columns=3)
+    shown = [axis.get_images()[0].get_array() for axis in figure.axes if axis.get_images()]
+    np.testing.assert_array_equal(np.stack(shown), images[:5])
+    assert [axis.get_title() for axis in figure.axes] == ["a", "b", "", "", "", ""]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["first", "", "", "second", "", ""]
+
+
+def test_image_grid_takes_grey_images_and_refuses_an_empty_batch():
+    assert plots.png(plots.image_grid(np.zeros((2, 8, 8, 1), np.uint8)))
+    with pytest.raises(ValueError, match="no image"):
+        plots.image_grid(np.zeros((0, 8, 8, 3), np.uint8))
+
+
+def test_wrong_predictions_start_with_the_most_confident():
+    predictions = make_predictions()
+    figure = plots.wrong_predictions(predictions)
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert titles == ["ship\n→ cat 95%", "cat\n→ dog 60%"]
+    np.testing.assert_array_equal(figure.axes[0].get_images()[0].get_array(), predictions.images[4])
+    assert len([axis for axis in plots.wrong_predictions(predictions, 1).axes if axis.get_images()]) == 1
+
+
+def test_without_wrong_predictions_the_figure_says_so():
+    right = make_predictions()
+    perfect = Predictions(
+        right.images[:1], right.labels[:1], right.probabilities[:1], right.index[:1], CLASSES
+    )
+    assert "All predictions are right" in plots.wrong_predictions(perfect).texts[0].get_text()
+
+
+def test_training_curves_name_axes_and_units():
+    figure = plots.training_curves(Curves(rows(2.0, 1.0)))
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [
+        "Loss",
+        "Accuracy",
+        "Learning rate",
+        "Speed",
+    ]
+    assert figure.axes[0].get_ylabel() == "cross-entropy (nats)"
+    assert figure.axes[3].get_ylabel() == "examples per second"
+    assert [axis.get_xlabel() for axis in figure.axes[2:]] == ["step", "step"]
+
+
+def test_training_curves_draw_every_split_at_its_values():
+    more = [
+        {"split": "validation", "step": 2, "loss": 1.5, "accuracy": 0.4},
+        {"split": "test", "step": 2, "loss": 1.6, "accuracy": 0.3},
+    ]
+    loss = plots.training_curves(Curves(rows(2.0, 1.0) + more), smoothing=0).axes[0]
+    drawn = {name: line.get_xydata().tolist() for name, line in lines_by_label(loss).items()}
+    assert drawn["train"] == [[1, 2.0], [2, 1.0]]
+    assert drawn["validation"] == [[2, 1.5]]
+    assert drawn["test"] == [[2, 1.6]]
+
+
+def test_training_curves_mark_resume_points_and_values_that_are_not_finite():
+    figure = plots.training_curves(
+        Curves(rows(2.0, float("nan"), 1.0), [ResumePoint(2, 0.0), ResumePoint(3, 0.0)])
+    )
+    lines = lines_by_label(figure.axes[0])
+    assert lines["NaN or infinite"].get_xdata().tolist() == [2]
+    assert "NaN or infinite" not in lines_by_label(figure.axes[2])
+    for axis in figure.axes:
+        dotted = [line.get_xdata()[0] for line in axis.get_lines() if line.get_linestyle() == ":"]
+        assert dotted == [2, 3]
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend.count("resumed") == 1
+
+
+def test_training_curves_of_an_empty_run():
+    assert plots.png(plots.training_curves(Curves([])))
+
+
+def test_confusion_matrix_holds_counts_and_shares():
+    confusion = np.array([[8, 2, 0], [0, 10, 0], [1, 0, 3]])
+    figure = plots.confusion_matrix(confusion, CLASSES)
+    axis = figure.axes[0]
+    counts = {tuple(int(x) for x in text.get_position()): text.get_text() for text in axis.texts}
+    # Positions are (predicted, true); empty cells stay empty.
+    assert counts == {(0, 0): "8", (1, 0): "2", (1, 1): "10", (0, 2): "1", (2, 2): "3"}
+    np.testing.assert_allclose(axis.get_images()[0].get_array(), [[0.8, 0.2, 0], [0, 1, 0], [0.25, 0, 0.75]])
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("predicted class", "true class")
+    assert [label.get_text() for label in axis.get_yticklabels()] == CLASSES
+
+
+def test_confusion_matrix_of_a_class_without_examples_and_of_the_wrong_shape():
+    shares = plots.confusion_matrix(np.zeros((3, 3), int), CLASSES).axes[0].get_images()[0].get_array()
+    np.testing.assert_array_equal(shares, np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="allowed: \\(3, 3\\)"):
+        plots.confusion_matrix(np.zeros((2, 3), int), CLASSES)
+
+
+def test_class_accuracy_of_known_predictions():
+    axis = plots.class_accuracy(make_predictions()).axes[0]
+    shown = {
+        name.get_text(): bar.get_width()
+        for name, bar in zip(axis.get_yticklabels(), axis.patches, strict=True)
+    }
+    assert shown == {"cat": 0.5, "ship": 0.5, "dog": 1.0}
+    assert "66.7%" in axis.get_title(loc="left")
+
+
+# ---- workers -------------------------------------------------------------------------------------------
+
+
+def worker_rows(rates: list[float], start: float = 0.0, compute: float = 0.75) -> list[dict[str, object]]:
+    """Return a row a second, as a worker writes it. A step has 50 examples, so a row has rate / 50 steps."""
+    return [
+        {
+            "wall_time": start + number,
+            "step": 10 * (number + 1),
+            "steps": rate / 50,
+            "examples_per_second": rate,
+            "compute_fraction": compute,
+            "communication_fraction": (1 - compute) * 0.8,
+            "input_wait_fraction": (1 - compute) * 0.2,
+        }
+        for number, rate in enumerate(rates)
+    ]
+
+
+def test_each_worker_has_a_line_over_time_or_steps():
+    workers = {"worker:0": worker_rows([100.0, 200.0, 300.0]), "worker:1": worker_rows([50.0, 60.0], 1.0)}
+    axis = plots.worker_throughput(workers).axes[0]
+    drawn = {name: line.get_xydata().tolist() for name, line in lines_by_label(axis).items()}
+    assert drawn == {"worker:0": [[0, 100], [1, 200], [2, 300]], "worker:1": [[1, 50], [2, 60]]}
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("seconds of training", "examples per second")
+    axis = plots.worker_throughput(workers, over="step").axes[0]
+    assert lines_by_label(axis)["worker:1"].get_xdata().tolist() == [10, 20]
+    assert axis.get_xlabel() == "step"
+
+
+def test_a_long_pause_is_left_out_and_breaks_the_line():
+    days = 3 * 86400.0
+    workers = {"worker:0": worker_rows([100.0, 100.0]) + worker_rows([200.0, 200.0], days)}
+    axis = plots.worker_throughput(workers).axes[0]
+    x, y = lines_by_label(axis)["worker:0"].get_data()
+    np.testing.assert_array_equal(x, [0, 1, np.nan, 1, 2])
+    np.testing.assert_array_equal(y, [100, 100, np.nan, 200, 200])
+    assert [line.get_xdata()[0] for line in axis.get_lines() if line.get_linestyle() == ":"] == [1]
+
+
+def test_resuming_from_an_earlier_step_breaks_the_line():
+    workers = {"worker:0": worker_rows([100.0, 100.0]) + worker_rows([100.0], 5.0)}
+    x = lines_by_label(plots.worker_throughput(workers, over="step").axes[0])["worker:0"].get_xdata()
+    np.testing.assert_array_equal(x, [10, 20, np.nan, 10])
+
+
+def test_long_trainings_are_shown_in_minutes():
+    workers = {"worker:0": worker_rows([100.0] * 241)}
+    axis = plots.worker_throughput(workers).axes[0]
+    assert axis.get_xlabel() == "minutes of training"
+    assert lines_by_label(axis)["worker:0"].get_xdata()[-1] == 4
+
+
+def test_shares_are_means_over_time_and_add_up_to_one():
+    # Three seconds at 0.9 and one at 0.5 (four steps at 50 examples each in 200/s).
+    workers = {
+        "worker:0": worker_rows([100.0] * 3, compute=0.9) + worker_rows([100.0], 3.0, compute=0.5),
+        "worker:1": worker_rows([400.0]),
+    }
+    axis = plots.worker_throughput(workers).axes[1]
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["worker:0\n100 examples/s", "worker:1\n400 examples/s"]
+    compute, communication, waiting = (
+        [bar.get_width() for bar in axis.patches[start : start + 2]] for start in (0, 2, 4)
+    )
+    np.testing.assert_allclose(compute, [0.8, 0.75])
+    np.testing.assert_allclose(communication, [0.16, 0.2])
+    np.testing.assert_allclose(np.sum([compute, communication, waiting], axis=0), 1)
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == ["compute", "communication", "input and waiting"]
+
+
+def test_workers_without_rows_are_left_out_and_no_rows_at_all_are_refused():
+    figure = plots.worker_throughput({"worker:0": [], "worker:1": worker_rows([100.0])})
+    assert list(lines_by_label(figure.axes[0])) == ["worker:1"]
+    with pytest.raises(ValueError, match="no row of a worker"):
+        plots.worker_throughput({"worker:0": []})
