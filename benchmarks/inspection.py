@@ -20,14 +20,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from benchmarks.common import at_least, make_parser, prepared_data, work_folder
 from benchmarks.report import Figure, Goal, Report
-from benchmarks.turns import session_on_cpu
+from benchmarks.turns import network_on_cpu
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.calls import Calls
 from labkit.callbacks.own import own_callbacks
 from labkit.callbacks.training import Training
 from labkit.data.manifest import Manifest
+from labkit.distributed.synchronous import SynchronousEngine
 from labkit.run_directory import RunDirectory
-from labkit.training.step import SynchronousEngine
 
 QUESTION = "Does --inspect-every-steps 50 cost at most 3 % of a run?"
 
@@ -90,14 +90,14 @@ class Side:
 
     def __init__(self, options: argparse.Namespace, variant: Variant, folder: Path) -> None:
         fields = {"num_layers": options.num_layers, "train_batch_size": options.batch_size}
-        session = session_on_cpu(options, {**fields, **variant.fields})
+        network = network_on_cpu(options, {**fields, **variant.fields})
         run = RunDirectory(folder)
         run.create()
         # The first one stands for labkit's progress, as in a run.
-        callbacks = [Callback(), *own_callbacks(session.config.run), *variant.callbacks]
-        self._calls = Calls(callbacks, Training(session, run), beat=print, say=print)
+        callbacks = [Callback(), *own_callbacks(network.config.run), *variant.callbacks]
+        self._calls = Calls(callbacks, Training(network, run, keep_state=print), beat=print, say=print)
         self._engine = SynchronousEngine(
-            session, itertools.repeat(session.batch(0)), step=0, stopping=lambda: False, name="worker:0"
+            network.steps, itertools.repeat(network.batch(0)), step=0, stopping=lambda: False, name="worker:0"
         )
         self._step = 0
         started = time.perf_counter()

@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from benchmarks.turns import make_turns_parser, serve_turns, session_on_cpu
+from benchmarks.turns import make_turns_parser, network_on_cpu, serve_turns
 from labkit.data.augment import standardize
 from labkit.data.loading import load_split
 
@@ -21,15 +21,15 @@ from labkit.data.loading import load_split
 def main() -> None:
     options = make_turns_parser(__doc__).parse_args()
     values = {"num_layers": options.num_layers, "eval_batch_size": options.batch_size}
-    session = session_on_cpu(options, values)
-    images = standardize(load_split(session.manifest, "test")[0], session.manifest)
+    network = network_on_cpu(options, values)
+    images = standardize(load_split(network.manifest, "test")[0], network.manifest)
     whole = len(images) // options.batch_size
     batches = itertools.cycle(tf.split(images[: whole * options.batch_size], whole))
 
     def turn() -> dict[str, Any]:
         started = time.perf_counter()
         for batch in itertools.islice(batches, options.steps):
-            session.predict_step(batch).numpy()
+            network.predict_step(batch).numpy()
         return {"images_per_second": options.steps * options.batch_size / (time.perf_counter() - started)}
 
     serve_turns(turn)

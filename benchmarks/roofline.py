@@ -36,8 +36,8 @@ from labkit.experiments.trace import (
     MATRIX,
     kind_of,
 )
-from labkit.training.plan import plan_run
-from labkit.training.session import make_session
+from labkit.training.network import make_network
+from labkit.training.plan import plan_measurement
 
 QUESTION = "Where does the time of a training step go, and what is the machine's limit for it?"
 CONVOLUTIONS = (FORWARD, INPUT_GRADIENT, FILTER_GRADIENT)
@@ -146,13 +146,14 @@ def measure(options: argparse.Namespace, manifest: Manifest, name: str, precisio
 
 def work_of_step(config: Config) -> dict[str, Work]:
     """Return what each kind of operation does in the step that TensorFlow runs, after its optimization."""
-    session = make_session(plan_run(config, has_run=False, announce=lambda line: None))
-    batch = session.batch(0)
+    plan = plan_measurement(config, announce=lambda line: None)
+    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    batch = network.batch(0)
     scalars = tf.constant(0.1), tf.constant(0.0)
     # The names and shapes of the graph as it was traced also hold for what is left of it.
-    traced: Any = session.train_step.get_concrete_function(*batch, *scalars).graph
+    traced: Any = network.train_step.get_concrete_function(*batch, *scalars).graph
     context.context().enable_graph_collection()
-    session.train_step(*batch, *scalars)
+    network.train_step(*batch, *scalars)
     metadata: Any = context.context().export_run_metadata()
     context.context().disable_graph_collection()
     graph = max(

@@ -12,7 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from benchmarks.turns import COLD_STEPS, make_turns_parser, serve_turns, session_on_cpu
+from benchmarks.turns import COLD_STEPS, make_turns_parser, network_on_cpu, serve_turns
 
 
 def main() -> None:
@@ -20,15 +20,15 @@ def main() -> None:
     parser.add_argument("--values", type=json.loads, default={}, help="of the configuration, as JSON")
     options = parser.parse_args()
     values = {"num_layers": options.num_layers, "train_batch_size": options.batch_size, **options.values}
-    session = session_on_cpu(options, values)
-    batch, scalars = session.batch(0), (tf.constant(0.1), tf.constant(0.0))
+    network = network_on_cpu(options, values)
+    batch, scalars = network.batch(0), (tf.constant(0.1), tf.constant(0.0))
 
     def turn() -> dict[str, Any]:
         for _ in range(COLD_STEPS):
-            session.train_step(*batch, *scalars)[0].numpy()
+            network.train_step(*batch, *scalars)[0].numpy()
         started = time.perf_counter()
         for _ in range(options.steps):
-            session.train_step(*batch, *scalars)[0].numpy()
+            network.train_step(*batch, *scalars)[0].numpy()
         return {
             "images_per_second": options.steps * values["train_batch_size"] / (time.perf_counter() - started)
         }

@@ -12,14 +12,14 @@ from labkit.config import Config
 from labkit.data.manifest import Manifest
 
 if TYPE_CHECKING:
-    from labkit.training.session import Session
+    from labkit.training.network import Network
 
 __all__ = [
     "COLD_STEPS",
     "data_set_flags",
     "make_turns_parser",
+    "network_on_cpu",
     "serve_turns",
-    "session_on_cpu",
     "turns_flags",
 ]
 
@@ -53,17 +53,18 @@ def data_set_flags(manifest: Manifest) -> list[str]:
     return ["--data-dir", str(manifest.directory.parent), "--dataset", manifest.dataset]
 
 
-def session_on_cpu(options: argparse.Namespace, values: Mapping[str, Any]) -> "Session":
-    """Return labkit's session for the data set and precision in ``options``; ``values``: of the rest.
+def network_on_cpu(options: argparse.Namespace, values: Mapping[str, Any]) -> "Network":
+    """Return labkit's network for the data set and precision in ``options``; ``values``: of the rest.
 
     Without ``num_gpus`` among the values, it trains on one CPU.
     """
-    from labkit.training.plan import plan_run
-    from labkit.training.session import make_session
+    from labkit.training.network import make_network
+    from labkit.training.plan import plan_measurement
 
     place = {"data_dir": str(options.data_dir), "dataset": options.dataset}
     config = Config.from_flat({"num_gpus": 0, **values, **place, "precision": options.precision})
-    return make_session(plan_run(config, has_run=False))
+    plan = plan_measurement(config)
+    return make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
 
 
 def serve_turns(turn: Callable[[], Mapping[str, Any]]) -> None:

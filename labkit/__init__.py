@@ -4,6 +4,8 @@ The names in ``__all__`` are the public interface; ``docs/python.md`` shows each
 module is imported when the name is first used, so ``import labkit`` loads neither TensorFlow nor NumPy.
 """
 
+from labkit.version import VERSION
+
 TYPE_CHECKING = False  # as type checkers know it; to import typing would take half of this module's time
 if TYPE_CHECKING:
     from typing import Any
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from labkit.errors import InputError
     from labkit.experiments.replicas import compare_replicas
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Callback",

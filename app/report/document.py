@@ -15,7 +15,6 @@ from app.report.markup import escaped, folded, moment, note, section, table
 from app.report.pictures import predictions_html
 from app.report.summary import COLUMNS, all_results, head, overview_row
 from app.views.configuration import flatten, shell_line
-from labkit import __version__
 from labkit.analysis.run_results.groups import grouped
 from labkit.analysis.run_results.results import result_of
 from labkit.analysis.run_results.text import result_rows
@@ -24,6 +23,7 @@ from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.summary import RunSummary, Summaries
+from labkit.version import VERSION
 
 __all__ = ["refusal", "report"]
 
@@ -165,7 +165,7 @@ def _text(value: Any) -> str:
 def _page(title: str, body: str) -> str:
     style, script = _assets()
     when = moment(time())
-    made = f"Made by labkit {__version__} on {when}."
+    made = f"Made by labkit {VERSION} on {when}."
     holds = "It holds settings, commands, paths, names of machines and notes: read it before you share it."
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,4 +1,4 @@
-"""``python -m course.site``: ``build [LESSON…]``, ``check``, ``table``, ``keep [LESSON…]``, ``strip NOTEBOOK…``."""
+"""``python -m course.site build [LESSON…]``, ``check``, ``table``, ``keep [LESSON…]`` and ``strip FILE…``."""
 
 import argparse
 import shutil

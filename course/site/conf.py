@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from labkit import __version__
+from labkit.version import VERSION
 
 project = "labkit"
 copyright = "labkit's authors, Apache-2.0"
-version = release = __version__
+version = release = VERSION
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

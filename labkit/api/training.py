@@ -51,17 +51,20 @@ def train(
         run = labkit.train(preset="smoke", train_steps=50)
         run.metrics("test")["accuracy"]
     """
-    from labkit.training.plan import plan_run
+    from labkit.training.plan import plan_training
+    from labkit.training.train import train as train_as_planned
 
     overwrite = argument("overwrite", overwrite, bool)
     if isinstance(callbacks, str | os.PathLike):
         flags["callbacks"], callbacks = callbacks, None
     configuration = _configuration(config, preset, flags)
     with tensorflow_left_as_it_was():
-        plan = plan_run(configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks)
+        plan = plan_training(
+            configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks
+        )
         if plan.found != "finished":
             print(plan.data_note)
-        result = plan.train()
+        result = train_as_planned(plan)
     if not result.did_work:
         print(result.message)
     return Run(result.run.path)
@@ -120,6 +123,7 @@ def evaluate(
     checkpoint = argument("checkpoint", checkpoint, kind, allowed="best, last, or a step")
     folder = argument("data_dir", data_dir, os.PathLike, optional=True)
     from labkit.training.plan import plan_evaluation
+    from labkit.training.train import evaluate as evaluate_as_planned
 
     with tensorflow_left_as_it_was():
         plan = plan_evaluation(
@@ -129,10 +133,11 @@ def evaluate(
             eval_batch_size=eval_batch_size,
             num_intra_threads=num_intra_threads,
             test_time_augmentation=test_time_augmentation,
+            checkpoint=str(checkpoint),
         )
         if plan.data_note:
             print(plan.data_note)
-        return plan.evaluate(split, str(checkpoint))
+        return evaluate_as_planned(plan, split, str(checkpoint))
 
 
 def prepare_data(

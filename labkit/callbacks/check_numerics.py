@@ -29,8 +29,8 @@ class CheckNumerics(Callback):
 
         from labkit.inspection.network import state_variables
 
-        session = training.session
-        self._variables = state_variables(session.model, session.optimizer, session.average)
+        network = training.network
+        self._variables = state_variables(network.model, network.optimizer, network.average)
         assert len({variable.dtype for variable in self._variables}) == 1
 
         # One vector instead of some two hundred values to return and check.
@@ -63,25 +63,25 @@ class CheckNumerics(Callback):
         from labkit.inspection.diagnosis import diagnose_step
         from labkit.inspection.network import NetworkCopy
 
-        session, run = training.session, training.run
-        config, manifest = session.config, session.manifest
-        network = NetworkCopy(config, manifest, session.plan.data_format)
+        network, run = training.network, training.run
+        config, manifest = network.config, network.manifest
+        copy = NetworkCopy(config, manifest, network.data_format)
         before = self._by_variable(self._before)
-        network.load(before, step - 1)
+        copy.load(before, step - 1)
         shutil.rmtree(run.numerics_path, ignore_errors=True)  # of an earlier process of this run
-        kept = session.keep_state(run.numerics_path, network.checkpoint(), step - 1)
+        kept = training.keep_state(run.numerics_path, copy.checkpoint(), step - 1)
         kept_in = f"the state before it is kept in {kept.relative_to(run.path)}"
         _, first = diagnose_step(
-            network,
+            copy,
             batch_of_step(manifest, config.data, seed=config.run.seed, step=step),
             config,
-            num_replicas=session.devices.num_replicas,
-            loss=session.loss,
+            num_replicas=network.devices.num_replicas,
+            loss=network.loss,
             before=before,
             after=self._by_variable(state),
         )
         if first is None:
             what = f"loss is {loss}, but every tensor is finite when one device makes the step again"
         else:
-            what = first.sentence(session.devices.num_replicas)
+            what = first.sentence(network.devices.num_replicas)
         return f"step {step}: {what}; {kept_in}: labkit replay {run.path} --step {step}; {WAY_OUT}"

@@ -29,7 +29,7 @@ class EarlyStopping(Callback):
             raise InputError(f"patience is {short(patience)}; allowed: {allowed}")
 
     def on_start(self, training: Training) -> None:
-        if not training.session.manifest.splits.get("validation"):
+        if not training.network.manifest.splits.get("validation"):
             raise TrainingFailed("EarlyStopping needs a validation split, which the data set doesn't have")
         self._best: float | None = None
         self._best_step = self._without = 0

@@ -15,11 +15,11 @@ class Graph(Callback):
     def on_start(self, training: Training) -> None:
         import tensorflow as tf
 
-        session, scalar = training.session, tf.TensorSpec([], tf.float32)
-        step = session.train_step_at(training.step)
+        network, scalar = training.network, tf.TensorSpec([], tf.float32)
+        step = network.train_step_at(training.step)
         # Traced here; the first step reuses the trace. Only a specification of the batch: taking a batch in a
         # synchronous cluster would wait for the other workers.
-        graph = step.get_concrete_function(*session.batch_spec(training.step), scalar, scalar).graph
+        graph = step.get_concrete_function(*network.batch_spec(training.step), scalar, scalar).graph
         training.events.graph(graph.as_graph_def(add_shapes=True).SerializeToString(), training.step)
 
 
@@ -37,15 +37,15 @@ class Images(Callback):
 
         from labkit.data.numpy_batch.batch import batch_of_step
 
-        session, config = training.session, training.config
+        network, config = training.network, training.config
         if training.step == training.total_steps:
             return
         batch = batch_of_step(
-            session.manifest,
+            network.manifest,
             config.data,
             seed=config.run.seed,
             step=training.step + 1,
-            image_size=session.image_size_at(training.step),
+            image_size=network.image_size_at(training.step),
         )
         images = batch.standardized[: self.COUNT]
         low, high = images.min(), images.max()

@@ -1,7 +1,8 @@
 """``Training``: what a callback sees of the run that trains, and what it may ask for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +33,16 @@ class Training:
 
     Attributes:
         run: the run directory.
-        session: labkit's own session, with model, optimizer and compiled steps. Its parts may change between
+        network: labkit's own, with model, optimizer and compiled steps. Its parts may change between
             versions of labkit.
+        keep_state: ``keep_state(folder, checkpoint, step)`` saves a state of the run, and returns its place.
         row: the metrics row of the last step; empty before the first.
         observation: what an inspected step showed (``labkit.inspection.observation.Observation``); None after
             other steps.
     """
 
-    def __init__(self, session: Any, run: RunDirectory) -> None:
-        self.session, self.run = session, run
+    def __init__(self, network: Any, run: RunDirectory, keep_state: Callable[..., Path]) -> None:
+        self.network, self.run, self.keep_state = network, run, keep_state
         self.row: Mapping[str, Any] = MappingProxyType({})
         self.observation: Any = None  # set by the train loop before ``after_step``
         self.requests = Requests()
@@ -60,12 +62,12 @@ class Training:
     @property
     def steps_per_epoch(self) -> float:
         """Training examples divided by the global batch size; rarely a whole number."""
-        return self.session.steps_per_epoch
+        return self.network.steps_per_epoch
 
     @property
     def config(self) -> Config:
         """The run's configuration."""
-        return self.session.config
+        return self.network.config
 
     def rows(self, split: str = "train") -> list[dict[str, Any]]:
         """Return the metrics rows of ``split`` that are written so far, those of earlier processes included.
@@ -78,7 +80,7 @@ class Training:
 
     def weights(self) -> "dict[str, NDArray[np.float32]]":
         """Return a copy of each weight by its path, such as ``stage1_block1_conv1/kernel``."""
-        return {weight.path: weight.value.numpy() for weight in self.session.model.weights}
+        return {weight.path: weight.value.numpy() for weight in self.network.model.weights}
 
     def logits(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
         """Return the logits [n, num_classes] of the current weights, not of their average.
@@ -88,8 +90,8 @@ class Training:
         """
         from labkit.data.network_input.tensors import as_input
 
-        inputs = as_input(images, self.session.manifest, self.session.network_input)
-        return self.session.model(inputs, training=False).numpy()
+        inputs = as_input(images, self.network.manifest, self.network.network_input)
+        return self.network.model(inputs, training=False).numpy()
 
     # ---- what a callback may ask for -----------------------------------------------------------------
 

@@ -34,7 +34,6 @@ class Launch:
     def __init__(
         self, plan: RunPlan, cluster: LocalCluster, host: str, hosts: Hosts | None, *, max_restarts: int
     ) -> None:
-        assert plan.run is not None
         self.plan, self.config, self.run, self.cluster = plan, plan.config, plan.run, cluster
         self.finished = plan.found == "finished"
         self._host, self._hosts, self._max_restarts = host, hosts, max_restarts
@@ -183,7 +182,6 @@ def plan_launch(
         task=cluster.tasks(host)[cluster.chief],
         cluster=cluster.label,
         overwrite=overwrite,
-        uses_devices=False,
         announce=announce,
     )
     if plan.found != "finished":

@@ -74,8 +74,9 @@ def _run(options: argparse.Namespace) -> int:
     from labkit.run_directory.digest import own_test_step_of
     from labkit.run_directory.find import find_run
     from labkit.training.plan import plan_evaluation
+    from labkit.training.train import evaluate
 
-    split = options.split or "test"
+    split, checkpoint = options.split or "test", options.checkpoint or "best"
     run = RunDirectory(find_run(options.run))
     plan = plan_evaluation(
         run,
@@ -84,10 +85,11 @@ def _run(options: argparse.Namespace) -> int:
         eval_batch_size=options.eval_batch_size,
         num_intra_threads=options.num_intra_threads,
         test_time_augmentation=options.test_time_augmentation,
+        checkpoint=checkpoint,
     )
     if plan.data_note:
         print(plan.data_note, flush=True)
-    metrics = plan.evaluate(split, options.checkpoint or "best")
+    metrics = evaluate(plan, split, checkpoint)
     _print_metrics(metrics)
     own = own_test_step_of(run)
     if split == "test" and own is not None and own != metrics["checkpoint_step"]:

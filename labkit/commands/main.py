@@ -12,13 +12,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from labkit import __version__
 from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, GROUPS, INSTEAD, Run
 from labkit.errors import DiskFailure, InputError, nearest
 from labkit.plurals import printable
 from labkit.startup.interruption import described
 from labkit.startup.quiet_import import leave_out_extras
+from labkit.version import VERSION
 
 __all__ = ["main", "parse"]
 
@@ -69,7 +69,7 @@ def _main(arguments: list[str]) -> int:
             print(_overview(list(COMMANDS)))
             return 0
         if arguments[0] == "--version":
-            print(f"labkit {__version__}")
+            print(f"labkit {VERSION}")
             return 0
         members = [name for name in COMMANDS if name.startswith(arguments[0] + " ")]
         if members and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):

@@ -72,8 +72,7 @@ def _evaluate_as(task: Any, config: Config, overwrite: bool) -> int:
     from labkit.training.follow import follow
     from labkit.training.plan import plan_run
 
-    plan = plan_run(config, task=task, overwrite=overwrite, uses_devices=False)
-    assert plan.run is not None
+    plan = plan_run(config, task=task, overwrite=overwrite)
     try:
         result = follow(
             str(plan.run.path),
@@ -104,20 +103,19 @@ def train_as(
     ``recorded`` and ``trust``: see ``plan_run``.
     """
     from labkit.distributed.servers import is_server, serve
-    from labkit.training.plan import plan_run
+    from labkit.training.plan import plan_run, plan_training
+    from labkit.training.train import train
 
     serves = task is not None and is_server(task, config)
-    plan = plan_run(
-        config, task=task, overwrite=overwrite, uses_devices=not serves, recorded=recorded, trust=trust
-    )
+    decide = plan_run if serves else plan_training
+    plan = decide(config, task=task, overwrite=overwrite, recorded=recorded, trust=trust)
     is_chief = task is None or task.is_chief
     if plan.found != "finished":
         if serves:
-            assert plan.run is not None
             return serve(task, plan.config, plan.run)
         if is_chief:
             print(plan.data_note, flush=True)
-    result = plan.train()
+    result = train(plan)
     if not result.did_work:
         print(result.message)
     if result.test and is_chief:

@@ -1,11 +1,35 @@
-"""What an engine reports of one training step."""
+"""What an engine runs the training with, and what it reports of one step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from labkit.run_directory.worker_metrics import StepSpans
 
-__all__ = ["StepResult"]
+__all__ = ["StepResult", "Steps"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a training, for its engine. Each function takes the number of steps before the one meant.
+
+    ``strategy``: that they are compiled for. ``num_workers``: how many processes compute gradients.
+    ``compiled_at`` and ``learning_rate_at`` return the step itself and its learning rate;
+    ``exchanged_bytes_at`` how much each synchronous worker sends and receives in it. ``named`` returns the
+    metrics of a step by their keys in a metrics row, ``observation`` what an inspected step showed.
+    ``updates``: the variable that counts the updates of the weights.
+    """
+
+    strategy: tf.distribute.Strategy
+    num_workers: int
+    compiled_at: Callable[[int], Callable[..., Any]]
+    learning_rate_at: Callable[[int], float]
+    exchanged_bytes_at: Callable[[int], float]
+    named: Callable[[list[float]], dict[str, float]]
+    observation: Callable[..., Any]
+    updates: tf.Variable
 
 
 @dataclass(frozen=True)

@@ -202,11 +202,14 @@ def _make_checkpoint(
             "workers made it"
         )
     import_tensorflow()
+    from labkit.training.checkpoints import CheckpointStore
+
     plan, notes = plan_replay(recorded)
     announce(f"there is no checkpoint of step {step}; making it from {recorded.start.describe()}")
     for note in notes:
         announce(f"note: {note}")
-    session, engine = engine_from_start(recorded, plan, step)
+    network, engine = engine_from_start(recorded, plan, step)
     for _ in range(recorded.start.step, step):
         engine.next_step()
-    session.keep_state(made.checkpoints_path, session.checkpoint(), step)
+    store = CheckpointStore(made.checkpoints_path, keep=1)
+    store.save(network.checkpoint(), network.state_after(step))

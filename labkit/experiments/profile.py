@@ -11,7 +11,7 @@ from typing import Any
 from labkit.config import Config
 from labkit.experiments.trace import STEP_NAME, StepTimes, read_trace, step_times
 from labkit.run_directory.disk import check_writable
-from labkit.training.plan import plan_run
+from labkit.training.plan import plan_measurement
 
 __all__ = ["Profile", "profile_training"]
 
@@ -72,17 +72,16 @@ def profile_training(
     """
     if output is not None:
         check_writable(output, "--output")
-    plan = plan_run(config, has_run=False, announce=announce)
-    assert plan.devices is not None
+    plan = plan_measurement(config, announce=announce)
     announce(plan.data_note)
     if plan.devices.banner:
         announce(plan.devices.banner)
-    from labkit.training.session import make_session
+    from labkit.training.network import make_network
 
-    session = make_session(plan)
-    session.adapt_to_data()
+    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network.adapt_to_data()
     with _trace_folder(output) as folder:
-        return _measure(session, steps, folder)
+        return _measure(network, steps, folder)
 
 
 @contextmanager
@@ -95,13 +94,13 @@ def _trace_folder(output: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-def _measure(session: Any, steps: int, folder: Path) -> Profile:
+def _measure(network: Any, steps: int, folder: Path) -> Profile:
     import tensorflow as tf
 
     from labkit.analysis.flops import ceiling, training_flops
 
     last = WARMUP_STEPS + 2 * steps
-    engine = _engine(session, last + STEPS_AHEAD)
+    engine = _engine(network, last + STEPS_AHEAD)
     for _ in range(WARMUP_STEPS):
         engine.next_step()
     started, used = time.perf_counter(), time.process_time()
@@ -113,14 +112,14 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
         for number in range(steps):
             with tf.profiler.experimental.Trace(STEP_NAME, step_num=number, _r=1):
                 engine.next_step()
-    config, devices = session.config, session.devices
+    config, devices = network.config, network.devices
     on_gpu = devices.kind == "GPU" and not devices.simulated
     sizes = {"sizes": (8192,), "device": devices.names[0]} if on_gpu else {}
     image_size = config.data.image_size_at(0, config.run.train_steps)
-    flops = training_flops(session.model, session.freezing.at(0), image_size=image_size)
+    flops = training_flops(network.model, network.freezing.at(0), image_size=image_size)
     return Profile(
-        model=session.model.name,
-        parameters=session.num_parameters(),
+        model=network.model.name,
+        parameters=network.num_parameters(),
         device=devices.describe(),
         precision=config.model.precision,
         batch_size=config.data.train_batch_size,
@@ -135,16 +134,16 @@ def _measure(session: Any, steps: int, folder: Path) -> Profile:
     )
 
 
-def _engine(session: Any, stop_step: int) -> Any:
+def _engine(network: Any, stop_step: int) -> Any:
     """Return an engine that repeats the first training step, as the training loop would run it."""
-    from labkit.training.session import training_batches
-    from labkit.training.step import SynchronousEngine
+    from labkit.distributed.synchronous import SynchronousEngine
+    from labkit.training.network import training_batches
 
-    first = session.train_step
-    session = replace(session, train_step_for=lambda *which: first)
+    first = network.train_step
+    network = replace(network, train_step_for=lambda *which: first)
     return SynchronousEngine(
-        session,
-        training_batches(session, start_step=0, stop_step=stop_step),
+        network.steps,
+        training_batches(network, start_step=0, stop_step=stop_step),
         step=0,
         stopping=lambda: False,
         name="worker:0",

@@ -19,8 +19,8 @@ from labkit.export.formats import Format
 from labkit.startup.child import python_command
 from labkit.training.evaluate import evaluate_split
 from labkit.training.losses import SOFTMAX, Loss
+from labkit.training.predict import make_predict_step
 from labkit.training.scores import right
-from labkit.training.step import make_predict_step
 
 __all__ = ["TOLERANCE", "Comparison", "compare", "compare_outputs"]
 

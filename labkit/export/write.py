@@ -6,7 +6,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit import __version__
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest, check_same_data
 from labkit.data.network_input.settings import network_input_of
@@ -19,6 +18,7 @@ from labkit.plurals import counted
 from labkit.run_directory.metrics import MetricsReader, with_evaluations
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.losses import LOSSES
+from labkit.version import VERSION
 
 __all__ = ["write_export"]
 
@@ -91,7 +91,7 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
             "test_accuracy": _test_accuracy(request, state.step),
         },
         "data": {"dataset": manifest.dataset, "checksum": manifest.checksum},
-        "versions": {"labkit": __version__, "tensorflow": tf.__version__, "keras": keras.__version__},
+        "versions": {"labkit": VERSION, "tensorflow": tf.__version__, "keras": keras.__version__},
     }
 
 

@@ -44,7 +44,7 @@ class NetworkCopy:
     """A network of the same variables as a training's, on the default device and under no strategy.
 
     Args:
-        config: the run's configuration, which a session could be made from.
+        config: the run's configuration, which a network could be made from.
         manifest: the prepared data set.
         data_format: ``channels_last`` or ``channels_first``.
     """
@@ -75,6 +75,6 @@ class NetworkCopy:
         self.step.assign(step)
 
     def checkpoint(self) -> tf.train.Checkpoint:
-        """Return a checkpoint that a session of the run can restore."""
+        """Return a checkpoint that the run's network can restore."""
         more = {} if self.average is None else {"averaged": self.average.averaged}
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **more)

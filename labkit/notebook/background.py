@@ -29,7 +29,7 @@ from labkit.notebook.progress import Progress
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
 from labkit.startup.child import python_command
 from labkit.startup.interruption import STOPPED
-from labkit.training.plan import RunPlan, TrainResult, plan_run
+from labkit.training.plan import RunPlan, TrainResult, finished_result, plan_run
 
 __all__ = ["BackgroundTraining", "launch", "start"]
 
@@ -88,7 +88,6 @@ def launch(
     ``cluster``: the processes to start; None: one that trains alone. A finished run isn't trained again.
     """
     plan = _plan(config, cluster, link, overwrite)
-    assert plan.run is not None
     if plan.found == "finished":
         return BackgroundTraining(plan, cluster, None)
     holder = training_process(plan.run) if plan.run.path.is_dir() else None
@@ -121,7 +120,7 @@ def _plan(config: Config, cluster: LocalCluster | None, link: str | None, overwr
     if cluster is None:
         if link is not None:
             raise InputError(f"link is {link!r} for one process, which has no link; leave it out")
-        return plan_run(config, overwrite=overwrite, uses_devices=False)
+        return plan_run(config, overwrite=overwrite)
     from labkit.cluster.launch import plan_launch
 
     # ``announce`` is silent because the launcher prints the same lines.
@@ -146,7 +145,6 @@ class BackgroundTraining:
     """
 
     def __init__(self, plan: RunPlan, cluster: LocalCluster | None, command: list[str] | None) -> None:
-        assert plan.run is not None
         self.cluster = cluster
         self.output: list[str] = []
         self.killed: list[str] = []
@@ -307,7 +305,7 @@ class BackgroundTraining:
         if self.running or self._code is None:
             raise InputError("the training still runs; call wait()")
         if self._plan.found == "finished":
-            found = self._plan.train()  # only reads the finished run
+            found = finished_result(self._directory)
             way_out = "overwrite = True trains it again, another job_dir keeps both"
             return replace(found, message=f"{found.message}; {way_out}")
         code, status = self._code, self._directory.read_status()
@@ -315,7 +313,7 @@ class BackgroundTraining:
             status = None
         message, step = (status.message, status.step) if status else ("", self._step())
         if code == 0 and status is not None and status.state == "finished":
-            found = replace(self._plan, found="finished").train()  # only reads the finished run
+            found = finished_result(self._directory)
             return replace(found, message=message, did_work=True)
         if code in STOPPED or ((self._asked or self._killed) and code not in FINAL_CODES):
             if status is None or status.state != "interrupted":

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import __version__
 from labkit.notebook.files import NOTEBOOKS, read_notebook, write_notebook
+from labkit.version import VERSION
 
 __all__ = ["CELL_ID", "install_cell", "put_install_cell"]
 
@@ -46,7 +46,7 @@ def install_cell() -> str:
     """Return the code of the cell. Without an address in ``pyproject.toml`` it needs ``LABKIT_SOURCE``."""
     with (NOTEBOOKS.parent / "pyproject.toml").open("rb") as file:
         address = tomllib.load(file)["project"].get("urls", {}).get("Repository")
-    default = QUESTION if address is None else f'"{address}@v{__version__}"'
+    default = QUESTION if address is None else f'"{address}@v{VERSION}"'
     return SOURCE.format(default=default).rstrip()
 
 

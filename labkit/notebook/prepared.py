@@ -12,38 +12,29 @@ from labkit.notebook.parameters import Parameters
 from labkit.plurals import facts_html, facts_text
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.checks import check_together
-from labkit.training.plan import RunPlan, decide_devices, plan_run
+from labkit.training.plan import RunPlan, TrainingPlan, decide_devices, plan_data, plan_training
 
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
     from labkit.distributed.devices import Devices
 
-__all__ = ["Prepared", "banner_html", "prepare"]
+__all__ = ["Prepared", "PreparedCluster", "PreparedHere", "banner_html", "prepare"]
 
 CHOICE = "data set: "  # prefix of the note of labkit.data.resolve
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The plan of the notebook's training, and the devices of the processes that train."""
+    """What a notebook trains with.
 
-    plan: RunPlan
+    ``config``: the resolved configuration. ``manifest``: the prepared data set. ``data_note``: which data set
+    was chosen, and why. ``devices``: of the processes that train.
+    """
+
+    config: Config
+    manifest: "Manifest"
+    data_note: str
     devices: "Devices"
-
-    @property
-    def config(self) -> Config:
-        """The resolved configuration."""
-        return self.plan.config
-
-    @property
-    def manifest(self) -> "Manifest":
-        """The prepared data set."""
-        return self.plan.manifest
-
-    @property
-    def data_note(self) -> str:
-        """Which data set was chosen, and why."""
-        return self.plan.data_note.removeprefix(CHOICE)
 
     def _lines(self) -> list[tuple[str, str]]:
         facts = dict(self.manifest.facts())
@@ -64,6 +55,20 @@ class Prepared:
         return banner_html(self.devices.banner) + facts_html(self._lines())
 
 
+@dataclass(frozen=True)
+class PreparedHere(Prepared):
+    """What a notebook trains with in its own process, by ``plan``."""
+
+    plan: RunPlan
+
+
+@dataclass(frozen=True)
+class PreparedCluster(Prepared):
+    """What a notebook trains with in the processes of a ``cluster``."""
+
+    cluster: LocalCluster
+
+
 def banner_html(banner: str) -> str:
     """Return ``banner`` as a highlighted HTML box; empty for an empty banner."""
     if not banner:
@@ -75,11 +80,10 @@ def banner_html(banner: str) -> str:
     return f"<div style='{style}' role='alert'>{escape(banner)}</div>"
 
 
-def prepare(parameters: Parameters) -> Prepared:
+def prepare(parameters: Parameters) -> PreparedHere | PreparedCluster:
     """Choose the devices, the data set and the run directory.
 
-    If ``job_dir`` holds a
-    run to resume, ``dataset=auto`` means that run's data set.
+    If ``job_dir`` holds a run to resume, ``dataset=auto`` means that run's data set.
 
     Raises InputError if the parameters can't be run on this machine.
     """
@@ -87,18 +91,17 @@ def prepare(parameters: Parameters) -> Prepared:
     import_tensorflow()
     # In a notebook TensorFlow logs every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
-    devices = None if cluster is None else _devices_of_cluster(config, cluster)
-    # A cluster's own options have been checked with its devices.
-    own = {"max_staleness": None, "slow_worker": None, "gradient_compression": "none"}
-    alone = config if cluster is None else config.replace(own)
-    plan = plan_run(
-        alone,
-        overwrite=parameters.overwrite,
-        has_run=cluster is None,
-        uses_devices=cluster is None,
-        announce=functools.partial(print, flush=True),
-    )
-    return Prepared(plan, devices or plan.devices or decide_devices(plan.config)[0])
+    announce = functools.partial(print, flush=True)
+    if cluster is not None:
+        devices = _devices_of_cluster(config, cluster)
+        # A cluster's own options have been checked with its devices.
+        none = {"max_staleness": None, "slow_worker": None, "gradient_compression": "none"}
+        own = {name: config.flat()[name] for name in none}
+        config, manifest, note = plan_data(config.replace(none), announce=announce)
+        return PreparedCluster(config.replace(own), manifest, note.removeprefix(CHOICE), devices, cluster)
+    plan = plan_training(config, overwrite=parameters.overwrite, announce=announce)
+    devices = plan.devices if isinstance(plan, TrainingPlan) else decide_devices(plan.config)[0]
+    return PreparedHere(plan.config, plan.manifest, plan.data_note.removeprefix(CHOICE), devices, plan)
 
 
 def _devices_of_cluster(config: Config, cluster: LocalCluster) -> "Devices":

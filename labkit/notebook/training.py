@@ -1,27 +1,24 @@
 """Train from the notebook, in its own process or in a cluster that it starts and follows."""
 
-from typing import TYPE_CHECKING
-
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.notebook.background import launch
-from labkit.training.plan import TrainResult
-
-if TYPE_CHECKING:
-    from labkit.notebook.parameters import Parameters
-    from labkit.notebook.prepared import Prepared
+from labkit.notebook.parameters import Parameters
+from labkit.notebook.prepared import PreparedCluster, PreparedHere
+from labkit.training.plan import TrainResult, looked_up_again
+from labkit.training.train import train as train_as_planned
 
 __all__ = ["train", "train_by_cluster"]
 
 
-def train(prepared: "Prepared", parameters: "Parameters") -> TrainResult:
+def train(prepared: PreparedHere | PreparedCluster, parameters: Parameters) -> TrainResult:
     """Train the run to its end, or resume it. Interrupting the cell saves a checkpoint and stops.
 
     Raises InputError if the run can't be trained, ClusterFailed if a cluster doesn't finish the training.
     """
-    if parameters.cluster is not None:
-        return train_by_cluster(prepared.config, parameters.cluster, overwrite=parameters.overwrite)
-    return prepared.plan.looked_up_again().train()
+    if isinstance(prepared, PreparedHere):
+        return train_as_planned(looked_up_again(prepared.plan))
+    return train_by_cluster(prepared.config, prepared.cluster, overwrite=parameters.overwrite)
 
 
 def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool = False) -> TrainResult:

@@ -11,8 +11,8 @@ from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation
 from labkit.tensorboard.events import EventWriter
 from labkit.training.checkpoints import CheckpointStore
 from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions
-from labkit.training.plan import RunPlan
-from labkit.training.session import make_session
+from labkit.training.network import make_network
+from labkit.training.plan import EvaluationPlan, on_one_device
 
 __all__ = ["CheckpointEvaluator", "evaluate_checkpoint"]
 
@@ -31,19 +31,17 @@ class CheckpointEvaluator:
 
     def __init__(
         self,
-        plan: RunPlan,
+        plan: EvaluationPlan,
         split: str,
         *,
         num_gpus: int,
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        assert plan.run is not None
-        self._run = plan.run
-        plan = plan.on_one_device(num_gpus=num_gpus)
-        self._config, self._manifest = plan.config, plan.manifest
+        self._run, self._manifest = plan.run, plan.manifest
+        self._config, devices, data_format = on_one_device(plan.config, num_gpus=num_gpus)
         self._split, self._on_batch = split, on_batch
         self._store = CheckpointStore(self._run.checkpoints_path)
-        self._session = make_session(plan)
+        self._network = make_network(self._config, self._manifest, devices, data_format)
         self._events: EventWriter | None = None
 
     def steps(self) -> list[int]:
@@ -53,7 +51,7 @@ class CheckpointEvaluator:
     def load(self, step: int) -> None:
         """Load the weights of the checkpoint of ``step``. Raises InputError if it is missing or damaged."""
         self._read_at = time.time()
-        self._state = self._store.restore(self._session.model_checkpoint(), step, partial=True)
+        self._state = self._store.restore(self._network.model_checkpoint(), step, partial=True)
 
     def evaluate(self) -> Evaluation:
         """Evaluate the loaded weights on the split.
@@ -69,14 +67,14 @@ class CheckpointEvaluator:
                 "give the command again"
             )
         return evaluate_split(
-            self._session.strategy,
-            self._session.predict_step,
+            self._network.strategy,
+            self._network.predict_step,
             self._manifest,
             self._split,
-            loss=self._session.loss,
-            network_input=self._session.network_input,
+            loss=self._network.loss,
+            network_input=self._network.network_input,
             global_batch_size=self._config.data.eval_batch_size,
-            augmented_predict_step=self._session.augmented_predict_step,
+            augmented_predict_step=self._network.augmented_predict_step,
             on_batch=self._on_batch,
         )
 
@@ -102,10 +100,9 @@ class CheckpointEvaluator:
             self._events.close()
 
 
-def evaluate_checkpoint(plan: RunPlan, split: str, checkpoint: str) -> dict[str, Any]:
-    """Evaluate one checkpoint; see ``RunPlan.evaluate``."""
+def evaluate_checkpoint(plan: EvaluationPlan, split: str, checkpoint: str) -> dict[str, Any]:
+    """Evaluate one checkpoint; see ``labkit.training.train.evaluate``."""
     run, manifest = plan.run, plan.manifest
-    assert run is not None
     store = CheckpointStore(run.checkpoints_path)
     step = store.step_of(checkpoint)
     check_same_data(manifest, store.state(step).data_checksum, run.path)

@@ -4,28 +4,27 @@ import hashlib
 import json
 import time
 
+from labkit.distributed.devices import choose_data_format
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import stop_on_signals
+from labkit.distributed.task import ClusterTask
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, RunLock
-from labkit.training.plan import RunPlan, TrainResult
-from labkit.training.session import prepare_session, train_session
+from labkit.training.plan import TrainingPlan, TrainResult
+from labkit.training.session import prepare, train_session
 
 __all__ = ["train_as_task"]
 
 
-def train_as_task(plan: RunPlan) -> TrainResult:
+def train_as_task(plan: TrainingPlan, task: ClusterTask) -> TrainResult:
     """Train the run of ``plan`` as one task of its cluster.
 
     Raises InputError, before the run is changed, if another worker has a different configuration or the
     network can't be trained with it. Raises PeerLost if another task doesn't appear, or is lost so that the
     cluster has to restart from the last checkpoint.
     """
-    run, task, devices = plan.run, plan.task, plan.devices
-    assert run is not None
-    assert task is not None
-    assert devices is not None
+    run = plan.run
     run.create()
     lock = RunLock(run)
     if task.is_chief:
@@ -33,13 +32,14 @@ def train_as_task(plan: RunPlan) -> TrainResult:
     membership = Membership(task, plan.config, run, _agreement(plan))
     try:
         with stop_on_signals() as stop:
-            strategy = membership.join(devices, stop)
+            strategy = membership.join(plan.devices, stop)
             if strategy is None:
                 message = f"{stop.name} before the first step"
                 result = TrainResult("interrupted", run, 0, message, signal_number=stop.signal_number)
             else:
-                session, transfer = prepare_session(plan, strategy)
-                result = train_session(session, transfer, stop, membership)
+                choose_data_format(plan.config.model, plan.devices)  # probed after the strategy is made
+                network, transfer = prepare(plan, strategy)
+                result = train_session(plan, network, transfer, stop, membership)
     except Exception as error:
         # Without ``leave``, so that the other tasks detect the loss of this one.
         lost = membership.explain(error)
@@ -66,10 +66,9 @@ def _acquire_in_time(lock: RunLock, run: RunDirectory, seconds: float) -> None:
         time.sleep(0.5)
 
 
-def _agreement(plan: RunPlan) -> str:
+def _agreement(plan: TrainingPlan) -> str:
     """Return what all synchronous workers must have in common, so that their collectives match."""
     config = plan.config
-    assert plan.devices is not None
     order = {
         "eval_batch_size": config.data.eval_batch_size,
         "checkpoint_every_steps": config.run.checkpoint_every_steps,

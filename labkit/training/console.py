@@ -18,7 +18,7 @@ from labkit.run_directory.files import open_run_file
 from labkit.run_directory.metrics import MetricsReader
 
 if TYPE_CHECKING:
-    from labkit.training.session import Session
+    from labkit.training.network import Network
     from labkit.training.telemetry import Pace
 
 __all__ = [
@@ -252,29 +252,29 @@ class _NotebookBar:
         self._handle.update(self._render(), raw=True)
 
 
-def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed: bool) -> list[str]:
+def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed: bool) -> list[str]:
     """Return the first lines of a session: run directory, network, devices, data, likely problems."""
     from labkit.models.layers import BatchNormalization
 
-    config, manifest, devices = session.config, session.manifest, session.devices
+    config, manifest, devices = network.config, network.manifest, network.devices
     total_steps = config.run.train_steps
     lines = [devices.banner] if devices.banner else []
     counts = ", ".join(f"{manifest.count(name):,} {name}" for name in manifest.splits)
     lines.append(f"run {run.path}")
     lines.append(
-        f"{session.model.name}, {session.num_parameters():,} parameters, "
+        f"{network.model.name}, {network.num_parameters():,} parameters, "
         f"on {devices.describe()}; {manifest.dataset}: {counts}"
     )
-    triggers = Triggers(config.run, session.steps_per_epoch, manifest.count("validation") > 0)
+    triggers = Triggers(config.run, network.steps_per_epoch, manifest.count("validation") > 0)
     validations = triggers.validations_until(total_steps) - triggers.validations_until(step)
     lines.append(
         f"{counted(total_steps - step, 'step')} of {counted(config.data.train_batch_size, 'example')}, "
-        f"{(total_steps - step) / session.steps_per_epoch:.3g} epochs, {counted(validations, 'validation')}"
+        f"{(total_steps - step) / network.steps_per_epoch:.3g} epochs, {counted(validations, 'validation')}"
         f"{', a test at the end' if config.run.evaluate_test and manifest.count('test') else ''}"
     )
     decay = config.model.norm_decay
     initial_share = decay**total_steps
-    normalizes = any(isinstance(layer, BatchNormalization) for layer in session.model.layers)
+    normalizes = any(isinstance(layer, BatchNormalization) for layer in network.model.layers)
     if not normalizes or config.transfer.start_from is not None:
         pass
     elif config.model.batch_norm_decay is None:
@@ -290,12 +290,12 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
         lines.append(
             f"note: gradients of {devices.asynchronous_workers} asynchronous workers are some updates "
             "old; if the loss stays near that of guessing, "
-            f"{session.loss.chance(manifest.num_classes):.2f}, "
+            f"{network.loss.chance(manifest.num_classes):.2f}, "
             "lower --learning-rate or --momentum"
         )
-    if session.freezing:
-        count = session.trained_parameters(step)
-        lines.append(f"{session.freezing.describe(total_steps)}; {count:,} weights are trained now")
+    if network.freezing:
+        count = network.trained_parameters(step)
+        lines.append(f"{network.freezing.describe(total_steps)}; {count:,} weights are trained now")
     if resumed:
         lines.append(f"continuing from step {step} of {total_steps}")
         reader = MetricsReader(run.metrics_path, splits=("train",))
@@ -309,22 +309,22 @@ def lines_at_start(session: "Session", run: RunDirectory, step: int, *, resumed:
     return lines
 
 
-def news_of_compiling(session: "Session", step: int) -> dict[str, str]:
+def news_of_compiling(network: "Network", step: int) -> dict[str, str]:
     """Return why the step after ``step`` has to compile, or an empty dict if it doesn't.
 
     A change of the trained layers or of the image size needs a new compilation, as does the first inspected
     step. Each key describes a change in a few words, its value in a full line.
     """
     news = {}
-    stage = session.freezing.thaws_at(step)
+    stage = network.freezing.thaws_at(step)
     if stage is not None:
-        count = session.trained_parameters(step)
+        count = network.trained_parameters(step)
         news[f"{stage} thaws"] = f"{stage} thaws after step {step}: {count:,} weights are trained"
-    if step > 0 and session.image_size_at(step) != session.image_size_at(step - 1):
-        side = session.image_size_at(step)
-        height, width = (side, side) if side else session.input_shape[:2]
+    if step > 0 and network.image_size_at(step) != network.image_size_at(step - 1):
+        side = network.image_size_at(step)
+        height, width = (side, side) if side else network.input_shape[:2]
         images = f"images of {height} x {width} pixels"
         news[images] = f"{images} from step {step + 1} on"
-    if session.is_inspected(step) and not session.train_step_at(step).experimental_get_tracing_count():
+    if network.is_inspected(step) and not network.train_step_at(step).experimental_get_tracing_count():
         news["inspection"] = f"step {step + 1} is inspected; this step is compiled anew"
     return news

@@ -9,23 +9,22 @@ from typing import Any
 
 import tensorflow as tf
 
-import labkit
 from labkit.distributed.tf_compat import uses_onednn
 from labkit.home import checkout
 from labkit.plurals import without_secrets
-from labkit.training.plan import RunPlan
+from labkit.training.plan import TrainingPlan
+from labkit.version import VERSION
 
 __all__ = ["describe_environment"]
 
 PACKAGES = ("tensorflow", "keras", "numpy")
 
 
-def describe_environment(plan: RunPlan) -> dict[str, Any]:
+def describe_environment(plan: TrainingPlan) -> dict[str, Any]:
     """Return versions, devices, threads, kernels, command, git commit and data set of a run."""
     config, manifest, devices = plan.config, plan.manifest, plan.devices
-    assert devices is not None
     return {
-        "versions": {"python": platform.python_version(), "labkit": labkit.__version__}
+        "versions": {"python": platform.python_version(), "labkit": VERSION}
         | {name: _version(name) for name in PACKAGES},
         "devices": list(devices.names),
         "device_kind": devices.kind,

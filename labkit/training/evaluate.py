@@ -26,7 +26,7 @@ from labkit.training.scores import class_metrics, confusion_counts
 from labkit.training.telemetry import SilentTelemetry, Telemetry
 
 if TYPE_CHECKING:
-    from labkit.training.session import Session
+    from labkit.training.network import Network
 
 __all__ = ["Evaluation", "RunEvaluator", "evaluate_split", "write_predictions"]
 
@@ -239,17 +239,17 @@ def per_class(evaluation: Evaluation, classes: tuple[str, ...]) -> list[dict[str
 
 
 class RunEvaluator:
-    """Evaluates the current weights of a session."""
+    """Evaluates the current weights of a network."""
 
     def __init__(
         self,
-        session: "Session",
+        network: "Network",
         telemetry: Telemetry | SilentTelemetry,
         console: Console | None,
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
         """Args: ``console``: None in workers other than the chief, which print nothing."""
-        self.session, self.telemetry, self.console, self._on_batch = session, telemetry, console, on_batch
+        self.network, self.telemetry, self.console, self._on_batch = network, telemetry, console, on_batch
 
     def evaluate(
         self,
@@ -261,28 +261,28 @@ class RunEvaluator:
 
         ``more``: takes the row and returns what to add to it.
         """
-        session = self.session
+        network = self.network
 
         def on_batch() -> None:
             self.telemetry.beat(f"evaluating {split}")
             self._on_batch()
 
         evaluation = evaluate_split(
-            session.evaluation_strategy,
-            session.predict_step,
-            session.manifest,
+            network.evaluation_strategy,
+            network.predict_step,
+            network.manifest,
             split,
-            loss=session.loss,
-            network_input=session.network_input,
-            global_batch_size=session.config.data.eval_batch_size,
-            augmented_predict_step=session.augmented_predict_step if split == "test" else None,
-            num_workers=session.devices.num_workers,
-            worker_number=session.devices.worker_number,
+            loss=network.loss,
+            network_input=network.network_input,
+            global_batch_size=network.config.data.eval_batch_size,
+            augmented_predict_step=network.augmented_predict_step if split == "test" else None,
+            num_workers=network.devices.num_workers,
+            worker_number=network.devices.worker_number,
             on_batch=on_batch,
         )
         row = evaluation.row() | {
             "step": step,
-            "epoch": step / session.steps_per_epoch,
+            "epoch": step / network.steps_per_epoch,
             "wall_time": time.time(),
         }
         row |= more(row)
@@ -297,7 +297,7 @@ class RunEvaluator:
             f"({counted(evaluation.examples, 'example')} in {format_duration(evaluation.seconds)})"
         )
         if evaluation.augmented is not None:
-            views = self.session.config.run.test_time_augmentation
+            views = self.network.config.run.test_time_augmentation
             console.line(
                 f"{evaluation.split} with --test-time-augmentation {views}: "
                 f"accuracy {evaluation.augmented.accuracy:.4f}"

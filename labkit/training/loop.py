@@ -3,11 +3,16 @@
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from labkit.callbacks.agreement import Agreement
+from labkit.callbacks.callback import Callback
 from labkit.callbacks.calls import Calls
 from labkit.callbacks.own import own_callbacks
 from labkit.callbacks.training import Training
@@ -17,9 +22,9 @@ from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.step_result import StepResult
+from labkit.distributed.synchronous import SynchronousEngine
 from labkit.errors import DiskFailure
 from labkit.plurals import counted
-from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
 from labkit.run_directory.stragglers import Stragglers
@@ -27,9 +32,8 @@ from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, Progress, lines_at_start, news_of_compiling
 from labkit.training.evaluate import RunEvaluator, write_predictions
-from labkit.training.plan import TrainResult
-from labkit.training.session import Session, training_batches
-from labkit.training.step import SynchronousEngine
+from labkit.training.network import Network, training_batches
+from labkit.training.plan import TrainingPlan, TrainResult
 from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
 
 __all__ = ["TrainLoop"]
@@ -40,54 +44,58 @@ class TrainLoop:
 
     In a synchronous cluster, every worker runs this loop and makes the same decisions after the same steps.
     Only the chief writes the run directory and its checkpoints.
+
+    Args:
+        plan: of the run.
+        network: its variables are those of ``state``, or initial ones.
+        store: the run's checkpoints.
+        console: where lines for people go.
+        state: the newest checkpoint's state; None for a new run.
+        stop: checked between steps.
+        membership: this process's membership of a cluster; None for a single process.
     """
 
     def __init__(
         self,
-        session: Session,
-        run: RunDirectory,
+        plan: TrainingPlan,
+        network: Network,
         store: CheckpointStore,
         console: Console,
+        state: CheckpointState | None,
+        stop: StopRequest,
         membership: Membership | None = None,
     ) -> None:
-        self.session, self.run, self.store, self.console = session, run, store, console
-        self.membership = membership
+        self.run, self.network, self.store, self.console = plan.run, network, store, console
+        self.stop, self.membership = stop, membership
         self.writes = membership is None or membership.task.is_chief
         self.stragglers = Stragglers(membership.folder) if membership and self.writes else None
-        self.config, self.manifest, self.devices = session.config, session.manifest, session.devices
+        self.config, self.manifest, self.devices = network.config, network.manifest, network.devices
         self.total_steps = self.config.run.train_steps
-        self.step = 0  # completed steps of the run
-        self.selection = Selection()
+        self.step = state.step if state else 0  # completed steps of the run
+        self.selection = Selection(state.best_step, state.best_accuracy) if state else Selection()
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
         self.stopped_by = ""
         self.pace = Pace(self.config.data.train_batch_size, self._evaluated_after)
         validates = bool(self.manifest.splits.get("validation"))
-        self.triggers = Triggers(self.config.run, session.steps_per_epoch, validates)
-
-    # ---- from start to end -------------------------------------------------------------------------
-
-    def run_to_end(self, state: CheckpointState | None, stop: StopRequest) -> TrainResult:
-        """Train from ``state``, whose variables the session has already restored, or from the start.
-
-        Args:
-            state: the newest checkpoint's state; None for a new run.
-            stop: checked between steps.
-        """
-        self.stop = stop
-        resumed = self.run.metrics_path.exists()
-        if state is not None:
-            self.step, self.selection = state.step, Selection(state.best_step, state.best_accuracy)
+        self.triggers = Triggers(self.config.run, network.steps_per_epoch, validates)
+        self.workers: WorkerMetrics | None = None
+        self.resumed = self.run.metrics_path.exists()
         self.telemetry = (
-            Telemetry(self.run, total_steps=self.total_steps, first_step=self.step, resumed=resumed)
+            Telemetry(self.run, total_steps=self.total_steps, first_step=self.step, resumed=self.resumed)
             if self.writes
             else SilentTelemetry()
         )
-        console = self.console if self.writes else None
-        self.evaluator = RunEvaluator(self.session, self.telemetry, console, lambda: self._busy("evaluates"))
-        self.calls = self._make_calls()
+        said = console if self.writes else None
+        self.evaluator = RunEvaluator(network, self.telemetry, said, lambda: self._busy("evaluates"))
+        self.calls = self._make_calls(plan.callbacks)
+
+    # ---- from start to end -------------------------------------------------------------------------
+
+    def run_to_end(self) -> TrainResult:
+        """Train to the last step or a stop, and record how it ended."""
         try:
-            return self._run(resumed)
+            return self._run()
         except KeyboardInterrupt:
             steps = self.store.steps()
             self.calls.on_end("interrupted")
@@ -105,6 +113,8 @@ class TrainLoop:
             self.telemetry.state("failed", message)
             raise
         finally:
+            if self.workers:
+                self.workers.close()
             self.telemetry.close()
 
     def _ended_by_disk(self, failure: str) -> DiskFailure:
@@ -117,16 +127,17 @@ class TrainLoop:
         self.calls.on_end("failed")
         return DiskFailure(message)
 
-    def _run(self, resumed: bool) -> TrainResult:
+    def _run(self) -> TrainResult:
         self.engine = self._make_engine()
         if self.membership:
             # From here on this thread may block in a collective, so another thread reports a loss.
             self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
         self.engine.agree(self.step, "the step of the newest checkpoint")
         self.agreement = Agreement(self.calls, self.engine.any_worker)
-        self._announce(resumed)
+        self._announce()
         self.calls.on_start()
         self.agreement.update()
+        self.workers = self._worker_metrics()
         failure = self._train_steps()
         if not failure and self.step < self.total_steps and not self.stopped_by:
             failure = self._save()
@@ -136,40 +147,42 @@ class TrainLoop:
                 return self._end("interrupted", message)
         return self._end("failed", failure) if failure else self._finish()
 
-    def _make_calls(self) -> Calls:
+    def _make_calls(self, users: Sequence[Callback]) -> Calls:
         """Return the calls of the run's callbacks: labkit's own, then the user's; none without writing."""
-        training = Training(self.session, self.run)
+        training = Training(self.network, self.run, self._keep_state)
         training.begin_at(self.step)
         callbacks = []
         if self.writes:
             run = self.config.run
             progress = Progress(self.console, self.pace, run.log_every_steps, run.log_every_seconds)
-            callbacks = [progress, *own_callbacks(self.config.run), *self.session.plan.callbacks]
+            callbacks = [progress, *own_callbacks(self.config.run), *users]
         return Calls(callbacks, training, beat=self.telemetry.beat, say=self.console.line)
 
     def _make_engine(self) -> SynchronousEngine | AsynchronousEngine:
-        session = self.session
-        batches = training_batches(session, start_step=self.step, stop_step=self.total_steps)
+        steps = self.network.steps
+        batches = training_batches(self.network, start_step=self.step, stop_step=self.total_steps)
         if self.devices.asynchronous_workers:
             assert self.membership is not None
             return AsynchronousEngine(
-                session,
+                steps,
                 batches,
                 step=self.step,
-                triggers=self.triggers,
+                pause_after=self.triggers.first,
                 stopping=self._is_asked_to_stop,
                 stuck=self.membership.silent_workers,
                 patience=2 * self.config.distribution.peer_timeout_seconds,
                 attempts=self.membership.attempts,
                 max_staleness=self.config.distribution.max_staleness,
             )
+        name = self.membership.task.name if self.membership else "worker:0"
         return SynchronousEngine(
-            session,
+            steps,
             batches,
             step=self.step,
             stopping=self._is_asked_to_stop,
-            name=self.membership.task.name if self.membership else "worker:0",
+            name=name,
             beginning=self.membership.begin if self.membership else lambda step: None,
+            slowness=self.config.distribution.slowness_of(name),
         )
 
     def _evaluated_after(self, step: int) -> int:
@@ -186,48 +199,51 @@ class TrainLoop:
     def _is_asked_to_stop(self) -> bool:
         return bool(self.stop) or bool(self.membership and self.membership.a_server_stops())
 
-    def _announce(self, resumed: bool) -> None:
+    def _announce(self) -> None:
         say = self.console.line
         if not self.writes:
             assert self.membership is not None
             say(f"{self.membership.task.name} trains synchronously from step {self.step}")
             return
-        for line in lines_at_start(self.session, self.run, self.step, resumed=resumed):
+        for line in lines_at_start(self.network, self.run, self.step, resumed=self.resumed):
             say(line)
 
     # ---- steps -------------------------------------------------------------------------------------
 
     def _train_steps(self) -> str | None:
         """Train until the last step or a stop. Returns what went wrong, or None."""
-        self.workers = self._worker_metrics()
-        try:
-            while self.step < self.total_steps and not self.stopped_by:
-                pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self.agreement.pending
-                if pausing and self.engine.is_idle():
-                    if self.agreement.pending:  # before a stop by a signal, or a resume would not know of it
-                        failure = self._pause_for(self._serve_requests)
-                    elif self.engine.stop_is_agreed():
-                        return None
-                    else:
-                        failure = self._pause_for(self._save)
-                else:
-                    self._announce_compiling()
-                    self.calls.before_step(self.step + 1)
-                    if self.membership:
-                        self.membership.begin()
-                    row = self._record(self.engine.next_step(start_more=not pausing))
-                    if not math.isfinite(row["loss"]):
-                        lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
-                        return self.calls.failure or lost
-                    self.agreement.update()
-                    failure = None if self.agreement.failed else self._after_step(row)
-                if failure:
-                    return failure
-        finally:
-            if self.workers:
-                self.workers.close()
+        while self.step < self.total_steps and not self.stopped_by:
+            pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self.agreement.pending
+            if not (pausing and self.engine.is_idle()):
+                failure = self._make_step(start_more=not pausing)
+            elif self.agreement.pending:  # before a stop by a signal, or a resume would not know of it
+                failure = self._pause_for(self._serve_requests)
+            elif self.engine.stop_is_agreed():
+                return None
+            else:
+                failure = self._pause_for(self._save)
+            if failure:
+                return failure
         self.agreement.update()
         return self._callbacks_failure() if self.agreement.failed else None
+
+    def _make_step(self, *, start_more: bool) -> str | None:
+        """Make a step, record it, and do what is due after it. Returns what went wrong, or None."""
+        self._announce_compiling()
+        self.calls.before_step(self.step + 1)
+        if self.membership:
+            self.membership.begin()
+        row = self._record(self.engine.next_step(start_more=start_more))
+        if not math.isfinite(row["loss"]):
+            lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
+            return self.calls.failure or lost
+        self.agreement.update()
+        if self.agreement.failed:
+            return None  # the next turn saves, and says why
+        validates, saves = self.triggers.validation(self.step), self.triggers.checkpoint(self.step)
+        if validates or saves:
+            return self._pause_for(lambda: self._validate_and_save(validates, saves))
+        return None
 
     def _pause_for(self, work: Callable[[], str | None]) -> str | None:
         """Call ``work``, leaving it out of the workers' step times. Returns what ``work`` returns."""
@@ -240,7 +256,7 @@ class TrainLoop:
 
     def _announce_compiling(self) -> None:
         """Report if the next step has to compile, because trained layers or the image size change."""
-        news = news_of_compiling(self.session, self.step)
+        news = news_of_compiling(self.network, self.step)
         if not news:
             return
         self.pace.leave_out_next()
@@ -269,7 +285,7 @@ class TrainLoop:
         row: dict[str, Any] = {
             "split": "train",
             "step": result.step,
-            "epoch": result.step / self.session.steps_per_epoch,
+            "epoch": result.step / self.network.steps_per_epoch,
             **result.metrics,
             "learning_rate": result.learning_rate,
             "examples_per_second": rate,
@@ -308,14 +324,6 @@ class TrainLoop:
         if not self.devices.asynchronous_workers:  # between two asynchronous steps, it is already counted
             self.pace.add_overhead(time.perf_counter() - started)
         return row
-
-    def _after_step(self, row: dict[str, Any]) -> str | None:
-        """Validate and save if due. Returns what went wrong, or None."""
-        step = row["step"]
-        validates, saves = self.triggers.validation(step), self.triggers.checkpoint(step)
-        if validates or saves:
-            return self._pause_for(lambda: self._validate_and_save(validates, saves))
-        return None
 
     # ---- what callbacks ask for --------------------------------------------------------------------
 
@@ -367,26 +375,29 @@ class TrainLoop:
                 f"updates made twice, because workers were lost before they reported: {surplus}"
             )
         # Every worker checks: all have the same weights and must stop at the same step.
-        if not self.session.state_is_finite():
+        if not self.network.state_is_finite():
             return self._diverged(f"a weight or velocity is not finite after step {self.step}")
         if not self.writes:
             return None
         self._busy("saves a checkpoint")
         self.telemetry.beat("saving a checkpoint")
-        state = CheckpointState(
-            step=self.step,
-            seed=self.config.run.seed,
-            data_checksum=self.manifest.checksum,
-            num_replicas=self.devices.num_replicas,
+        state = replace(
+            self.network.state_after(self.step),
             best_step=self.selection.step,
             best_accuracy=self.selection.best,
         )
         self.run.flush()  # a checkpoint without the rows before it would leave a gap
-        self.store.save(self.session.checkpoint(), state)
+        self.store.save(self.network.checkpoint(), state)
         self.saved_at = time.monotonic()
         self.saved_step = self.step
         self.calls.after_checkpoint(self.step, self.store.path(self.step))
         return None
+
+    def _keep_state(self, folder: Path, checkpoint: tf.train.Checkpoint, step: int) -> Path:
+        """Save ``checkpoint``, a state of this run after ``step`` steps, in ``folder``; return its place."""
+        store = CheckpointStore(folder, keep=1)
+        store.save(checkpoint, self.network.state_after(step))
+        return store.path(step)
 
     def _diverged(self, what: str) -> str:
         steps = self.store.steps()
@@ -402,7 +413,7 @@ class TrainLoop:
             alone = self.membership is None
             chosen = self.store.chosen_step() if alone else self.selection.step or self.step
             if chosen != self.step:
-                self.store.restore(self.session.model_checkpoint(), chosen, partial=True)
+                self.store.restore(self.network.model_checkpoint(), chosen, partial=True)
                 if self.writes:
                     self.console.line(f"testing the weights of step {chosen}, chosen on validation")
             evaluation, test = self.evaluator.evaluate("test", chosen)

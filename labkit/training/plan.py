@@ -1,4 +1,4 @@
-"""All decisions before work starts: ``plan_run`` returns them as one frozen ``RunPlan``.
+"""All decisions before work starts, as data: a class for each kind of work.
 
 Command line, cluster tasks, launcher, notebook, comparison, profile and evaluation all start from a plan, so
 they share the same checks. Devices come last, because importing TensorFlow takes seconds and bad input should
@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +50,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA_CHOICE",
+    "EvaluationPlan",
+    "Measurement",
     "RunPlan",
     "TrainResult",
+    "TrainingPlan",
     "check_place",
     "data_directory",
     "decide_devices",
+    "finished_result",
     "fork_command",
     "launchers_choice",
+    "looked_up_again",
+    "on_one_device",
     "place_run",
+    "plan_data",
     "plan_evaluation",
+    "plan_measurement",
     "plan_run",
+    "plan_training",
     "prepared_data_set",
+    "with_devices",
 ]
 
 BYTES_PER_METRICS_ROW = 400  # a train row (measured: below 300) and its TensorBoard event
@@ -89,84 +99,99 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Everything that this process needs to know to train or evaluate a run.
+    """What a process needs to know of a run that others train, or that is finished.
 
     Attributes:
-        config: resolved: it names the data set, and for a run also input path and directories.
+        config: resolved: it names data set, input path and directories.
         manifest: the prepared data set.
-        run: the run directory; None for a measurement, which writes no run.
+        run: the run directory.
         found: the state of ``run``: ``new``, ``resumable`` or ``finished``.
         asked_for: the data set as the user named it, perhaps ``auto``.
         data_note: a line that says which data set was chosen, and why.
         task: this process's place in a cluster; None without one.
         overwrite: whether to discard an existing run.
-        devices: the devices of this process's replicas; None where it computes nothing.
-        data_format: ``channels_last`` or ``channels_first``, decided with the devices.
         callbacks: the user's, called during the training.
         files: content of the files that they are from, by path.
     """
 
     config: Config
     manifest: Manifest
-    run: RunDirectory | None
+    run: RunDirectory
     found: str
     asked_for: str
     data_note: str
     task: ClusterTask | None = None
     overwrite: bool = False
-    devices: "Devices | None" = None
-    data_format: str = ""
     callbacks: tuple[Callback, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
 
-    def train(self) -> TrainResult:
-        """Train the run to its last step, from its newest checkpoint if it has one.
 
-        Raises InputError for errors that show only in the network or a checkpoint, and PeerLost if the
-        cluster loses a task that it needs.
-        """
-        if self.found == "finished":
-            assert self.run is not None
-            return _already_finished(self.run)
-        from labkit.training.session import train
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan(RunPlan):
+    """What a process needs that trains a run.
 
-        return train(self)
+    Attributes:
+        devices: of this process's replicas.
+        data_format: ``channels_last`` or ``channels_first``, decided with the devices.
+    """
 
-    def evaluate(self, split: str, checkpoint: str = "best") -> dict[str, Any]:
-        """Evaluate a checkpoint on ``split``, and write its predictions for the dashboard.
+    devices: "Devices"
+    data_format: str
 
-        Args:
-            split: ``test``, ``validation`` or ``train``.
-            checkpoint: ``best`` (on validation, or the newest without validation), ``last``, or a step.
 
-        Returns the content of ``predictions/<split>.json``. The metrics are added to the run's, once for each
-        split and step. Raises InputError if the checkpoint is missing or belongs to other data.
-        """
-        assert self.run is not None
-        check_checkpoint(self.run.checkpoints_path, self.run.checkpoint_steps(), checkpoint)
-        import_tensorflow()
-        from labkit.training.checkpoint_evaluator import evaluate_checkpoint
+@dataclass(frozen=True)
+class Measurement:
+    """What a process needs that trains some steps and writes no run. Attributes: as those of TrainingPlan."""
 
-        return evaluate_checkpoint(self, split, checkpoint)
+    config: Config
+    manifest: Manifest
+    data_note: str
+    devices: "Devices"
+    data_format: str
 
-    def looked_up_again(self) -> "RunPlan":
-        """Return a copy with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
-        _, _, found = place_run(self.config, self.manifest, overwrite=self.overwrite)
-        plan = replace(self, found=found)
-        if found == "finished" or self.devices is not None:
-            return plan
-        devices, data_format = decide_devices(self.config, self.task)
-        return replace(plan, devices=devices, data_format=data_format)
 
-    def on_one_device(self, *, num_gpus: int = 1) -> "RunPlan":
-        """Return a copy on one device: a GPU if one is found and ``num_gpus`` is 1, else the CPU."""
-        import_tensorflow()
-        from labkit.distributed.devices import num_gpus_found
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What a process needs that evaluates checkpoints. ``data_note`` is empty unless the data have moved."""
 
-        here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
-        config = self.config.replace(here | {"num_gpus": min(num_gpus, num_gpus_found())})
-        devices, data_format = decide_devices(config)
-        return replace(self, config=config, task=None, devices=devices, data_format=data_format)
+    config: Config
+    manifest: Manifest
+    run: RunDirectory
+    data_note: str
+
+
+def plan_training(config: Config, *, announce: Callable[[str], None] = print, **settings: Any) -> RunPlan:
+    """Decide the data set, the run directory and the devices of a training.
+
+    Args:
+        config: the requested configuration.
+        announce: takes lines about slow work.
+        settings: those of ``plan_run``, except ``cluster``.
+
+    Returns a TrainingPlan, or a RunPlan if the run is finished.
+    Raises InputError, before anything is written, if the configuration can't be trained.
+    """
+    early: list[tuple[Devices, str]] = []
+
+    def before_preparing(config: Config) -> None:  # too few GPUs are refused before minutes of download
+        early.append(decide_devices(config, settings.get("task")))
+
+    plan = plan_run(config, announce=announce, before_preparing=before_preparing, **settings)
+    return plan if plan.found == "finished" else with_devices(plan, *early)
+
+
+def looked_up_again(plan: RunPlan) -> RunPlan:
+    """Return the plan with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
+    _, _, found = place_run(plan.config, plan.manifest, overwrite=plan.overwrite)
+    again = RunPlan(**(_fields(plan) | {"found": found}))
+    decided = (plan.devices, plan.data_format) if isinstance(plan, TrainingPlan) else None
+    return again if found == "finished" else with_devices(again, decided)
+
+
+def with_devices(plan: RunPlan, decided: "tuple[Devices, str] | None" = None) -> TrainingPlan:
+    """Return the plan with the devices of this process, perhaps already ``decided``. Raises InputError."""
+    devices, data_format = decided or decide_devices(plan.config, plan.task)
+    return TrainingPlan(**_fields(plan), devices=devices, data_format=data_format)
 
 
 def plan_run(
@@ -175,31 +200,29 @@ def plan_run(
     task: ClusterTask | None = None,
     cluster: str = "",
     overwrite: bool = False,
-    has_run: bool = True,
-    uses_devices: bool = True,
     callbacks: Sequence[Callback] = (),
     recorded: bool = False,
     trust: bool = False,
     announce: Callable[[str], None] = print,
+    before_preparing: Callable[[Config], None] = lambda config: None,
 ) -> RunPlan:
-    """Decide the data set, the devices and the run directory of a training.
+    """Decide the data set and the run directory of a training, for a process that computes nothing itself.
 
     Args:
         config: the requested configuration.
         task: this process's place in a cluster, or the chief's for a launcher.
         cluster: suffix of the run's name. Only a launcher gives it, and then prepares the data set.
         overwrite: whether to discard an existing run.
-        has_run: False for a measurement, which writes no run.
-        uses_devices: False for a process that doesn't compute, such as a launcher or a server.
         callbacks: to call during the training, after those of ``--callbacks``.
         recorded: whether ``config`` is the record of a run, which may be somebody else's.
         trust: whether the user consents to what that record runs and opens (``labkit.parts.trust``).
         announce: takes lines about slow work.
+        before_preparing: is called before a data set is prepared.
 
     Raises InputError, before anything is written, if the configuration can't be trained.
     """
     check_keras_backend()
-    launches, decided = bool(cluster), None
+    launches = bool(cluster)
     asked_for, note = config.data.dataset, ""
     if task is None:
         refuse_cluster(config)
@@ -218,45 +241,82 @@ def plan_run(
     for path, content in files.items():
         callbacks = (*callbacks_of(Path(path), content), *callbacks)
     config = _with_recorded_choices(config, overwrite)
-    manifest, why = prepared_data_set(config, may_prepare=task is None or launches)
-    if manifest is None:
-        if has_run and config.run.job_dir is not None:
+
+    def first(config: Config) -> None:
+        if config.run.job_dir is not None:
             check_place(config, RunDirectory(config.run.job_dir))
-        if uses_devices:  # so that too few GPUs, for example, are refused before minutes of download
-            decided = decide_devices(config, task)
-        import_tensorflow()
-        manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
-    run, found = None, "new"
-    config = config.with_steps_for(manifest.count("train"))
-    check_fits(config, manifest)
-    if has_run:
-        config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
-    else:
-        config = _with_crop(config.replace({"dataset": manifest.dataset}), manifest)
+        before_preparing(config)
+
+    config, manifest, why = _with_data_set(
+        config, may_prepare=task is None or launches, announce=announce, before_preparing=first
+    )
+    config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
     if found != "finished":
         _check_shards(manifest)
-    plan = RunPlan(config, manifest, run, found, asked_for, note or why, task, overwrite)
-    plan = replace(plan, callbacks=callbacks, files=files)
-    if not uses_devices or found == "finished":
-        return plan
-    devices, data_format = decided or decide_devices(config, task)
-    return replace(plan, devices=devices, data_format=data_format)
+    return RunPlan(
+        config, manifest, run, found, asked_for, note or why, task, overwrite, tuple(callbacks), files
+    )
+
+
+def plan_data(
+    config: Config,
+    *,
+    announce: Callable[[str], None] = print,
+    before_preparing: Callable[[Config], None] = lambda config: None,
+) -> tuple[Config, Manifest, str]:
+    """Find or prepare the data set of a training that writes no run here.
+
+    Returns the resolved configuration, the data set, and a line that says which one was chosen, and why.
+    Raises InputError if the configuration doesn't fit the data, or is one of a cluster.
+    """
+    check_keras_backend()
+    refuse_cluster(config)
+    config, manifest, note = _with_data_set(
+        config, may_prepare=True, announce=announce, before_preparing=before_preparing
+    )
+    _check_shards(manifest)
+    return _with_crop(config.replace({"dataset": manifest.dataset}), manifest), manifest, note
+
+
+def plan_measurement(config: Config, *, announce: Callable[[str], None] = print) -> Measurement:
+    """Plan to train some steps without a run. Raises InputError if the configuration can't be trained."""
+    early: list[tuple[Devices, str]] = []
+
+    def before_preparing(config: Config) -> None:
+        early.append(decide_devices(config))
+
+    config, manifest, note = plan_data(config, announce=announce, before_preparing=before_preparing)
+    return Measurement(config, manifest, note, *(early or [decide_devices(config)])[0])
+
+
+def on_one_device(config: Config, *, num_gpus: int = 1) -> "tuple[Config, Devices, str]":
+    """Return the configuration on one device: a GPU if one is found and ``num_gpus`` is 1, else the CPU.
+
+    Returns its devices and data format as well. Raises InputError if the device can't run it.
+    """
+    import_tensorflow()
+    from labkit.distributed.devices import num_gpus_found
+
+    here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
+    config = config.replace(here | {"num_gpus": min(num_gpus, num_gpus_found())})
+    return config, *decide_devices(config)
 
 
 def plan_evaluation(
     run: RunDirectory,
     split: str,
     *,
+    checkpoint: str | None = None,
     data_dir: str | None = None,
     eval_batch_size: int | None = None,
     num_intra_threads: int | None = None,
     test_time_augmentation: str | None = None,
-) -> RunPlan:
+) -> EvaluationPlan:
     """Plan the evaluation of checkpoints of ``run`` in this process; None means the run's recorded value.
 
-    The plan has no devices yet (see ``RunPlan.on_one_device``). Its ``data_note`` is empty unless the data
-    have moved (``labkit.data.of_run``). Raises InputError if the run can't be read or written to, or if its
-    data set isn't prepared here.
+    ``checkpoint``: best, last or a step, if it must be there already.
+
+    Raises InputError if the run can't be read or written to, or if its data set isn't prepared here.
     """
     config = recorded_config(run)
     check_writable(run.path, "RUN")
@@ -279,7 +339,13 @@ def plan_evaluation(
         raise InputError(
             f"--split is {split!r}; {manifest.dataset} is prepared with: {', '.join(manifest.splits)}"
         )
-    return RunPlan(config, manifest, run, "resumable", manifest.dataset, note)
+    if checkpoint is not None:
+        check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
+    return EvaluationPlan(config, manifest, run, note)
+
+
+def _fields(plan: RunPlan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in RunPlan.__dataclass_fields__}
 
 
 # ---- configuration and data set ------------------------------------------------------------------------
@@ -341,6 +407,24 @@ def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | 
     if not may_prepare:  # otherwise several tasks would prepare it at once
         raise InputError(f"no data set is prepared in {data_dir}; in a cluster prepare it first: {way_out}")
     return None, ""
+
+
+def _with_data_set(
+    config: Config,
+    *,
+    may_prepare: bool,
+    announce: Callable[[str], None],
+    before_preparing: Callable[[Config], None] = lambda config: None,
+) -> tuple[Config, Manifest, str]:
+    """Return the configuration with its number of steps, its data set, and a line on the choice."""
+    manifest, why = prepared_data_set(config, may_prepare=may_prepare)
+    if manifest is None:
+        before_preparing(config)
+        import_tensorflow()
+        manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
+    config = config.with_steps_for(manifest.count("train"))
+    check_fits(config, manifest)
+    return config, manifest, why
 
 
 def _check_shards(manifest: Manifest) -> None:
@@ -473,7 +557,7 @@ def _run_name(config: Config, dataset: str, cluster: str) -> str:
     return f"{model_name(config.model)}-{dataset}-{resolved.fingerprint()}{suffix}"
 
 
-def _already_finished(run: RunDirectory) -> TrainResult:
+def finished_result(run: RunDirectory) -> TrainResult:
     """Return the result of a finished run, with the test metrics that it reported."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()

@@ -42,12 +42,12 @@ class Raises(Callback):
 
 
 def view(tmp_path) -> Training:
-    session = SimpleNamespace(
+    network = SimpleNamespace(
         config=Config.from_flat({"train_steps": 100}),
         steps_per_epoch=10.0,
         manifest=SimpleNamespace(splits={"validation": ["a shard"]}),
     )
-    return Training(session, RunDirectory(tmp_path))
+    return Training(network, RunDirectory(tmp_path), keep_state=print)
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_patience_is_a_whole_number(patience):
 
 def test_early_stopping_without_a_validation_split_fails_the_run(made):
     calls, _ = made(EarlyStopping(1))
-    calls.training.session.manifest.splits = {}
+    calls.training.network.manifest.splits = {}
     calls.on_start()
     assert calls.failure == "EarlyStopping needs a validation split, which the data set doesn't have"
 

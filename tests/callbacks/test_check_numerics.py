@@ -12,16 +12,17 @@ from labkit.callbacks.calls import Calls
 from labkit.callbacks.check_numerics import CheckNumerics
 from labkit.callbacks.training import Training
 from labkit.config import Config
+from labkit.distributed.synchronous import SynchronousEngine
 from labkit.errors import InputError
 from labkit.inspection.network import state_variables
 from labkit.run_directory import write_json_atomic
 from labkit.run_directory.disk import discard
 from labkit.run_directory.metrics import MetricsWriter
+from labkit.training.checkpoints import CheckpointStore
 from labkit.training.checks import check_together
 from labkit.training.environment import describe_environment
-from labkit.training.plan import plan_run
-from labkit.training.session import make_session, training_batches
-from labkit.training.step import SynchronousEngine
+from labkit.training.network import make_network, training_batches
+from labkit.training.plan import plan_training
 from tests.tiny import prepare_tiny
 
 STEPS = 6
@@ -35,7 +36,7 @@ def _determinism_ends():
 
 
 def _train(tmp_path, **fields):
-    """Run steps as the train loop does, with ``CheckNumerics``. Returns session, run, rows and failure."""
+    """Run steps as the loop does, with ``CheckNumerics``. Returns plan, run, rows, states and failure."""
     settings = {
         "dataset": "shapes",
         "data_dir": str(tmp_path / "data"),
@@ -47,21 +48,28 @@ def _train(tmp_path, **fields):
         "deterministic": True,
     }
     prepare_tiny(tmp_path / "data")
-    plan = plan_run(Config.from_flat(settings | fields))
+    plan = plan_training(Config.from_flat(settings | fields))
     run = plan.run
     run.create()
     write_json_atomic(run.config_path, plan.config.to_json())
     write_json_atomic(run.environment_path, describe_environment(plan))
-    session = make_session(plan)
-    session.begin()
-    batches = training_batches(session, start_step=0, stop_step=STEPS)
-    engine = SynchronousEngine(session, batches, step=0, stopping=lambda: False, name="worker:0")
-    calls = Calls([CheckNumerics()], Training(session, run), beat=lambda _: None, say=lambda _: None)
+    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network.begin()
+    batches = training_batches(network, start_step=0, stop_step=STEPS)
+    engine = SynchronousEngine(network.steps, batches, step=0, stopping=lambda: False, name="worker:0")
+
+    def keep_state(folder, checkpoint, step):
+        store = CheckpointStore(folder, keep=1)
+        store.save(checkpoint, network.state_after(step))
+        return store.path(step)
+
+    training = Training(network, run, keep_state)
+    calls = Calls([CheckNumerics()], training, beat=lambda _: None, say=lambda _: None)
     calls.on_start()
     rows, states = [], []
     while len(rows) < STEPS and not calls.failure:
         calls.before_step(len(rows) + 1)
-        variables = state_variables(session.model, session.optimizer)
+        variables = state_variables(network.model, network.optimizer)
         states.append([variable.numpy() for variable in variables])
         result = engine.next_step()
         row = {"split": "train", "step": result.step, **result.metrics, "learning_rate": result.learning_rate}
@@ -71,12 +79,12 @@ def _train(tmp_path, **fields):
     writer = MetricsWriter(run.metrics_path)
     writer.append(rows)
     writer.close()
-    return session, run, rows, states, calls.failure
+    return plan, run, rows, states, calls.failure
 
 
 @pytest.mark.slow
 def test_a_run_that_diverges_says_where_and_a_replay_shows_the_same(tmp_path):
-    session, run, rows, states, failure = _train(tmp_path, learning_rate=1e8)
+    plan, run, rows, states, failure = _train(tmp_path, learning_rate=1e8)
     step = len(rows)
     assert failure.startswith(
         f"step {step}: the first Infinity is in the forward pass, in the batch variance of "
@@ -87,7 +95,7 @@ def test_a_run_that_diverges_says_where_and_a_replay_shows_the_same(tmp_path):
     assert run.checkpoint_steps() == []  # nothing that a resume would take
 
     # The state that was kept is the one before the step, bit by bit.
-    kept = make_session(session.plan)
+    kept = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
     status = kept.checkpoint().read(str(run.numerics_path / f"step-{step - 1:08d}" / "variables"))
     status.assert_consumed()
     for variable, value in zip(state_variables(kept.model, kept.optimizer), states[-1], strict=True):

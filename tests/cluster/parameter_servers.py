@@ -1,5 +1,7 @@
 """Runs in a process of its own (one cluster a process); ends with "all held", or an AssertionError."""
 
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 
@@ -74,8 +76,7 @@ def make_remote_step(model, optimizer, step, **options):
         model,
         optimizer,
         step,
-        global_batch_size=BATCH,
-        loss=SOFTMAX,
+        metrics_of=partial(SOFTMAX.step_metrics_of, label_smoothing=0.0, global_batch_size=BATCH),
         standardize=prepare,
         **options,
     )

@@ -16,6 +16,7 @@ from labkit.config import fields_by_name
 from labkit.config.fields import GROUPS
 from labkit.config.spellings import INSTEAD
 from labkit.training import plan
+from labkit.training import train as training
 
 FIELDS = fields_by_name().values()
 
@@ -25,12 +26,13 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def plan_run(config, **settings):
+    def plan_training(config, **settings):
         seen.append(config)
-        result = plan.TrainResult("finished", None, 0, "", did_work=True)
-        return SimpleNamespace(found="new", data_note="", train=lambda: result)
+        return SimpleNamespace(found="new", data_note="")
 
-    monkeypatch.setattr(plan, "plan_run", plan_run)
+    result = plan.TrainResult("finished", None, 0, "", did_work=True)
+    monkeypatch.setattr(plan, "plan_training", plan_training)
+    monkeypatch.setattr(training, "train", lambda planned: result)
     return seen
 
 

@@ -12,6 +12,7 @@ from labkit.commands import main as cli
 from labkit.config import fields_by_name
 from labkit.distributed import tf_config
 from labkit.training import plan
+from labkit.training import train as training
 
 
 @pytest.fixture
@@ -19,13 +20,14 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def plan_run(config, *, overwrite, task, uses_devices, recorded, trust):
-        assert task is None and uses_devices and not recorded and not trust
+    def plan_training(config, *, overwrite, task, recorded, trust):
+        assert task is None and not recorded and not trust
         seen.append((config, overwrite))
-        result = plan.TrainResult("finished", None, 0, "", did_work=True)
-        return SimpleNamespace(found="new", data_note="", train=lambda: result)
+        return SimpleNamespace(found="new", data_note="")
 
-    monkeypatch.setattr(plan, "plan_run", plan_run)
+    result = plan.TrainResult("finished", None, 0, "", did_work=True)
+    monkeypatch.setattr(plan, "plan_training", plan_training)
+    monkeypatch.setattr(training, "train", lambda planned: result)
     return seen
 
 

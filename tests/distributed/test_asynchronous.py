@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from labkit.distributed.asynchronous import AsynchronousEngine, Attempts
 from labkit.distributed.asynchronous import engine as engine_module
+from labkit.distributed.step_result import Steps
 from labkit.training.losses import SOFTMAX
 
 
@@ -48,16 +49,19 @@ def make_engine(monkeypatch):
             lambda strategy: SimpleNamespace(schedule=schedule),
         )
         monkeypatch.setattr(engine_module, "hold_attempts", lambda coordinator, attempt: None)
-        session = SimpleNamespace(
+        of_one_worker = Steps(
             strategy=None,
-            train_step_at=lambda step_index: None,
+            num_workers=1,
+            compiled_at=lambda step_index: None,
             learning_rate_at=lambda step_index: 0.1 * step_index,
-            loss=SOFTMAX,
-            devices=SimpleNamespace(asynchronous_workers=1),
+            exchanged_bytes_at=lambda step_index: 0.0,
+            named=SOFTMAX.named,
+            observation=print,
+            updates=None,
         )
         engine = AsynchronousEngine(
-            session, iter((n, n) for n in range(100)), step=0,
-            triggers=SimpleNamespace(first=lambda step, last: min(last, steps)),
+            of_one_worker, iter((n, n) for n in range(100)), step=0,
+            pause_after=lambda step, last: min(last, steps),
             stopping=lambda: False, stuck=list, patience=5, attempts=Attempts(str),
         )  # fmt: skip
         return engine, scheduled

@@ -22,8 +22,8 @@ from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
 from labkit.optim.sgd import SGD
 from labkit.run_directory.layers import LEVELS
-from labkit.training.plan import RunPlan
-from labkit.training.session import make_session
+from labkit.training.network import make_network
+from labkit.training.plan import on_one_device
 from labkit.training.step import make_train_step
 
 BATCH, SIDE, CHANNELS, CLASSES = 6, 4, 2, 3
@@ -193,7 +193,8 @@ def session_of(**fields: object):
     manifest = SimpleNamespace(num_classes=CLASSES, image_shape=(16, 16, 3), count=lambda split: 100)
     values = {"train_batch_size": BATCH, "inspect_every_steps": 2, **fields}
     config = Config.from_flat(values)
-    return make_session(RunPlan(config, manifest, None, "new", "shapes", "").on_one_device(num_gpus=0))
+    config, devices, data_format = on_one_device(config, num_gpus=0)
+    return make_network(config, manifest, devices, data_format)
 
 
 def test_layers_that_are_not_trained_have_no_gradient_until_they_thaw_and_images_may_grow():

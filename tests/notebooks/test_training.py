@@ -63,7 +63,7 @@ def run(tmp_path) -> RunDirectory:
 def play(monkeypatch, run) -> Callable[..., BackgroundTraining]:
     """Return a training whose processes do what is said, and have ended."""
     finished = TrainResult("finished", run, 60, "nothing left to do", did_work=False)
-    monkeypatch.setattr(RunPlan, "train", lambda plan: finished)
+    monkeypatch.setattr(background, "finished_result", lambda run: finished)
 
     def plan(found: str = "new") -> RunPlan:
         return RunPlan(Config(), SimpleNamespace(), run, found, "shapes", "")

@@ -18,39 +18,39 @@ from labkit.data.inputs import InputShare
 from labkit.data.pipeline import train_dataset
 from labkit.run_directory import RunDirectory
 from labkit.training.checkpoints import CheckpointStore
-from labkit.training.plan import plan_run
-from labkit.training.session import Session, make_session
+from labkit.training.network import Network, make_network
+from labkit.training.plan import plan_measurement
 from tests.properties.harness import checkpoint_values
 
 
-def restored(session: Session, run: RunDirectory, step: int) -> dict[str, Any]:
+def restored(network: Network, run: RunDirectory, step: int) -> dict[str, Any]:
     store = CheckpointStore(run.checkpoints_path)
-    store.restore(session.checkpoint(), step)
+    store.restore(network.checkpoint(), step)
     saved = checkpoint_values(run.path, step)
     with tempfile.TemporaryDirectory() as folder:
-        CheckpointStore(Path(folder, "checkpoints")).save(session.checkpoint(), store.state(step))
+        CheckpointStore(Path(folder, "checkpoints")).save(network.checkpoint(), store.state(step))
         again = checkpoint_values(Path(folder), step)
     assert saved.keys() == again.keys()
-    variables = [weight.value for weight in session.model.weights] + session.optimizer.velocities
-    unequal = [variable.name for variable in variables if len(set(copies(session, variable))) > 1]
+    variables = [weight.value for weight in network.model.weights] + network.optimizer.velocities
+    unequal = [variable.name for variable in variables if len(set(copies(network, variable))) > 1]
     return {
         "arrays": len(saved),
         "changed": [name for name, value in saved.items() if value.tobytes() != again[name].tobytes()],
         "unequal": unequal,
-        "loss": next_loss(session, step),
+        "loss": next_loss(network, step),
     }
 
 
-def copies(session: Session, variable: Any) -> list[bytes]:
+def copies(network: Network, variable: Any) -> list[bytes]:
     """Return the content of a variable on every replica that has a copy of its own."""
-    return [copy.numpy().tobytes() for copy in session.strategy.experimental_local_results(variable)]
+    return [copy.numpy().tobytes() for copy in network.strategy.experimental_local_results(variable)]
 
 
-def next_loss(session: Session, step: int) -> float:
-    config, replicas = session.config, session.devices.num_replicas
-    batches = session.strategy.distribute_datasets_from_function(
+def next_loss(network: Network, step: int) -> float:
+    config, replicas = network.config, network.devices.num_replicas
+    batches = network.strategy.distribute_datasets_from_function(
         lambda _: train_dataset(
-            session.manifest,
+            network.manifest,
             global_batch_size=config.data.train_batch_size,
             seed=config.run.seed,
             start_step=step,
@@ -60,7 +60,7 @@ def next_loss(session: Session, step: int) -> float:
     )
     images, labels = next(iter(batches))
     rate, stop = tf.constant(config.optimizer.learning_rate), tf.constant(0.0)
-    return float(session.train_step(images, labels, rate, stop)[0][0])
+    return float(network.train_step(images, labels, rate, stop)[0][0])
 
 
 def main(replicas: int, variable_strategy: str, step: int, runs: list[RunDirectory]) -> None:
@@ -72,8 +72,9 @@ def main(replicas: int, variable_strategy: str, step: int, runs: list[RunDirecto
             "variable_strategy": variable_strategy,
         }
     )
-    session = make_session(plan_run(config, has_run=False))
-    print(json.dumps([restored(session, run, step) for run in runs]))
+    plan = plan_measurement(config)
+    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    print(json.dumps([restored(network, run, step) for run in runs]))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import pytest
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
 from labkit.training.console import lines_at_start
-from labkit.training.plan import RunPlan
-from labkit.training.session import make_session
+from labkit.training.network import make_network
+from labkit.training.plan import on_one_device
 
 MANIFEST = SimpleNamespace(
     dataset="shapes", num_classes=3, image_shape=(32, 32, 3), splits={"train": None}, count=lambda split: 1000
@@ -17,8 +17,9 @@ MANIFEST = SimpleNamespace(
 
 def said(tmp_path, step: int = 0, **fields: object) -> str:
     config = Config.from_flat({"train_steps": 20, **fields})
-    session = make_session(RunPlan(config, MANIFEST, None, "new", "shapes", "").on_one_device(num_gpus=0))
-    return "\n".join(lines_at_start(session, RunDirectory(tmp_path), step, resumed=step > 0))
+    config, devices, data_format = on_one_device(config, num_gpus=0)
+    network = make_network(config, MANIFEST, devices, data_format)
+    return "\n".join(lines_at_start(network, RunDirectory(tmp_path), step, resumed=step > 0))
 
 
 def test_slow_moving_averages_are_noted(tmp_path):

@@ -6,8 +6,7 @@ import pytest
 
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.training.plan import RunPlan
-from labkit.training.session import build_network
+from labkit.training.network import build_model_to_train
 
 MANIFEST = SimpleNamespace(num_classes=3, image_shape=(32, 32, 3), dataset="shapes")
 
@@ -15,8 +14,7 @@ MANIFEST = SimpleNamespace(num_classes=3, image_shape=(32, 32, 3), dataset="shap
 def check(model: str = "resnet", **values):
     """Return which layers are frozen when."""
     values |= {"model": model, "num_layers": 8 if model == "resnet" else None}
-    plan = RunPlan(Config.from_flat(values), MANIFEST, None, "new", "shapes", "", data_format="channels_last")
-    return build_network(plan)[1]
+    return build_model_to_train(Config.from_flat(values), MANIFEST, "channels_last")[1]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ import labkit
 from labkit.callbacks.callback import Callback
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
-from labkit.training.plan import plan_run
+from labkit.training.plan import plan_training
+from labkit.training.train import train as train_as_planned
 from tests.properties.harness import losses, metrics
 from tests.training.recorder import Recorder
 from tests.training.small import FIELDS, STEPS, saved_steps, train
@@ -25,7 +26,7 @@ from tests.training.small import FIELDS, STEPS, saved_steps, train
 def trained(job_dir: Path, data_dir: Path, *callbacks: Callback, **fields: object):
     """Train with callbacks in this process; return the result."""
     values = FIELDS | {"job_dir": str(job_dir), "data_dir": str(data_dir)} | fields
-    return plan_run(Config.from_flat(values), callbacks=callbacks).train()
+    return train_as_planned(plan_training(Config.from_flat(values), callbacks=callbacks))
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,7 @@ def test_histograms_of_a_resumed_run_and_of_one_that_is_trained_anew_are_there_o
     trained(job_dir, data_dir, **fields)
     assert steps() == [1, 2, 3, 4]
     values = FIELDS | {"job_dir": str(job_dir), "data_dir": str(data_dir)} | fields
-    assert plan_run(Config.from_flat(values), overwrite=True).train().state == "finished"
+    assert train_as_planned(plan_training(Config.from_flat(values), overwrite=True)).state == "finished"
     assert steps() == [1, 2, 3, 4]
 
 
@@ -190,7 +191,7 @@ def test_they_see_weights_and_logits_of_the_step(data_dir, tmp_path):
         def after_step(self, training, row):
             weights = training.weights()
             norm = math.sqrt(sum(float((values**2).sum()) for values in weights.values()))
-            height, width, channels = training.session.manifest.image_shape
+            height, width, channels = training.network.manifest.image_shape
             import numpy as np
 
             images = np.zeros((2, height, width, channels), np.uint8)

@@ -51,7 +51,7 @@ def test_it_validates_and_saves_when_asked_and_at_the_end_and_tests_the_best(who
 
 @pytest.mark.parametrize("rate", [None, 5.0])
 def test_the_console_names_stragglers_whenever_a_row_of_a_worker_was_written(rate):
-    loop = Mock(session=Mock(steps_per_epoch=10), config=Mock(data=Mock(train_batch_size=16)))
+    loop = Mock(network=Mock(steps_per_epoch=10), config=Mock(data=Mock(train_batch_size=16)))
     loop.devices = Mock(asynchronous_workers=0, num_replicas=2)
     loop.calls.after_step.return_value = {}
     loop.workers.add.return_value = rate

@@ -165,21 +165,21 @@ def test_devices_and_place_are_looked_at_before_a_data_set_is_made(steps, tmp_pa
     monkeypatch.setattr(
         plan, "resolve", lambda *_, **__: steps.append("data") or (manifest, "data set: shapes")
     )
-    planned = plan.plan_run(Config.from_flat({"train_batch_size": 20}))
+    planned = plan.plan_training(Config.from_flat({"train_batch_size": 20}))
     assert steps == ["devices", "tensorflow", "data"], "and the devices are decided once"
     assert (planned.config.data.dataset, planned.asked_for, planned.found) == ("shapes", "auto", "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
     steps.clear()
     with pytest.raises(InputError, match="neither empty nor a run"):
-        plan.plan_run(config(tmp_path / "full", train_batch_size=20))
+        plan.plan_training(config(tmp_path / "full", train_batch_size=20))
     assert steps == []
 
 
 def test_a_finished_run_is_found_without_tensorflow(steps, run, manifest):
     run.write_status(Status("finished", step=10, total_steps=10))
     wanted = config(run.path, data_dir=str(manifest.directory.parent), train_batch_size=128)
-    assert plan.plan_run(wanted).found == "finished"
+    assert plan.plan_training(wanted).found == "finished"
     assert steps == []
 
 
@@ -207,16 +207,16 @@ def test_whoever_trains_alone_refuses_to_be_a_task(by, steps, monkeypatch):
 
 def test_a_measurement_names_its_data_set_too(steps, manifest):
     wanted = Config.from_flat({"data_dir": str(manifest.directory.parent), "train_batch_size": 20})
-    assert plan.plan_run(wanted, has_run=False).config.data.dataset == "shapes"
+    assert plan.plan_measurement(wanted).config.data.dataset == "shapes"
 
 
 def test_a_finished_run_that_is_gone_by_now_is_planned_with_devices(steps, run, manifest):
     run.write_status(Status("finished", step=10, total_steps=10))
-    planned = plan.plan_run(config(run.path, data_dir=str(manifest.directory.parent)))
-    assert (planned.found, planned.devices) == ("finished", None)
+    planned = plan.plan_training(config(run.path, data_dir=str(manifest.directory.parent)))
+    assert planned.found == "finished" and not isinstance(planned, plan.TrainingPlan)
     run.write_status(Status("interrupted", step=4, total_steps=10))
-    again = planned.looked_up_again()
-    assert again.found == "resumable" and again.devices is not None
+    again = plan.looked_up_again(planned)
+    assert again.found == "resumable" and isinstance(again, plan.TrainingPlan)
     assert steps == ["devices"]
 
 
@@ -226,6 +226,5 @@ def test_a_checkpoint_that_is_not_kept_is_refused_before_tensorflow_is_loaded(
 ):
     monkeypatch.setattr(plan, "import_tensorflow", lambda: pytest.fail("TensorFlow is loaded"))
     (run.checkpoints_path / "step-00000004").mkdir()
-    planned = plan.plan_evaluation(run, "test", data_dir=str(manifest.directory.parent))
     with pytest.raises(InputError, match="allowed: best, last, or one of the steps 4"):
-        planned.evaluate("test", checkpoint)
+        plan.plan_evaluation(run, "test", data_dir=str(manifest.directory.parent), checkpoint=checkpoint)

@@ -7,7 +7,8 @@ import tensorflow as tf
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.own import own_callbacks
 from labkit.config import Config
-from labkit.training.plan import plan_run
+from labkit.training.plan import plan_training
+from labkit.training.train import train
 from tests.training.small import FIELDS
 
 STEPS = 4
@@ -15,12 +16,12 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def trained(data_dir, tmp_path_factory):
-    """Train a few steps of a small network. Returns the session and the events that were written."""
+    """Train a few steps of a small network. Returns the network and the events that were written."""
     kept = []
 
     class Keeps(Callback):
         def on_end(self, training, state):
-            kept.append(training.session)
+            kept.append(training.network)
 
     job_dir = tmp_path_factory.mktemp("tensorboard") / "run"
     values = FIELDS | {"job_dir": str(job_dir), "data_dir": str(data_dir), "train_steps": STEPS}
@@ -29,8 +30,8 @@ def trained(data_dir, tmp_path_factory):
         "write_images": True,
         "profile_steps": "2:3",
     }
-    plan = plan_run(Config.from_flat(values | asked_for), callbacks=[Keeps()])
-    assert plan.train().state == "finished"
+    plan = plan_training(Config.from_flat(values | asked_for), callbacks=[Keeps()])
+    assert train(plan).state == "finished"
     [path] = (job_dir / "events" / "extras").glob("events.out.*")
     return kept[0], list(tf.compat.v1.train.summary_iterator(str(path))), job_dir
 
@@ -58,17 +59,17 @@ def test_nothing_is_written_unless_it_is_asked_for():
 
 
 def test_the_graph_is_that_of_the_training_step_which_is_traced_once(trained):
-    session, events, _ = trained
+    network, events, _ = trained
     # Gradients of the kernels, the update of the weights, and the counter of steps.
     assert {"Conv2DBackpropFilter", "ResourceApplyMomentum", "AssignAddVariableOp"} <= operations(events)
-    assert session.train_step.experimental_get_tracing_count() == 1
+    assert network.train_step.experimental_get_tracing_count() == 1
 
 
 def test_the_images_are_those_of_the_first_batch(trained):
-    session, events, _ = trained
+    network, events, _ = trained
     [(step, tag, content)] = summaries(events, "images")
     assert (step, tag) == (0, "train/images")
-    images = session.batch(0)[0].numpy()
+    images = network.batch(0)[0].numpy()
     width, height, *pictures = content
     assert (int(height), int(width)) == images.shape[1:3] and len(pictures) == min(16, len(images))
     low, high = np.min(images), np.max(images)

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import labkit
 from labkit.data.images.worker import DONE, FAILED, PROGRESS, Work
 from labkit.errors import InputError
 from labkit.startup.child import python_command
@@ -89,7 +88,7 @@ class _Worker:
 
     def __init__(self) -> None:
         # From where this labkit comes; -P: modules in the working directory don't count.
-        root = str(Path(labkit.__file__).resolve().parents[1])
+        root = str(Path(__file__).resolve().parents[3])
         code = (
             f"import sys; sys.path.insert(0, {root!r}); from labkit.data.images.worker import serve; serve()"
         )

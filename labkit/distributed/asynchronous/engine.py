@@ -5,21 +5,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from labkit.distributed.asynchronous.attempts import Attempts
 from labkit.distributed.asynchronous.staleness import StalenessLimit
 from labkit.distributed.asynchronous.step import StepReport
-from labkit.distributed.step_result import StepResult
+from labkit.distributed.step_result import StepResult, Steps
 from labkit.distributed.tf_compat import hold_attempts, is_here, worker_of
 from labkit.plurals import counted
 from labkit.run_directory.worker_metrics import StepSpans
-
-if TYPE_CHECKING:
-    from labkit.config.triggers import Triggers
-    from labkit.training.session import Session
 
 __all__ = ["AsynchronousEngine", "WorkerStuck"]
 
@@ -49,12 +45,12 @@ class AsynchronousEngine:
     completed steps.
 
     Args:
-        session: model and compiled step, under a ``ParameterServerStrategy``.
+        steps: compiled under a ``ParameterServerStrategy``.
         batches: batches from step ``step`` on. The coordinator sends them, so they are the same as in
             synchronous training, and a replaced worker needs no state.
         step: steps completed so far.
-        triggers: after which steps a validation or a checkpoint is due. All steps up to one of these end
-            before the next one starts.
+        pause_after: returns the first step after one with a validation or a checkpoint due, at most another.
+            All steps up to it end before the next one starts.
         stopping: returns whether this process was asked to stop.
         stuck: returns the names of workers whose heartbeats have stopped.
         patience: seconds without a completed step before ``stuck`` is called.
@@ -64,27 +60,27 @@ class AsynchronousEngine:
 
     def __init__(
         self,
-        session: "Session",
+        steps: Steps,
         batches: Iterator[Any],
         *,
         step: int,
-        triggers: "Triggers",
+        pause_after: Callable[[int, int], int],
         stopping: Callable[[], bool],
         stuck: Callable[[], list[str]],
         patience: float,
         attempts: Attempts,
         max_staleness: int | None = None,
     ) -> None:
-        self._session, self._batches = session, batches
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(session.strategy)
+        self._steps, self._batches = steps, batches
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(steps.strategy)
         self._attempts, self._attempt_ended = attempts, threading.Event()
         self._limit = None if max_staleness is None else StalenessLimit(max_staleness)
         hold_attempts(self._coordinator, self._attempt)
         self._step = self._started_steps = step
-        self._triggers = triggers
+        self._pause_after = pause_after
         self._stopping, self._stuck, self._patience = stopping, stuck, patience
         self._under_way: list[_UnderWay] = []
-        self._workers = session.devices.asynchronous_workers
+        self._workers = steps.num_workers
         self._end_times: list[float] = []
         self._go = tf.constant(0.0, tf.float32)
 
@@ -117,7 +113,7 @@ class AsynchronousEngine:
         """
         if not self._under_way:
             self._end_times = [time.perf_counter()] * self._workers  # no step's time includes a pause
-        limit = self._triggers.first(self._step, self._step + self._window) if start_more else 0
+        limit = self._pause_after(self._step, self._step + self._window) if start_more else 0
         while self._started_steps < limit and len(self._under_way) < self._window:
             self._give_out()
         item = self._next_ready()
@@ -128,9 +124,9 @@ class AsynchronousEngine:
         started, step_index = time.perf_counter(), self._started_steps
         batch = next(self._batches)
         waited = time.perf_counter() - started
-        learning_rate = self._session.learning_rate_at(step_index)
+        learning_rate = self._steps.learning_rate_at(step_index)
         arguments = (*batch, tf.constant(learning_rate, tf.float32), self._go)
-        result = self._coordinator.schedule(self._session.train_step_at(step_index), args=arguments)
+        result = self._coordinator.schedule(self._steps.compiled_at(step_index), args=arguments)
         self._under_way.append(_UnderWay(step_index, learning_rate, waited, result))
         self._started_steps += 1
 
@@ -158,7 +154,7 @@ class AsynchronousEngine:
         self._step += 1
         return StepResult(
             step=self._step,
-            metrics=self._session.loss.named(values),
+            metrics=self._steps.named(values),
             learning_rate=item.learning_rate,
             seconds=max(since, 1e-9),
             waited=min(item.waited, since),
@@ -168,7 +164,7 @@ class AsynchronousEngine:
             bytes_sent=report.bytes_sent,
             bytes_received=report.bytes_received,
             staleness=int(report.staleness),
-            observation=self._session.observation(item.step_index, *observed) if observed else None,
+            observation=self._steps.observation(item.step_index, *observed) if observed else None,
             spans=StepSpans(
                 self._step,
                 report.started,
@@ -186,11 +182,11 @@ class AsynchronousEngine:
         """
         if self._under_way:
             raise RuntimeError(f"{counted(len(self._under_way), 'step')} still under way")
-        surplus = int(self._session.step.numpy()) - self._step
+        surplus = int(self._steps.updates.numpy()) - self._step
         if surplus < 0:
             raise RuntimeError(f"{-surplus} of {self._step} updates were lost on the parameter servers")
         if surplus:
-            self._session.step.assign(self._step)
+            self._steps.updates.assign(self._step)
         return surplus
 
     def any_worker(self, flags: int) -> int:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -19,11 +19,8 @@ from labkit.distributed.slow_worker import slowed_down
 from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.layers import recorded_batch_statistics
 from labkit.models.resizing import shrunk
+from labkit.optim.optimizer import Optimizer
 from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
-
-if TYPE_CHECKING:
-    from labkit.optim.optimizer import Optimizer
-    from labkit.training.losses import Loss
 
 __all__ = ["StepReport", "make_asynchronous_step"]
 
@@ -59,12 +56,10 @@ class StepReport(NamedTuple):
 def make_asynchronous_step(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
-    optimizer: "Optimizer",
+    optimizer: Optimizer,
     step: tf.Variable,
     *,
-    global_batch_size: int,
-    loss: "Loss",
-    label_smoothing: float = 0.0,
+    metrics_of: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
     adapts_averages: bool = False,
     standardize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     frozen: Frozen = frozenset(),
@@ -78,6 +73,7 @@ def make_asynchronous_step(
     The variables are on parameter servers. The worker reads each variable once, in packed tensors, and sends
     its gradients and batch statistics to the servers that hold the variables. ``images`` are uint8 pixels as
     stored, a quarter of the bytes of float32; ``standardize`` turns them into the network's input.
+    ``metrics_of`` returns a batch's mean loss and other metrics, from labels and logits.
     ``adapts_averages``: those of batch normalization forget the first steps (``update_moving_averages``).
     ``slow_worker``: the index of a worker that waits after it has computed its gradients, and how many times
     as long as the computing it takes in all. Gradients are ``compressed`` on their way to the servers.
@@ -126,7 +122,7 @@ def make_asynchronous_step(
             tape.watch(weights)
             shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
             logits = network(shown, training=True)
-            metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
+            metrics = metrics_of(labels, logits)
         gradients = tape.gradient(metrics[0], weights)
         if slow_worker is not None:
             gradients = slowed_down(gradients, slow_worker, since=read_at)

@@ -14,7 +14,7 @@ from labkit.data.manifest import Manifest, load_manifest
 from labkit.errors import InputError
 from labkit.experiments.comparison.processes import exit_code
 from labkit.startup.quiet_import import import_tensorflow, leave_out_extras
-from labkit.training.plan import RunPlan, data_directory, decide_devices, plan_run
+from labkit.training.plan import data_directory, decide_devices, plan_data
 
 __all__ = ["check_networks", "main"]
 
@@ -30,13 +30,12 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
     """
     import_tensorflow()
     from labkit.training.initial_weights import prepare_transfer
-    from labkit.training.session import build_network
+    from labkit.training.network import build_model_to_train
 
-    devices, data_format = decide_devices(next(iter(configs.values())))
+    _, data_format = decide_devices(next(iter(configs.values())))
     for name, config in configs.items():
-        plan = RunPlan(config, manifest, None, "new", manifest.dataset, "", None, False, devices, data_format)
         try:
-            model, _ = build_network(plan)
+            model, _ = build_model_to_train(config, manifest, data_format)
             prepare_transfer(config, manifest, model)
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
@@ -52,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
 
     def work() -> None:
         if kind == "data":
-            plan = plan_run(Config.from_json(json.loads(text)), has_run=False, uses_devices=False)
-            print(plan.data_note, flush=True)
+            *_, note = plan_data(Config.from_json(json.loads(text)))
+            print(note, flush=True)
             return
         configs = {name: Config.from_json(value) for name, value in json.loads(text).items()}
         config = next(iter(configs.values()))

@@ -14,7 +14,7 @@ from labkit.data.of_run import data_of_run
 from labkit.experiments.comparison.files import update_measurements
 from labkit.experiments.comparison.processes import exit_code
 from labkit.run_directory import RunDirectory
-from labkit.training.plan import RunPlan
+from labkit.training.plan import on_one_device
 
 __all__ = ["images_per_second", "main", "measure"]
 
@@ -54,28 +54,26 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
 
     Raises InputError if the device can't run the configuration.
     """
-    plan = RunPlan(config, manifest, None, "new", manifest.dataset, "")
     asked = config.distribution.num_gpus
-    plan = plan.on_one_device(num_gpus=1 if asked is None else min(asked, 1))
+    config, devices, data_format = on_one_device(config, num_gpus=1 if asked is None else min(asked, 1))
     import tensorflow as tf
 
     from labkit.analysis.architecture import summarize
     from labkit.data.network_input.settings import input_shape
     from labkit.distributed.devices import make_strategy
     from labkit.models.registry import build_model
-    from labkit.training.session import build_network
-    from labkit.training.step import make_predict_step
+    from labkit.training.network import build_model_to_train
+    from labkit.training.predict import make_predict_step
 
-    assert plan.devices is not None
-    strategy = make_strategy(plan.devices, plan.config.distribution.variable_strategy)
+    strategy = make_strategy(devices, config.distribution.variable_strategy)
     with strategy.scope():
-        model, _ = build_network(plan)
+        model, _ = build_model_to_train(config, manifest, data_format)
     predict_step = make_predict_step(strategy, model)
     batch_size = config.data.eval_batch_size
     shape = input_shape(manifest, config.data)
     images = tf.random.stateless_normal([batch_size, *shape], seed=[config.run.seed, 0])
     speeds = images_per_second(lambda: predict_step(images).numpy(), batch_size)
-    if plan.data_format != "channels_last":  # the format that can be counted
+    if data_format != "channels_last":  # the format that can be counted
         shapes: dict[str, Any] = {"num_classes": manifest.num_classes, "image_shape": shape}
         model = build_model(config.model, **shapes)
     summary = summarize(model)
@@ -85,7 +83,7 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
         "inference_images_per_second": statistics.median(speeds),
         "inference_repeats": speeds,
         "inference_batch_size": batch_size,
-        "inference_device": plan.devices.describe(),
+        "inference_device": devices.describe(),
     }
 
 

@@ -115,7 +115,7 @@ def plan_comparison(
     )
     pending = [trial for trial in trials if trial.found != "finished"]
     if pending:
-        plan_run(pending[0].config, uses_devices=False)  # checks the batch size and the data
+        plan_run(pending[0].config)  # checks the batch size and the data
     named = config.data.data_dir if values.get("data_dir") is not None else None
     return ComparisonPlan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
 

@@ -16,10 +16,10 @@ from labkit.run_directory import RunDirectory
 from labkit.startup.quiet_import import import_tensorflow
 
 if TYPE_CHECKING:
+    from labkit.distributed.synchronous import SynchronousEngine
     from labkit.inspection.diagnosis import NonFinite
-    from labkit.training.plan import RunPlan
-    from labkit.training.session import Session
-    from labkit.training.step import SynchronousEngine
+    from labkit.training.network import Network
+    from labkit.training.plan import TrainingPlan
 
 __all__ = ["ROUNDING", "Replay", "engine_from_start", "plan_replay", "replay"]
 
@@ -128,15 +128,15 @@ def replay(
     from labkit.inspection.diagnosis import diagnose_step
     from labkit.inspection.network import NetworkCopy
 
-    result, before, after, session = _steps(recorded, plan, announce)
-    network = NetworkCopy(plan.config, plan.manifest, plan.data_format)
-    network.load(before, step - 1)
+    result, before, after, network = _steps(recorded, plan, announce)
+    copy = NetworkCopy(plan.config, plan.manifest, plan.data_format)
+    copy.load(before, step - 1)
     diagnosis, first = diagnose_step(
-        network,
+        copy,
         recorded.batch(resized=False),
         plan.config,
         num_replicas=recorded.num_replicas,
-        loss=session.loss,
+        loss=network.loss,
         before=before,
         after=after,
     )
@@ -145,7 +145,7 @@ def replay(
         run=run,
         batch=recorded.batch(),
         losses=diagnosis.losses,
-        probabilities=session.loss.probabilities(diagnosis.logits).astype(np.float32),
+        probabilities=network.loss.probabilities(diagnosis.logits).astype(np.float32),
         gradient_norms=diagnosis.gradient_norms,
         metrics=result.metrics | {"learning_rate": result.learning_rate},
         first_non_finite=first,
@@ -157,18 +157,19 @@ def replay(
     )
 
 
-def plan_replay(recorded: RecordedStep) -> "tuple[RunPlan, tuple[str, ...]]":
+def plan_replay(recorded: RecordedStep) -> "tuple[TrainingPlan, tuple[str, ...]]":
     """Plan the recorded replicas in this process; return lines on what differs from the recorded run."""
     from labkit.distributed.devices import num_gpus_found
-    from labkit.training.plan import RunPlan, decide_devices
+    from labkit.training.plan import TrainingPlan, decide_devices
 
     config, notes = _on_devices(recorded, num_gpus_found())
     devices, data_format = decide_devices(config)
     if not config.run.deterministic and not notes:
         notes = (ROUNDING,)
     manifest = recorded.manifest
-    plan = RunPlan(
-        config, manifest, recorded.run, "resumable", manifest.dataset, "", None, False, devices, data_format
+    run, name = recorded.run, manifest.dataset
+    plan = TrainingPlan(
+        config, manifest, run, "resumable", name, "", devices=devices, data_format=data_format
     )
     return plan, notes
 
@@ -207,8 +208,8 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
     return config.replace(here), tuple(notes)
 
 
-def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], None]):
-    """Make the steps up to the recorded one. Returns its result, the states before and after, the session."""
+def _steps(recorded: RecordedStep, plan: "TrainingPlan", announce: Callable[[str], None]):
+    """Make the steps up to the recorded one. Returns its result, the states before and after, the network."""
     import tensorflow as tf
 
     from labkit.inspection.network import state_variables
@@ -217,37 +218,39 @@ def _steps(recorded: RecordedStep, plan: "RunPlan", announce: Callable[[str], No
     between = step - 1 - first
     distance = f"{counted(between, 'step')} before" if between else "directly before"
     announce(f"starting from {recorded.start.describe()}, {distance} step {step}")
-    session, engine = engine_from_start(recorded, plan, step)
+    network, engine = engine_from_start(recorded, plan, step)
     for number in range(first + 1, step):
         engine.next_step()
         if (number - first) % 50 == 0:
             announce(f"made step {number}")
 
     def state() -> list[Any]:
-        variables = state_variables(session.model, session.optimizer, session.average)
+        variables = state_variables(network.model, network.optimizer, network.average)
         return [tf.convert_to_tensor(variable).numpy() for variable in variables]
 
     before = state()
-    return engine.next_step(), before, state(), session
+    return engine.next_step(), before, state(), network
 
 
 def engine_from_start(
-    recorded: RecordedStep, plan: "RunPlan", last: int
-) -> "tuple[Session, SynchronousEngine]":
-    """Return a session in the state of ``recorded.start``, and what makes its steps up to ``last``.
+    recorded: RecordedStep, plan: "TrainingPlan", last: int
+) -> "tuple[Network, SynchronousEngine]":
+    """Return a network in the state of ``recorded.start``, and what makes its steps up to ``last``.
 
     Raises InputError if the checkpoint can't be restored.
     """
+    from labkit.distributed.synchronous import SynchronousEngine
     from labkit.training.checkpoints import CheckpointStore
-    from labkit.training.session import make_session, training_batches
-    from labkit.training.step import SynchronousEngine
+    from labkit.training.network import make_network, training_batches
 
     start = recorded.start
-    session = make_session(plan)
+    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
     if start.folder is None:
-        session.begin()
+        network.begin()
     else:
-        CheckpointStore(start.folder.parent).restore(session.checkpoint(), start.step)
-    batches = training_batches(session, start_step=start.step, stop_step=last)
-    engine = SynchronousEngine(session, batches, step=start.step, stopping=lambda: False, name="worker:0")
-    return session, engine
+        CheckpointStore(start.folder.parent).restore(network.checkpoint(), start.step)
+    batches = training_batches(network, start_step=start.step, stop_step=last)
+    engine = SynchronousEngine(
+        network.steps, batches, step=start.step, stopping=lambda: False, name="worker:0"
+    )
+    return network, engine

@@ -122,7 +122,7 @@ def verify_steps(
     notes = tuple(note for note in notes if note != ROUNDING)
     result = VerifiedSteps(recorded.start.describe(), first + 1, last, notes=notes)
     announce(f"starting from {result.start}, making {counted(last - first, 'step')}")
-    session, engine = engine_from_start(recorded, plan, last)
+    network, engine = engine_from_start(recorded, plan, last)
     result.reasons = _reasons(recorded, plan)
     kept = set(run.checkpoint_steps())
     for step in range(first + 1, last + 1):
@@ -130,7 +130,7 @@ def verify_steps(
         values = made.metrics | {"learning_rate": made.learning_rate}
         result.differences += _differences(step, rows.get(step, {}), values)
         if step in kept:
-            result.weights[step] = _weights(session, run.checkpoints_path, step)
+            result.weights[step] = _weights(network, run.checkpoints_path, step)
         if (step - first) % 50 == 0 and step < last:
             announce(f"made step {step}")
     return result
@@ -178,17 +178,17 @@ def _differences(step: int, row: dict[str, Any], made: dict[str, float]) -> list
     return found
 
 
-def _weights(session: Any, folder: Path, step: int) -> Difference | None:
-    """Return the largest difference to a checkpoint; the session keeps the weights that it made."""
+def _weights(network: Any, folder: Path, step: int) -> Difference | None:
+    """Return the largest difference to a checkpoint; the network keeps the weights that it made."""
     import tensorflow as tf
 
     from labkit.inspection.network import state_variables, variable_names
     from labkit.training.checkpoints import CheckpointStore
 
-    parts = session.model, session.optimizer, session.average
+    parts = network.model, network.optimizer, network.average
     variables = state_variables(*parts)
     made = [tf.convert_to_tensor(variable).numpy() for variable in variables]
-    CheckpointStore(folder).restore(session.checkpoint(), step)
+    CheckpointStore(folder).restore(network.checkpoint(), step)
     found = []
     for variable, value, (layer, name) in zip(variables, made, variable_names(*parts), strict=True):
         kept = tf.convert_to_tensor(variable).numpy()

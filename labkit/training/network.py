@@ -1,0 +1,417 @@
+"""A network that is trained: model, optimizer and compiled steps under one strategy. It knows no run."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from labkit.config import Config
+from labkit.data.inputs import InputShare, choose_input_path, distortion_of
+from labkit.data.loading import load_split
+from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import NetworkInput, input_shape, network_input_of
+from labkit.data.network_input.tensors import as_input
+from labkit.data.pipeline import eval_dataset, train_dataset
+from labkit.distributed.asynchronous import make_asynchronous_step
+from labkit.distributed.devices import Devices, make_strategy
+from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
+from labkit.distributed.packing import read_packed
+from labkit.distributed.step_result import Steps
+from labkit.distributed.strategies import placed_variables
+from labkit.errors import InputError
+from labkit.inspection.network import state_variables
+from labkit.inspection.observation import Observation, read_observation
+from labkit.inspection.observer import UNOBSERVED, StepObserver, Unobserved, local_values
+from labkit.models.convolution import Whitening
+from labkit.models.registry import build_model
+from labkit.models.resizing import check_image_sizes
+from labkit.models.stages import HEAD
+from labkit.optim.moving_average import MovingAverage
+from labkit.optim.muon import check_muon
+from labkit.optim.optimizer import Optimizer, check_weight_decay
+from labkit.optim.registry import make_optimizer
+from labkit.optim.schedules import learning_rate_at
+from labkit.training.checkpoints import CheckpointState, checkpoint_of_network
+from labkit.training.losses import LOSSES, Loss
+from labkit.training.predict import make_predict_step
+from labkit.training.step import make_train_step
+from labkit.transfer.freezing import Freezing, trained_parameters
+from labkit.transfer.load import Transfer
+
+__all__ = ["Network", "build_model_to_train", "make_network", "training_batches"]
+
+ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as in airbench
+
+
+@dataclass(frozen=True)
+class Network:
+    """Model, optimizer and compiled steps under one strategy.
+
+    ``config``: the resolved configuration. ``manifest``: the prepared data set. ``devices``: of this
+    process's replicas. ``data_format``: ``channels_last`` or ``channels_first``. ``step`` counts completed
+    steps.
+    ``freezing`` decides which layers a step trains. ``train_step_for`` takes a set of frozen layers, an image
+    size, and whether the step is inspected, and returns the compiled step for them (cached). ``predict_step``
+    runs under ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation,
+    and is None if that is off. ``average``: the moving average of the weights, which both then predict with.
+    """
+
+    config: Config
+    manifest: Manifest
+    devices: Devices
+    data_format: str
+    strategy: tf.distribute.Strategy
+    evaluation_strategy: tf.distribute.Strategy
+    model: keras.Model
+    optimizer: Optimizer
+    step: tf.Variable
+    freezing: Freezing
+    train_step_for: Callable[..., Any]
+    predict_step: Any
+    augmented_predict_step: Any
+    average: MovingAverage | None = None
+
+    @property
+    def network_input(self) -> NetworkInput:
+        """What the network takes of an image."""
+        return network_input_of(self.config.data)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the network's images, which progressive resizing may shrink."""
+        return self.network_input.shape(self.manifest)
+
+    @property
+    def evaluated_model(self) -> keras.Model:
+        """The network that is evaluated: with the average of the weights if the run keeps one."""
+        return self.model if self.average is None else self.average.averaged
+
+    @property
+    def loss(self) -> Loss:
+        """The training loss, with its metrics."""
+        return LOSSES[self.config.optimizer.loss]
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Training examples divided by the global batch size; rarely a whole number."""
+        return self.manifest.count("train") / self.config.data.train_batch_size
+
+    @property
+    def steps(self) -> Steps:
+        """What an engine runs the training with."""
+        return Steps(
+            strategy=self.strategy,
+            num_workers=self.devices.asynchronous_workers or self.devices.num_workers,
+            compiled_at=self.train_step_at,
+            learning_rate_at=self.learning_rate_at,
+            exchanged_bytes_at=self.all_reduce_bytes_at,
+            named=self.loss.named,
+            observation=self.observation,
+            updates=self.step,
+        )
+
+    def train_step_at(self, step_index: int) -> Any:
+        """Return the compiled step ``step_index``, from 0 (``make_train_step``)."""
+        return self.train_step_for(
+            self.freezing.at(step_index), self.image_size_at(step_index), self.is_inspected(step_index)
+        )
+
+    def is_inspected(self, step_index: int) -> bool:
+        """Return whether step ``step_index`` also returns what ``observation`` takes."""
+        every = self.config.run.inspect_every_steps
+        return every > 0 and (step_index + 1) % every == 0
+
+    def observation(self, step_index: int, tensors: Mapping[str, Any]) -> Observation:
+        """Return what the inspected step ``step_index`` showed."""
+        return read_observation(self.model, self.freezing.at(step_index), tensors)
+
+    def learning_rate_at(self, step_index: int) -> float:
+        """Return the learning rate of step ``step_index``."""
+        return learning_rate_at(
+            step_index,
+            self.config.optimizer,
+            total_steps=self.config.run.train_steps,
+            steps_per_epoch=self.steps_per_epoch,
+        )
+
+    def image_size_at(self, step_index: int) -> int | None:
+        """Return the image side, in pixels, in step ``step_index``; None means that images aren't resized."""
+        return self.config.data.image_size_at(step_index, self.config.run.train_steps)
+
+    def all_reduce_bytes_at(self, step_index: int) -> float:
+        """Return the bytes that each worker of a synchronous cluster sends and receives in a step."""
+        if self.devices.num_workers == 1:
+            return 0.0
+        compression = self.config.distribution.gradient_compression
+        return all_reduce_bytes(
+            self.model, self.freezing.at(step_index), self.devices.num_replicas, compression
+        )
+
+    @property
+    def train_step(self) -> Any:
+        """The compiled first step, not inspected. It serves all others unless layers thaw or images grow."""
+        return self.train_step_for(self.freezing.at(0), self.image_size_at(0), False)
+
+    def batch(self, step_index: int) -> tuple[Any, Any]:
+        """Return the distributed (images, labels) of step ``step_index``; in a cluster, all workers wait."""
+        return next(training_batches(self, start_step=step_index, stop_step=step_index + 1))
+
+    def batch_spec(self, step_index: int) -> tuple[Any, Any]:
+        """Return the specifications of the distributed (images, labels) of step ``step_index``."""
+        batches: Any = training_batches(self, start_step=step_index, stop_step=step_index + 1)
+        return batches.element_spec
+
+    def checkpoint(self) -> tf.train.Checkpoint:
+        """Return a checkpoint of all the state that training resumes from."""
+        more = {} if self.average is None else {"averaged": self.average.averaged}
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **more)
+
+    def begin(self, transfer: Transfer | None = None) -> None:
+        """Prepare the weights of a new run: adapt whitening to the data, then load ``transfer``, if given."""
+        self.adapt_to_data()
+        if transfer is not None:
+            transfer.load(self.model)
+        if self.average is not None:
+            self.average.begin()
+
+    def adapt_to_data(self) -> None:
+        """Compute the weights of whitening layers from training images."""
+        layers = [layer for layer in self.model.layers if isinstance(layer, Whitening)]
+        if not layers:
+            return
+        batches = eval_dataset(
+            self.manifest, "train", global_batch_size=ADAPTING_BATCH, network_input=self.network_input
+        )
+        # The last batch of a small data set is padded with repeated images of weight 0.
+        seen = [images[weight > 0] for images, _, _, weight in batches.take(ADAPTING_BATCHES)]
+        for layer in layers:
+            layer.adapt(tf.concat(seen, axis=0).numpy())
+
+    def state_after(self, step: int) -> CheckpointState:
+        """Return what a checkpoint of this network after ``step`` steps says of itself."""
+        return CheckpointState(step, self.config.run.seed, self.manifest.checksum, self.devices.num_replicas)
+
+    def model_checkpoint(self) -> tf.train.Checkpoint:
+        """Return a checkpoint of the state that evaluation needs."""
+        return checkpoint_of_network(self.config, self.evaluated_model)
+
+    def num_parameters(self) -> int:
+        """Return the number of trainable weights."""
+        return sum(math.prod(weight.shape) for weight in self.model.trainable_weights)
+
+    def trained_parameters(self, step_index: int) -> int:
+        """Return the number of weights that step ``step_index`` trains."""
+        return trained_parameters(self.model, self.freezing.at(step_index))
+
+    def state_is_finite(self) -> bool:
+        """Return whether nothing that a step changes is NaN or infinite."""
+        values = state_variables(self.model, self.optimizer, self.average)
+        return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in values)
+
+    def checkpoint_bytes(self) -> int:
+        """Return about how many bytes a checkpoint has."""
+        values = state_variables(self.model, self.optimizer, self.average)
+        return sum(math.prod(value.shape) * value.dtype.size for value in values)
+
+
+def make_network(
+    config: Config,
+    manifest: Manifest,
+    devices: Devices,
+    data_format: str,
+    strategy: tf.distribute.Strategy | None = None,
+) -> Network:
+    """Build the network and its steps. The initial weights depend only on the seed and the model.
+
+    Args:
+        config: resolved: it names the data set.
+        manifest: the prepared data set.
+        devices: of this process's replicas; TensorFlow is already configured for them.
+        data_format: ``channels_last`` or ``channels_first``.
+        strategy: the strategy of a cluster; None makes one for this process.
+
+    Raises InputError as ``build_model_to_train`` does.
+    """
+    remote = devices.asynchronous_workers > 0
+    placement = config.distribution.variable_placement if remote else "round_robin"
+    strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)
+    with strategy.scope(), placed_variables(placement, devices.num_ps):
+        model, freezing = build_model_to_train(config, manifest, data_format)
+        optimizer = make_optimizer(model, config.optimizer, config.transfer.head_learning_rate_factor)
+        decay = config.optimizer.ema_decay
+        average = MovingAverage(model, _built(config, manifest, data_format), decay) if decay else None
+        step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+
+    @functools.cache
+    def train_step_for(frozen, image_size, inspected):
+        options = {"frozen": frozen, "image_size": image_size}
+        if average is not None:
+            options["follow"] = average.update
+        parts = strategy, model, optimizer, step
+        return _compiled_step(config, manifest, devices, *parts, inspected, **options)
+
+    # With parameter servers, the coordinator evaluates locally, outside the cluster's strategy.
+    evaluating = tf.distribute.get_strategy() if remote else strategy
+    augmentation = config.run.test_time_augmentation
+    evaluated = model if average is None else average.averaged
+    return Network(
+        config,
+        manifest,
+        devices,
+        data_format,
+        strategy,
+        evaluating,
+        model,
+        optimizer,
+        step,
+        freezing,
+        train_step_for,
+        predict_step=make_predict_step(evaluating, evaluated, has_remote_weights=remote),
+        augmented_predict_step=None
+        if augmentation == "none"
+        else make_predict_step(evaluating, evaluated, augmentation, has_remote_weights=remote),
+        average=average,
+    )
+
+
+def build_model_to_train(
+    config: Config, manifest: Manifest, data_format: str
+) -> tuple[keras.Model, Freezing]:
+    """Build the model, and determine which layers are frozen at which steps.
+
+    Raises InputError for errors that show only in the network's layers: it can't take images of a configured
+    size; the layers to freeze don't exist, or are all layers; a frozen head has a learning-rate factor; no
+    weight would decay; or ``check_muon`` refuses the network.
+    """
+    model = _built(config, manifest, data_format)
+    check_weight_decay(model, config.optimizer)
+    check_image_sizes(config.data.image_sizes, model)
+    freezing = Freezing(model, config.transfer)
+    factor = config.transfer.head_learning_rate_factor
+    if factor != 1 and HEAD in freezing.at(config.run.train_steps - 1):
+        raise InputError(
+            f"--head-learning-rate-factor is {factor} with --freeze {config.transfer.freeze!r}, which holds "
+            f"{HEAD}, the head of {model.name}, to the end; leave one of them out"
+        )
+    if config.optimizer.optimizer == "muon":
+        check_muon(model, freezing.at(0))
+    return model, freezing
+
+
+def _built(config: Config, manifest: Manifest, data_format: str) -> keras.Model:
+    """Return the model with its initial weights."""
+    return build_model(
+        config.model,
+        num_classes=manifest.num_classes,
+        image_shape=input_shape(manifest, config.data),
+        data_format=data_format,
+        seed=config.run.seed,
+    )
+
+
+def _compiled_step(
+    config: Config,
+    manifest: Manifest,
+    devices: Devices,
+    strategy,
+    model,
+    optimizer,
+    step,
+    inspected: bool,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Return the compiled ``train_step``, which returns the metrics and when gradients were exchanged.
+
+    That is float64 [2], begin and end: zeros for one replica, and NaN for several with ``deterministic``,
+    where TensorFlow refuses to read the clock. With parameter servers it is what ``make_asynchronous_step``
+    reports. An ``inspected`` step returns the tensors of ``StepObserver`` as well, and isn't compiled by XLA.
+    """
+    batch_size, loss = config.data.train_batch_size, LOSSES[config.optimizer.loss]
+    smoothing = config.optimizer.label_smoothing
+    common = options | {
+        "compression": config.distribution.gradient_compression,
+        # Averages that come with the initial weights are as good as any.
+        "adapts_averages": config.model.batch_norm_decay is None and config.transfer.start_from is None,
+    }
+    observer: Unobserved = UNOBSERVED
+    if inspected:
+        read = read_packed if devices.asynchronous_workers else local_values
+        observer = StepObserver(model, batch_size, read)
+    common["observer"] = observer
+    if devices.asynchronous_workers:
+        if not _sends_standardized(config):
+            settings = network_input_of(config.data)
+            common["standardize"] = functools.partial(as_input, manifest=manifest, settings=settings)
+        common["slow_worker"] = config.distribution.slow
+        common["metrics_of"] = functools.partial(
+            loss.step_metrics_of, label_smoothing=smoothing, global_batch_size=batch_size
+        )
+        asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
+        return tf.function(asynchronous, reduce_retracing=True, autograph=False)
+    common |= {"global_batch_size": batch_size, "loss": loss, "label_smoothing": smoothing}
+    common["xla"] = config.distribution.xla and not inspected
+    if devices.num_replicas == 1 or config.run.deterministic:
+        train_step = make_train_step(strategy, model, optimizer, step, **common)
+        moments = [0.0, 0.0] if devices.num_replicas == 1 else [math.nan, math.nan]
+
+        @tf.function(reduce_retracing=True, autograph=False)
+        def untimed_step(images, labels, learning_rate, stop):
+            metrics = train_step(images, labels, learning_rate, stop)
+            return metrics, tf.constant(moments, tf.float64), *observer.tensors
+
+        return untimed_step
+    timer = ExchangeTimer()
+    train_step = make_train_step(strategy, model, optimizer, step, **common, reduce=timer.sum_over_replicas)
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def timed_step(images, labels, learning_rate, stop):
+        metrics = train_step(images, labels, learning_rate, stop)
+        return metrics, timer.moments, *observer.tensors
+
+    return timed_step
+
+
+def _sends_standardized(config: Config) -> bool:
+    """Return whether a coordinator sends standardized images, four times the bytes: mixup needs them."""
+    return config.data.mixup_alpha > 0
+
+
+def training_batches(network: Network, *, start_step: int, stop_step: int) -> Iterator[Any]:
+    """Return distributed (images, labels) batches of steps ``start_step`` to ``stop_step`` - 1."""
+    config, manifest, devices = network.config, network.manifest, network.devices
+    path = choose_input_path(manifest, config.data.input_path)
+    arrays = load_split(manifest, "train") if path == "memory" else None
+    share = InputShare(
+        num_replicas=devices.num_replicas,
+        first_replica=devices.worker_number * devices.num_local_replicas,
+        num_local_replicas=devices.num_local_replicas,
+    )
+    data = config.data
+    # With parameter servers, the coordinator makes the batches and sends them with the steps.
+    distributing = network.evaluation_strategy if devices.asynchronous_workers else network.strategy
+
+    def batches(_: Any) -> tf.data.Dataset:
+        dataset = train_dataset(
+            manifest,
+            global_batch_size=data.train_batch_size,
+            seed=config.run.seed,
+            start_step=start_step,
+            stop_step=stop_step,
+            distortion=distortion_of(data),
+            network_input=network.network_input,
+            mixup_alpha=data.mixup_alpha,
+            # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
+            standardized=devices.asynchronous_workers == 0 or _sends_standardized(config),
+            input_path=path,
+            share=share,
+            arrays=arrays,
+        )
+        # Before each step of a data set that may end, TensorFlow asks all workers whether it has: an exchange
+        # more, in which the quick ones wait. All have as many batches, and no more are taken.
+        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+
+    return iter(distributing.distribute_datasets_from_function(batches))
