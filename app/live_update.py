@@ -54,7 +54,7 @@ class Drawn:
         """Return progress and figures as HTML."""
         status = self.run.read_status()
         done = max(status.step if status else 0, metrics.last_step())
-        facts = key_figures(status, liveness_of(status), metrics, state.seconds_of(self.run))
+        facts = key_figures(status, liveness_of(status), metrics, metrics.duration)
         return progress_html(done, status.total_steps if status else 0) + facts_html(facts)
 
     def metric_board(self, metrics: Snapshot) -> tuple[str, bytes]:

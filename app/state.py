@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,7 +16,6 @@ from labkit.config.recorded import describe
 from labkit.home import runs_home
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
-from labkit.run_directory.digest import MetricsDigest
 from labkit.run_directory.find import known_runs
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.run_directory.trash import list_trash
@@ -38,7 +36,6 @@ __all__ = [
     "refuse_open_server",
     "run_folders",
     "run_labels",
-    "seconds_of",
     "selected_run",
     "summaries",
     "training_of",
@@ -140,19 +137,6 @@ def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
     Metrics that there was no time for are unknown until the next call.
     """
     return _summaries(tuple(run_folders())).of(runs, seconds)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _digest(path: Path) -> tuple[MetricsDigest, threading.Lock]:
-    return MetricsDigest(path), threading.Lock()
-
-
-def seconds_of(run: RunDirectory) -> float | None:
-    """Return the duration of a run, as the table of runs has it: all its sessions, without the pauses."""
-    digest, lock = _digest(run.metrics_path)
-    with lock:
-        digest.poll()
-        return digest.duration
 
 
 def find_run(label: str) -> RunDirectory:

@@ -19,7 +19,7 @@ import psutil
 from benchmarks.common import ROOT
 from labkit.data.manifest import Manifest
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 
 __all__ = ["Training", "Turns", "train_flags", "train_images_per_second"]
 

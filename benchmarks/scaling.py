@@ -20,7 +20,7 @@ from benchmarks.processes import train_flags
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 
 QUESTION = "Are two workers as fast as one process with the same cores, and how soon do they start?"
 START_GOAL = Goal("at most", 1.5)
@@ -126,7 +126,7 @@ def _rows_until(
     process: subprocess.Popen,
     log: Path,
 ) -> list[dict[str, Any]]:
-    reader = MetricsReader(run.metrics_path, splits=("train",))
+    reader = MetricsReader(run.metrics_path)
     seen, give_up = 0, time.monotonic() + SECONDS_TO_START
     while True:
         reader.poll()

@@ -21,7 +21,7 @@ from benchmarks.common import ROOT, at_least, cifar10_archive, make_parser, prep
 from benchmarks.report import Figure, Goal, Report
 from labkit.data.manifest import Manifest
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 
 QUESTION = "Do commands begin at once, and does a ResNet-20 run stay under 1.5 GB?"
 HELP_GOAL = Goal("below", 0.4)

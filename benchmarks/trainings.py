@@ -13,7 +13,7 @@ from benchmarks.common import ROOT
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, with_evaluations
+from labkit.run_directory.reader import MetricsReader, with_evaluations
 
 __all__ = ["Trained", "evaluate_checkpoints", "train_to_end"]
 

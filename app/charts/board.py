@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.charts.columns import Floats
 from app.charts.lines import downsample
+from labkit.run_directory.reader import Floats
 
 __all__ = ["COLORS", "DASHES", "PALETTE", "Chart", "Line", "Seam", "Window", "encode", "ends", "extent"]
 

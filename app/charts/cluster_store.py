@@ -13,7 +13,7 @@ import numpy as np
 from app.charts.store import Floats
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import process_alive
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.rows import RowReader
 from labkit.run_directory.stragglers import KEPT_ROWS, Straggler, find_stragglers
 
 __all__ = ["SHARES", "ClusterStore", "Task", "Workers"]
@@ -79,7 +79,7 @@ class ClusterStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._readers: dict[str, MetricsReader] = {}
+        self._readers: dict[str, RowReader] = {}
         self._rows: dict[str, deque[Mapping[str, Any]]] = {}
         self._last_changes: dict[str, tuple[tuple[str, int], float]] = {}
         self._workers = Workers({}, 0)
@@ -126,7 +126,7 @@ class ClusterStore:
         )
 
     def _follow(self, path: Path) -> bool:
-        reader = self._readers.setdefault(path.name, MetricsReader(path, keep_rows=False))
+        reader = self._readers.setdefault(path.name, RowReader(path, keep_rows=False))
         job, _, index = path.stem.rpartition("-")
         name, generation, changed = f"{job}:{index}", reader.generation, False
         kept = self._rows.setdefault(name, deque(maxlen=MAX_ROWS))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.charts.board import COLORS, ends
-from app.charts.columns import Floats
+from labkit.run_directory.reader import Floats
 
 __all__ = ["Scale", "diverging", "encode_heat", "logarithmic", "sequential"]
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.charts.board import PALETTE, Chart, Line, Window, encode
-from app.charts.columns import Floats
 from app.charts.heat import Scale, diverging, encode_heat, logarithmic, sequential
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS
 from labkit.run_directory.layers import QUANTITIES as NAMES
+from labkit.run_directory.reader import Floats
 
 __all__ = [
     "DISTRIBUTION_LOOKS",

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
-from app.charts.columns import Floats
+from labkit.run_directory.reader import Floats
 
 __all__ = ["downsample"]
 

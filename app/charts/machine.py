@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from app.charts.board import PALETTE, Chart, Line
-from app.charts.columns import Floats, Table, columns_of
 from app.charts.store import Snapshot
 from app.charts.timeline import steady, timeline_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.machine import machine_rows_paths
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import Floats, Table, columns_of
+from labkit.run_directory.rows import RowReader
 
 __all__ = ["Machine", "MachineStore", "machine_charts"]
 
@@ -27,7 +27,7 @@ MAX_GPUS = 16  # of each
 class _Process:
     """The rows of one process so far."""
 
-    reader: MetricsReader
+    reader: RowReader
     name: str = ""
     table: Table = field(default_factory=Table)
 
@@ -58,7 +58,7 @@ class MachineStore:
             return self._machine
 
     def _follow(self, path: Path) -> bool:
-        one = self._processes.setdefault(path, _Process(MetricsReader(path, keep_rows=False)))
+        one = self._processes.setdefault(path, _Process(RowReader(path, keep_rows=False)))
         generation, changed = one.reader.generation, False
         while True:
             rows = [row for row in one.reader.poll(BLOCK_BYTES) if _is_whole(row)]

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.charts.columns import Floats
 from app.charts.store import Curve, Snapshot
-from labkit.run_directory.metrics import ResumePoint, clock_was_set
+from labkit.run_directory.metrics import clock_was_set
+from labkit.run_directory.reader import Floats
+from labkit.run_directory.rows import ResumePoint
 
 __all__ = ["AXES", "Timeline", "steady", "timeline_of"]
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from app import state
 from app.charts import component
 from app.charts.board import PALETTE
-from app.charts.columns import Floats
 from app.charts.layer_charts import (
     QUANTITIES,
     Layers,
@@ -27,7 +26,8 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, LayerRow, layer_rows_that_count
 from labkit.run_directory.layers import QUANTITIES as NAMES
-from labkit.run_directory.metrics import ResumePoint
+from labkit.run_directory.reader import Floats
+from labkit.run_directory.rows import ResumePoint
 
 __all__ = ["LayerStore", "page"]
 

@@ -8,7 +8,6 @@ import streamlit as st
 from app import feed, state
 from app.acting import buttons, ending, waiting
 from app.charts import component, picked, workers
-from app.charts.columns import MAX_COLUMNS
 from app.charts.metric_charts import KNOWN, STANDARD, Options, controls, look_of, remember_window, zoom_of
 from app.charts.store import Snapshot
 from app.charts.timeline import timeline_of
@@ -21,6 +20,7 @@ from app.run_state import STATES, frame_of, liveness_of, written
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
+from labkit.run_directory.reader import MAX_COLUMNS
 
 __all__ = ["page"]
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, ResumePoint, with_evaluations
+from labkit.run_directory.reader import MetricsReader, with_evaluations
+from labkit.run_directory.rows import ResumePoint
 
 __all__ = ["Curve", "Curves", "moving_average", "read_curves"]
 

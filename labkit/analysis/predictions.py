@@ -16,8 +16,8 @@ from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages
 from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.digest import own_test_step_of
 from labkit.run_directory.files import open_run_file, read_json
+from labkit.run_directory.reader import own_test_step_of
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
 __all__ = [

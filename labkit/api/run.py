@@ -13,9 +13,9 @@ from labkit.config.arguments import argument, plain
 from labkit.errors import InputError, short
 from labkit.parts.trust import with_consent
 from labkit.run_directory import RunDirectory, Status, list_runs
-from labkit.run_directory.digest import own_test
 from labkit.run_directory.find import find_run, known_runs, missing_config
-from labkit.run_directory.metrics import MetricsReader, with_evaluations
+from labkit.run_directory.metrics import chosen_step, own_test
+from labkit.run_directory.reader import MetricsReader, with_evaluations
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,7 +155,9 @@ class Run:
         reader = MetricsReader(self._directory.metrics_path)
         reader.poll()
         every = with_evaluations(reader)
-        return own_test(reader.rows, every), every
+        tests = [row for row in every if row["split"] == "test"]
+        chosen = chosen_step(reader.split("validation"))
+        return own_test(reader.split("test"), chosen, tests), every
 
     def _columns(
         self, split: str, rows: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,9 +73,11 @@ class Training:
 
         Rows of steps that the run makes again after a resume aren't among them.
         """
-        reader = MetricsReader(self.run.metrics_path, splits=(split,))
+        from labkit.run_directory.reader import MetricsReader
+
+        reader = MetricsReader(self.run.metrics_path)
         reader.poll()
-        return [row for row in reader.rows if row["step"] <= self._step]
+        return [row for row in reader.split(split) if row["step"] <= self._step]
 
     def weights(self) -> "dict[str, NDArray[np.float32]]":
         """Return a copy of each weight by its path, such as ``stage1_block1_conv1/kernel``."""

@@ -71,8 +71,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
     from labkit.run_directory import RunDirectory
-    from labkit.run_directory.digest import own_test_step_of
     from labkit.run_directory.find import find_run
+    from labkit.run_directory.reader import own_test_step_of
     from labkit.training.plan import plan_evaluation
     from labkit.training.train import evaluate
 

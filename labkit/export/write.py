@@ -15,7 +15,7 @@ from labkit.export.request import ExportRequest, ExportResult
 from labkit.export.standard import standard_model
 from labkit.export.trained import trained_model
 from labkit.plurals import counted
-from labkit.run_directory.metrics import MetricsReader, with_evaluations
+from labkit.run_directory.reader import MetricsReader, with_evaluations
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.losses import LOSSES
 from labkit.version import VERSION

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.training.console import Console, losses_in_words
 
 __all__ = ["Progress"]
@@ -19,13 +19,13 @@ class Progress:
 
     def __init__(self, run: RunDirectory, total_steps: int) -> None:
         self.step = 0
-        self._reader = MetricsReader(run.metrics_path, keep_rows=False)
+        self._reader = MetricsReader(run.metrics_path)
         self._total = total_steps
         self._console: Console | None = None
         self._started, self._readable = False, True
         with suppress(OSError):
             self._reader.poll()
-        self._known = (self._reader.generation, len(self._reader.resume_points))
+        self._known, self._seen = self._state(), len(self._reader.train)
 
     def __enter__(self) -> "Progress":
         self._console, self._started = Console(), False
@@ -42,18 +42,22 @@ class Progress:
         if not self._readable:
             return
         try:
-            rows = self._reader.poll()
+            self._reader.poll()
         except OSError as error:
             print(f"progress can't be shown: {error}", file=sys.stderr, flush=True)
             self._readable = False
             return
-        state = (self._reader.generation, len(self._reader.resume_points))
-        if state != self._known:  # the training was restarted
-            self._known, self._started = state, False
+        train, points = self._reader.train.view(), self._reader.resume_points
+        if self._state() != self._known:  # the training was restarted
+            self._known, self._started = self._state(), False
+            self._seen = int((train.columns["step"] <= points[-1].step).sum()) if points else 0
             self._console.stop_progress()
-        for row in rows:
-            if row.get("split") == "train":
-                self._show(self._console, row)
+        for row in train.rows("train", self._seen):
+            self._show(self._console, row)
+        self._seen = len(train)
+
+    def _state(self) -> tuple[int, int]:
+        return self._reader.restarts, len(self._reader.resume_points)
 
     def _show(self, console: Console, row: dict[str, Any]) -> None:
         self.step = row["step"]

@@ -11,9 +11,9 @@ import secrets
 import socket
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,8 @@ class Status:
 
     ``heartbeat`` and ``started`` are in seconds since the epoch. A run counts as stalled when its heartbeat
     is older than ``stalled_after_seconds``, which the writer sets according to how often it writes.
-    ``message`` is one line for people, such as the reason of a failure or what the run is doing.
+    ``message`` is one line for people, such as the reason of a failure or what the run is doing. ``metrics``
+    is what ``labkit.run_directory.metrics.MetricsSummary`` is made of; empty in older runs.
     """
 
     state: str
@@ -122,6 +123,7 @@ class Status:
     examples_per_second: float | None = None
     eta_seconds: float | None = None
     stalled_after_seconds: float = 15.0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def liveness(self, now: float | None = None) -> str:
         """Return the state that a reader should show: the recorded one, ``lost`` or ``stalled``.
@@ -292,7 +294,7 @@ class RunDirectory:
         value = _read_object(self.status_path)
         if not isinstance(value.get("state"), str):
             return None
-        kinds = {"host": str, "message": str, "state": str, "pid": int}
+        kinds = {"host": str, "message": str, "state": str, "pid": int, "metrics": dict}
         known = {
             name: value[name]
             for name in Status.__dataclass_fields__

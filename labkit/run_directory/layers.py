@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from labkit.run_directory.metrics import MetricsReader, ResumePoint, is_superseded
+from labkit.run_directory.metrics import is_superseded
+from labkit.run_directory.rows import ResumePoint, RowReader
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -43,14 +44,14 @@ class LayerRow:
 
 
 class LayerReader:
-    """Follows ``layers.jsonl``: each poll reads only what was appended, as ``MetricsReader`` does.
+    """Follows ``layers.jsonl``: each poll reads only what was appended, as ``RowReader`` does.
 
     The caller stores what ``poll`` returns, and drops it when ``generation`` has grown: the file was then
     replaced. Lines that aren't in the format are skipped and counted in ``damaged_lines``.
     """
 
     def __init__(self, path: Path) -> None:
-        self._reader = MetricsReader(path, keep_rows=False)
+        self._reader = RowReader(path, keep_rows=False)
         self._damaged = 0
 
     def poll(self, max_bytes: int | None = None) -> list[LayerRow]:

@@ -1,28 +1,28 @@
-"""Write and read ``metrics.jsonl`` and ``evaluations.jsonl`` of a run directory.
+"""Write ``metrics.jsonl`` and ``evaluations.jsonl`` of a run directory, and what their rows mean.
 
 Only the training process writes ``metrics.jsonl``. Other processes that evaluate the run append their rows to
 ``evaluations.jsonl``, each row under a lock. ``docs/run-directory.md`` describes the rows. Standard library
 only.
 """
 
-import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from labkit.errors import InputError
-from labkit.run_directory.files import AppendedLines, open_run_file
+from labkit.run_directory.files import open_run_file
+from labkit.run_directory.rows import ResumePoint, RowReader, as_line, number, restored, valid
 
 __all__ = [
+    "SPARK_POINTS",
     "VIEWS",
-    "MetricsReader",
+    "MetricsSummary",
     "MetricsWriter",
-    "ResumePoint",
     "Selection",
     "append_evaluation",
     "chosen_step",
@@ -32,10 +32,10 @@ __all__ = [
     "evaluations_that_count",
     "is_superseded",
     "metrics_in_words",
-    "parse_lines",
-    "resume_point_of",
+    "own_test",
+    "own_test_step",
     "selection_metric",
-    "with_evaluations",
+    "split_and_step",
 ]
 
 # The metrics of an evaluation. Which of them a row has depends on the loss (docs/run-directory.md).
@@ -43,18 +43,8 @@ EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f
 
 MAX_SECONDS_BETWEEN_ROWS = 6 * 3600.0  # beside the step itself; a validation takes minutes
 VIEWS = "test_time_augmentation"  # in a row of ``labkit evaluate`` that was given other views than the run's
+Row = Mapping[str, Any]
 LOCK_TIMEOUT_SECONDS = 30.0  # writing a row takes milliseconds; a process that holds the lock longer hangs
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """Where a run was resumed. Rows of later steps that were written before it no longer count.
-
-    ``step``: the step of the checkpoint. ``wall_time``: when, in seconds since the epoch; NaN if unknown.
-    """
-
-    step: int
-    wall_time: float
 
 
 def clock_was_set(seconds: Any, own: Any) -> Any:
@@ -67,17 +57,6 @@ def clock_was_set(seconds: Any, own: Any) -> Any:
         own: what the later row itself tells of its time, such as its ``seconds_per_step``; likewise.
     """
     return (seconds < 0) | (seconds > own + MAX_SECONDS_BETWEEN_ROWS)
-
-
-def resume_point_of(row: Mapping[str, Any]) -> ResumePoint | None:
-    """Return the resume point of a row that has ``resumed_at_step``; None if it is damaged."""
-    step, wall_time = row["resumed_at_step"], row.get("wall_time")
-    if not isinstance(step, int):
-        return None
-    try:
-        return ResumePoint(step, float(wall_time) if isinstance(wall_time, int | float) else math.nan)
-    except OverflowError:  # a whole number of more than 300 digits
-        return ResumePoint(step, math.nan)
 
 
 class MetricsWriter:
@@ -105,8 +84,8 @@ class MetricsWriter:
         os.lseek(self._descriptor, end, os.SEEK_SET)
 
     def append(self, rows: list[Mapping[str, Any]]) -> None:
-        """Write ``rows`` in order. NaN and infinity are written as the tokens ``NaN`` and ``Infinity``."""
-        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        """Write ``rows`` in order."""
+        data = "".join(map(as_line, rows)).encode()
         while data:
             data = data[os.write(self._descriptor, data) :]
 
@@ -116,97 +95,6 @@ class MetricsWriter:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-@dataclass
-class MetricsReader:
-    """Follows ``metrics.jsonl``: each poll reads only the bytes that were appended since the last one.
-
-    ``rows`` holds the rows that count, in the order written: after a resume point at step s, earlier rows
-    with a step greater than s are dropped. Lines that aren't JSON objects are skipped and counted in
-    ``damaged_lines``, and so are rows with a split whose step is no whole number.
-
-    With ``keep_rows=False``, ``rows`` stays empty (300,000 rows take some 190 MB as dicts). The caller then
-    stores what ``poll`` returns, drops its rows beyond the step of each new entry of ``resume_points``,
-    and drops all its rows when ``generation`` has grown. With ``splits``, only rows of these splits are
-    kept in ``rows``.
-    """
-
-    path: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    resume_points: list[ResumePoint] = field(default_factory=list)
-    damaged_lines: int = 0
-    generation: int = 0  # grows whenever rows that an earlier poll returned are dropped
-    keep_rows: bool = True
-    splits: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        self._lines = AppendedLines(self.path)
-        self._restarts = 0
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether the last poll reached the end of the file."""
-        return self._lines.caught_up
-
-    def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
-        """Read what was appended since the last call, and return the new rows that count.
-
-        A file that was replaced, rewritten or truncated is read from its beginning. A missing file has no
-        rows; other errors are raised as OSError.
-
-        Args:
-            max_bytes: the most to read in one call, though a longer line is still read whole;
-                ``caught_up`` then tells whether the end was reached. None reads to the end.
-        """
-        lines = self._lines.read(max_bytes)
-        if self._lines.restarts != self._restarts:
-            self._restart()
-        fresh: list[dict[str, Any]] = []
-        for row in parse_lines(lines.splitlines()):
-            fresh = self._take(row, fresh)
-        if self.keep_rows:
-            self._keep(fresh)
-        return fresh
-
-    def _keep(self, fresh: list[dict[str, Any]]) -> None:
-        for row in fresh:
-            if "split" in row and type(row.get("step")) is not int:
-                self.damaged_lines += 1
-            elif self.splits is None or row.get("split") in self.splits:
-                self.rows.append(row)
-
-    def _take(self, row: Any, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return ``fresh``, the new rows of this poll, after one more parsed line."""
-        if not isinstance(row, dict):
-            self.damaged_lines += 1
-            return fresh
-        if "resumed_at_step" not in row:
-            fresh.append(row)
-            return fresh
-        resume_point = resume_point_of(row)
-        if resume_point is None:
-            self.damaged_lines += 1
-            return fresh
-        self.resume_points.append(resume_point)
-        before = len(self.rows)
-        self.rows = [old for old in self.rows if _step_of(old) <= resume_point.step]
-        self.generation += len(self.rows) != before
-        return [old for old in fresh if _step_of(old) <= resume_point.step]
-
-    def _restart(self) -> None:
-        self._restarts = self._lines.restarts
-        self.rows = []
-        self.resume_points = []
-        self.damaged_lines = 0
-        self.generation += 1
-
-    def split(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of one split: ``train``, ``validation`` or ``test``."""
-        return [row for row in self.rows if row.get("split") == name]
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.rows)
 
 
 def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -270,6 +158,116 @@ def chosen_step(validations: Iterable[Mapping[str, Any]]) -> int | None:
     return selection.step
 
 
+def own_test_step(rows: Iterable[Row]) -> int | None:
+    """Return the step of the checkpoint whose test result is the run's own; None: the newest one's.
+
+    That is the one that the training reported. A training that reported none would have chosen the
+    checkpoint of ``Selection``, or the newest if it validated nothing. Whoever chooses another one
+    by its test result makes that result too good, so it never counts as the run's.
+
+    Args:
+        rows: of ``metrics.jsonl`` that count, in the order written.
+    """
+    steps: dict[str, list[Row]] = {"test": [], "validation": []}
+    for row in rows:
+        if row.get("split") in steps and number(row.get("step")) is not None:
+            steps[row["split"]].append(row)
+    if steps["test"]:
+        return int(_step_of(_newest(steps["test"])))
+    return chosen_step(steps["validation"])
+
+
+def own_test(reported: Iterable[Row], chosen: int | None, beside: Iterable[Row]) -> Row | None:
+    """Return the run's own test result; None if it has none.
+
+    Args:
+        reported: rows of ``test`` in ``metrics.jsonl`` that count, in the order written.
+        chosen: the step that validations choose (``chosen_step``).
+        beside: rows of ``test`` in ``evaluations.jsonl`` that count. One of them is taken only if the
+            training reported none: that of the chosen step, or the newest where nothing was validated.
+    """
+    if reported := list(reported):
+        return _newest(reported)
+    tests = [row for row in beside if chosen is None or row.get("step") == chosen]
+    return _newest(tests) if tests else None
+
+
+def _newest(rows: list[Row]) -> Row:
+    """Return the row of the highest step; of several, the last one."""
+    return max(reversed(rows), key=_step_of)
+
+
+@dataclass(frozen=True)
+class MetricsSummary:
+    """What a table of runs tells of ``metrics.jsonl``. Whoever writes the run keeps it in ``status.json``.
+
+    ``file_bytes``: of the file whose rows it is made of. ``last_step`` and ``training_loss``: of the last
+    training step; the loss may be NaN or infinite. ``duration``: seconds of training. ``spark``: up to
+    ``SPARK_POINTS`` finite losses, evenly spread. ``validation``: the row of the highest step.
+    ``best_accuracy``: of all validations. ``chosen_step``: see ``Selection``. ``tests``: the rows of the test
+    set that the training reported. What isn't known is None.
+    """
+
+    file_bytes: int = 0
+    last_step: int | None = None
+    training_loss: float | None = None
+    duration: float | None = None
+    spark: tuple[float, ...] = ()
+    validation: Row | None = None
+    best_accuracy: float | None = None
+    chosen_step: int | None = None
+    tests: tuple[Row, ...] = ()
+    resume_points: tuple[ResumePoint, ...] = ()
+    damaged_lines: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``from_json`` takes, ready for JSON."""
+        return valid(
+            vars(self)
+            | {
+                "validation": self.validation and valid(self.validation),
+                "tests": [valid(row) for row in self.tests],
+                "resume_points": [[point.step, point.wall_time] for point in self.resume_points],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "MetricsSummary | None":
+        """Return the summary; None if there is none, or none that ``to_json`` could have made."""
+        try:
+            values = restored(dict(content))
+            tests = tuple(restored(dict(row)) for row in values["tests"])
+            validation = values["validation"] and restored(dict(values["validation"]))
+            points = tuple(ResumePoint(int(step), float(time)) for step, time in values["resume_points"])
+            rows = [*tests, *([validation] if validation else [])]
+            if not all(isinstance(row["split"], str) and type(row["step"]) is int for row in rows):
+                return None
+            numbers: dict[str, Any] = {
+                name: None if values[name] is None else kind(values[name]) for name, kind in _NUMBERS.items()
+            }
+            return cls(
+                **numbers,
+                spark=tuple(map(float, values["spark"])),
+                validation=validation,
+                tests=tests,
+                resume_points=points,
+            )
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+
+SPARK_POINTS = 40  # values of the small line chart
+_NUMBERS: dict[str, Any] = {
+    "file_bytes": int,
+    "last_step": int,
+    "training_loss": float,
+    "duration": float,
+    "best_accuracy": float,
+    "chosen_step": int,
+    "damaged_lines": int,
+}
+
+
 def evaluations_path(metrics_path: Path) -> Path:
     """Return the path of ``evaluations.jsonl``, which lies beside ``metrics.jsonl``."""
     return metrics_path.with_name("evaluations.jsonl")
@@ -291,7 +289,7 @@ def evaluations_that_count(
         wall_time = row.get("wall_time")
         read = wall_time if isinstance(wall_time, int | float) else math.inf
         if not is_superseded(_step_of(row), read, points):
-            kept.setdefault((*_split_and_step(row), str(row.get(VIEWS)) if by_views else ""), row)
+            kept.setdefault((*split_and_step(row), str(row.get(VIEWS)) if by_views else ""), row)
     return list(kept.values())
 
 
@@ -301,15 +299,6 @@ def is_superseded(step: float, wall_time: float, resume_points: Iterable[ResumeP
     A row of that step and time, in a file beside ``metrics.jsonl``, then no longer counts.
     """
     return any(step > point.step and wall_time < point.wall_time for point in resume_points)
-
-
-def with_evaluations(reader: MetricsReader) -> list[dict[str, Any]]:
-    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps."""
-    beside = MetricsReader(evaluations_path(reader.path))
-    beside.poll()
-    known = {_split_and_step(row) for row in reader.rows}
-    more = evaluations_that_count(beside.rows, reader.resume_points)
-    return [*reader.rows, *(row for row in more if _split_and_step(row) not in known)]
 
 
 def append_evaluation(
@@ -329,7 +318,7 @@ def append_evaluation(
     path = evaluations_path(metrics_path)
     with open_run_file(path, "ab") as locked:
         _lock(locked, path)
-        reader = MetricsReader(path)
+        reader = RowReader(path)
         reader.poll()
         counting = evaluations_that_count(reader.rows, resume_points, by_views=True)
         if evaluation_key(row) in map(evaluation_key, counting):
@@ -355,38 +344,14 @@ def _lock(file: Any, path: Path) -> None:
 
 def evaluation_key(row: Mapping[str, Any]) -> tuple[str, float, str]:
     """Return what an evaluation is of: split, step, and the test-time augmentation if it isn't the run's."""
-    return *_split_and_step(row), str(row.get(VIEWS))
+    return *split_and_step(row), str(row.get(VIEWS))
 
 
-def _split_and_step(row: Mapping[str, Any]) -> tuple[str, float]:
+def split_and_step(row: Mapping[str, Any]) -> tuple[str, float]:
+    """Return what an evaluation with the run's own views is of."""
     return str(row.get("split")), _step_of(row)
 
 
 def _step_of(row: Mapping[str, Any]) -> float:
     step = row.get("step")
     return step if isinstance(step, int | float) else 0
-
-
-def parse_lines(lines: list[bytes], block: int = 4096) -> Iterator[Any]:
-    """Yield the value of each line that isn't blank; None for a line that isn't JSON.
-
-    A block of lines is parsed as one JSON array. That takes 0.57 times as long as one call a line (median of
-    five measurements), and the rows share the strings of their keys, which halves their memory. If a block
-    doesn't parse as an array, its lines are parsed one by one.
-    """
-    lines = [line for line in lines if line.strip()]
-    for start in range(0, len(lines), block):
-        part = lines[start : start + block]
-        if all(line.startswith(b"{") and line.endswith(b"}") for line in part):
-            values = _parse(b"[" + b",".join(part) + b"]")
-            if values is not None and len(values) == len(part):
-                yield from values
-                continue
-        yield from map(_parse, part)
-
-
-def _parse(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

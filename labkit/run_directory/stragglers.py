@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.rows import RowReader
 
 __all__ = ["KEPT_ROWS", "Straggler", "Stragglers", "find_stragglers"]
 
@@ -87,7 +87,7 @@ class Stragglers:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._readers: dict[str, MetricsReader] = {}
+        self._readers: dict[str, RowReader] = {}
         self._rows: dict[str, deque[dict[str, Any]]] = {}
         self._earlier: frozenset[str] = frozenset()
         self._read()
@@ -108,7 +108,7 @@ class Stragglers:
 
     def _read(self) -> None:
         for path in self._folder.glob("*.jsonl"):
-            reader = self._readers.setdefault(path.name, MetricsReader(path, keep_rows=False))
+            reader = self._readers.setdefault(path.name, RowReader(path, keep_rows=False))
             try:
                 rows = reader.poll()
             except OSError:  # of another host's file system; the next call reads on

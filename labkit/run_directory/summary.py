@@ -9,19 +9,30 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.run_directory.digest import MetricsDigest, Row, number, own_test
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.lineage import read_lineage
-from labkit.run_directory.metrics import evaluation_key, evaluations_path, evaluations_that_count
+from labkit.run_directory.metrics import (
+    MetricsSummary,
+    Row,
+    evaluation_key,
+    evaluations_path,
+    evaluations_that_count,
+    own_test,
+)
 from labkit.run_directory.notes import Notes, notes_path, read_notes
+from labkit.run_directory.rows import RowReader, number
 
 __all__ = ["Described", "RunSummary", "Summaries"]
+
+BLOCK_BYTES = 1 << 22  # read between two looks at the clock
+GRACE_NANOSECONDS = 2 * 10**9  # of file systems: the status is written after the rows
 
 
 @dataclass(frozen=True)
@@ -124,8 +135,10 @@ class _Known:
         self.notes = Notes()
         self.forked_from: str | None = None
         self.summary: RunSummary | None = None
-        self.metrics = MetricsDigest(run.metrics_path)
-        self.evaluations = MetricsDigest(evaluations_path(run.metrics_path))
+        self.from_status: Status | None = None  # when the metrics were last looked at
+        self.metrics: MetricsSummary | None = None  # None: there was no time to read it
+        self.reader: Any = None  # of a run whose writer kept no summary, or was killed
+        self.evaluations = RowReader(evaluations_path(run.metrics_path))
 
     def changed(self, path: Path) -> bool:
         """Return whether the file is another one than at the last call."""
@@ -168,9 +181,7 @@ class Summaries:
         if known is None:
             known = self._known[run.path] = _Known(run)
         changed = self._read(run, known)
-        if known.metrics.complete or time.monotonic() < deadline:
-            changed |= known.metrics.poll(deadline)
-            changed |= known.evaluations.poll(deadline)
+        changed |= _read_metrics(run, known, deadline)
         # The state of an active run may change without a file: its process may be gone.
         active = known.status is not None and known.status.state in ACTIVE_STATES
         if changed or active or known.summary is None:
@@ -194,22 +205,66 @@ class Summaries:
         return status or notes or config
 
 
+def _read_metrics(run: RunDirectory, known: _Known, deadline: float) -> bool:
+    """Look at the metrics until ``deadline``. Returns whether anything has changed."""
+    changed = known.changed(run.metrics_path)
+    if known.changed(known.evaluations.path):
+        changed = True
+        with suppress(OSError):
+            known.evaluations.poll()
+    if not changed and known.metrics is not None and known.from_status is known.status:
+        return False
+    written = MetricsSummary.from_json(known.status.metrics) if known.status else None
+    if written is not None and _is_of(written, known):
+        known.metrics, known.reader, known.from_status = written, None, known.status
+        return True
+    if time.monotonic() >= deadline and known.reader is None:
+        return changed
+    from labkit.run_directory.reader import MetricsReader, summary_of  # with NumPy, so only where needed
+
+    known.reader = known.reader or MetricsReader(run.metrics_path)
+    try:
+        while True:
+            known.reader.poll(BLOCK_BYTES)
+            if known.reader.caught_up:
+                known.metrics, known.from_status = summary_of(known.reader), known.status
+                return True
+            if time.monotonic() >= deadline:
+                return changed
+    except OSError:
+        known.metrics, known.from_status = MetricsSummary(), known.status
+        return True
+
+
+def _is_of(summary: MetricsSummary, known: _Known) -> bool:
+    """Return whether a summary tells of the file that is there, or of a run that still writes it."""
+    found, status = known.seen.get("metrics.jsonl"), known.seen.get("status.json")
+    if known.status is not None and known.status.liveness() in ACTIVE_STATES:
+        return True
+    if found is None or status is None:
+        return found is None and summary.file_bytes == 0
+    changed, size, _ = found
+    return size == summary.file_bytes and changed <= status[0] + GRACE_NANOSECONDS
+
+
 def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
-    status, metrics = known.status, known.metrics
-    complete = metrics.complete and known.evaluations.complete
+    status, complete = known.status, known.metrics is not None
+    metrics = known.metrics or MetricsSummary()
     state = status.liveness() if status else "unknown"
     steps = [
         step for step in (number(status.step) if status else None, metrics.last_step) if step is not None
     ]
     step = int(max(steps)) if steps else None
     total = (number(status.total_steps) if status else None) or _configured_steps(known)
-    mine = known.metrics.evaluations if complete else []
-    beside = _beside(known) if complete else []
-    evaluations = [*mine, *beside]
-    test, validation = own_test(mine, beside), _latest(evaluations, "validation")
-    others = [row for row in evaluations if row.get("split") == "test" and row is not test]
+    beside = _beside(known, metrics) if complete else []
+    tests = [row for row in beside if row.get("split") == "test"]
+    test = own_test(metrics.tests, metrics.chosen_step, tests)
+    others = [row for row in (*metrics.tests, *tests) if row is not test]
+    validations = [metrics.validation] if metrics.validation else []
+    validations += [row for row in beside if row.get("split") == "validation"]
+    validation = max(validations, key=lambda row: number(row.get("step")) or 0, default=None)
     shown = validation if test is None else test
-    bests = [number(row.get("accuracy")) for row in evaluations if row.get("split") == "validation"]
+    bests = [metrics.best_accuracy, *(number(row.get("accuracy")) for row in validations)]
     described = known.described
     damage = tuple(_damage(run, known))
     return RunSummary(
@@ -225,9 +280,9 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
         accuracy_split=None if shown is None else str(shown["split"]),
         best_validation_accuracy=max((best for best in bests if best is not None), default=None),
         test_accuracy=_of(test, "accuracy"),
-        training_loss=metrics.training_loss if complete else None,
+        training_loss=metrics.training_loss,
         examples_per_second=number(status.examples_per_second) if status else None,
-        duration=metrics.duration if complete else None,
+        duration=metrics.duration,
         last_active=_last_active(known),
         dataset=described.dataset if described else None,
         model=described.model if described else None,
@@ -236,24 +291,17 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
         notes=known.notes,
         other_tests=tuple(others),
         results={str(row["split"]): row for row in (test, validation) if row is not None},
-        spark=metrics.spark if complete else (),
+        spark=metrics.spark,
         forked_from=known.forked_from,
         complete=complete,
     )
 
 
-def _beside(known: _Known) -> list[Row]:
+def _beside(known: _Known, metrics: MetricsSummary) -> list[Row]:
     """Return the evaluations of ``labkit evaluate`` that the training hasn't made itself."""
-    there = set(map(evaluation_key, known.metrics.evaluations))
-    rows = map(dict, known.evaluations.evaluations)
-    more = evaluations_that_count(rows, known.metrics.resume_points, by_views=True)
+    there = set(map(evaluation_key, metrics.tests))
+    more = evaluations_that_count(known.evaluations.rows, metrics.resume_points, by_views=True)
     return [row for row in more if evaluation_key(row) not in there]
-
-
-def _latest(rows: list[Row], split: str) -> Row | None:
-    """Return the row of the highest step; of several, the last one."""
-    found = [row for row in rows if row.get("split") == split]
-    return max(reversed(found), key=lambda row: number(row.get("step")) or 0) if found else None
 
 
 def _configured_steps(known: _Known) -> float | None:
@@ -266,11 +314,13 @@ def _damage(run: RunDirectory, known: _Known) -> Iterator[str]:
         yield known.damage
     if known.status is None and known.seen.get("status.json"):
         yield "status.json is damaged"
-    elif known.status is None and known.metrics.last_step:
+    elif known.status is None and known.metrics and known.metrics.last_step:
         yield "status.json is missing"
-    for digest in (known.metrics, known.evaluations):
-        if digest.damaged_lines:
-            yield f"left out of {digest.path.name}: {counted(digest.damaged_lines, 'damaged line')}"
+    counts = {"metrics.jsonl": known.metrics.damaged_lines if known.metrics else 0}
+    counts["evaluations.jsonl"] = known.evaluations.damaged_lines
+    for name, lines in counts.items():
+        if lines:
+            yield f"left out of {name}: {counted(lines, 'damaged line')}"
 
 
 def _of(row: Row | None, key: str) -> float | None:

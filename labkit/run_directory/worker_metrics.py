@@ -14,7 +14,8 @@ from typing import Any
 from labkit.errors import InputError
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
-from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.rows import RowReader
 
 __all__ = ["StepSpans", "WorkerMetrics", "read_spans", "read_worker_metrics"]
 
@@ -212,9 +213,9 @@ def read_worker_metrics(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        reader = MetricsReader(path)
+        reader = RowReader(path)
         reader.poll()
-        rows = [row for row in reader if isinstance(row.get("worker"), str)]
+        rows = [row for row in reader.rows if isinstance(row.get("worker"), str)]
         if rows:
             found[rows[-1]["worker"]] = rows
     return found

@@ -7,7 +7,8 @@ from typing import Any
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import check_same_data
 from labkit.errors import InputError
-from labkit.run_directory.metrics import VIEWS, MetricsReader, append_evaluation, evaluation_key
+from labkit.run_directory.metrics import VIEWS, append_evaluation, evaluation_key
+from labkit.run_directory.reader import MetricsReader
 from labkit.tensorboard.events import EventWriter
 from labkit.training.checkpoints import CheckpointStore
 from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions

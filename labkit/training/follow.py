@@ -14,12 +14,14 @@ from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import (
-    MetricsReader,
     append_evaluation,
     evaluations_path,
     evaluations_that_count,
+    is_superseded,
     metrics_in_words,
 )
+from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.rows import RowReader
 from labkit.run_directory.watch import RunWatch, Standing, wait_for_run
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.plan import plan_evaluation
@@ -27,7 +29,6 @@ from labkit.training.plan import plan_evaluation
 __all__ = ["Evaluator", "FollowResult", "Follower", "follow"]
 
 POLL_SECONDS = 1.0
-BLOCK_BYTES = 1 << 22  # metrics parsed at a time
 
 
 @dataclass(frozen=True)
@@ -169,9 +170,8 @@ class Follower:
     ) -> None:
         self._run, self._split, self._evaluator = run, split, evaluator
         self._watch, self._pause, self._announce = watch, pause, announce
-        # The training's rows of the split ``train`` are metrics of batches, not evaluations.
-        self._training = MetricsReader(run.metrics_path, splits=() if split == "train" else (split,))
-        self._beside = MetricsReader(evaluations_path(run.metrics_path), splits=(split,))
+        self._training = MetricsReader(run.metrics_path)
+        self._beside = RowReader(evaluations_path(run.metrics_path))
         self._damaged: set[int] = set()
         self._newest_first = False
         self.evaluated = 0
@@ -203,14 +203,15 @@ class Follower:
         return (steps[-1] if newest_first else steps[0]) if steps else None
 
     def _recorded(self) -> set[int]:
-        while self._training.poll(BLOCK_BYTES) or not self._training.caught_up:
-            pass
+        self._training.poll()
         self._beside.poll()
         beside = evaluations_that_count(self._beside.rows, self._training.resume_points)
-        return {row["step"] for row in (*self._training.rows, *beside) if isinstance(row.get("step"), int)}
+        # The training's rows of the split ``train`` are metrics of batches, not evaluations.
+        rows = [*self._training.evaluations, *beside]
+        return {row["step"] for row in rows if row.get("split") == self._split and type(row["step"]) is int}
 
     def _take(self, step: int) -> None:
-        generation = self._training.generation
+        restarts = self._training.restarts
         try:
             self._evaluator.load(step)
         except InputError as error:
@@ -224,11 +225,12 @@ class Follower:
             return
         row = self._evaluator.evaluate_row()
         self._recorded()
-        if self._training.generation != generation:
+        points = self._training.resume_points
+        if self._training.restarts != restarts or is_superseded(step, row["wall_time"], points):
             self._announce(
                 f"step {step} was left out: the run was started over, or resumed from an earlier step"
             )
-        elif append_evaluation(self._run.metrics_path, row, self._training.resume_points):
+        elif append_evaluation(self._run.metrics_path, row, points):
             self.evaluated += 1
             self._evaluator.write_event(row)
             self._announce(

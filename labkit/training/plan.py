@@ -34,7 +34,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_checkpoint, check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 from labkit.training.checks import (
     check_cluster,

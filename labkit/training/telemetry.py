@@ -6,26 +6,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.config.recorded import recorded_config
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import disk_failure
-from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader, summary_of
 from labkit.tensorboard.events import EventWriter
 
-__all__ = ["Pace", "SilentTelemetry", "Telemetry", "recorded_evaluations"]
+__all__ = ["Pace", "SilentTelemetry", "Telemetry"]
 
 SECONDS_BETWEEN_STATUSES = 0.5
 SECONDS_TO_START = 300.0  # a first step may compile for minutes
-
-
-def recorded_evaluations(run: RunDirectory) -> set[tuple[str, int]]:
-    """Return (split, step) of each evaluation that counts in the run's metrics."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
-    return {(row.get("split", ""), row.get("step", -1)) for row in reader if row.get("split") != "train"}
 
 
 @dataclass
@@ -120,7 +115,9 @@ class Telemetry:
         self._metrics = MetricsWriter(run.metrics_path)
         if resumed:
             self._metrics.mark_resume_point(first_step)
-        self._evaluated = recorded_evaluations(run)
+        self._rows = MetricsReader(run.metrics_path)
+        self._rows.poll()
+        self._evaluated = {(row["split"], row["step"]) for row in self._rows.evaluations}
         self._events = EventWriter(run.events_path, first_step + 1)
         self._events.configuration(recorded_config(run))
         self._status_written = -math.inf  # by a clock that nobody sets
@@ -182,6 +179,9 @@ class Telemetry:
     def _write(self, **changed: Any) -> None:
         with self._lock:  # threads that report a slow callback or a lost worker write, too
             self._status_written = time.monotonic()
+            with suppress(OSError):  # a reader then looks into the metrics itself
+                self._rows.poll()
+                changed["metrics"] = summary_of(self._rows).to_json()
             self._status = replace(self._status, heartbeat=time.time(), **changed)
             self._run.write_status(self._status)
 

@@ -13,8 +13,8 @@ from streamlit.components.v2 import manifest_scanner
 
 from app import gate
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, write_json_atomic
-from labkit.run_directory.digest import own_test_step_of
 from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import own_test_step_of
 
 CLASSES = ["circle", "square", "<b>star</b>"]
 

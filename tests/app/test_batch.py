@@ -26,7 +26,8 @@ from labkit.config import Config
 from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflow, checkpoint_for
 from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory, write_json_atomic
-from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader
 from tests.app.boards import boards, decoded
 from tests.app.browser import Visit, browser_visit, dashboard
 from tests.app.conftest import train_row
@@ -176,7 +177,7 @@ def test_the_losses_right_before_a_step_are_those_of_the_step(trained, monkeypat
     text = text_of(at)
     assert "the weights of step 4, the nearest kept checkpoint (right before this step)" in text
     mean, recorded = re.search(r"Their mean is ([\d.]+); the step recorded ([\d.]+)\.", text).groups()
-    reader = MetricsReader(trained.metrics_path, splits=("train",))
+    reader = MetricsReader(trained.metrics_path)
     reader.poll()
     [row] = [row for row in reader.rows if row["step"] == 5]
     assert mean == recorded == f"{row['loss']:.4g}"

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.charts import columns
-from app.charts.columns import Block, parse_block
+from labkit.run_directory.reader import Block, parse_block
 
 NAMES = ("loss", "accuracy", "epoch", "wall_time", "größe", "名", "a/b-c.d_1")
 NUMBERS = st.one_of(

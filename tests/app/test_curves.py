@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.charts.store import CurveStore
-from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader
 from tests.app.conftest import evaluation_row, train_row
 
 EVENTS = st.lists(

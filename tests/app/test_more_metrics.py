@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from app.charts.columns import MAX_COLUMNS
 from app.charts.metric_charts import KNOWN, STANDARD
 from app.charts.store import CurveStore
 from app.views.live import MAX_ADDED
 from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MAX_COLUMNS
 from tests.app.boards import DrawnChart, charts
 from tests.app.conftest import evaluation_row, train_row
 from tests.app.test_pages import checked, open_page, words

@@ -11,7 +11,8 @@ from streamlit.testing.v1 import AppTest
 from app.charts.cluster_store import MAX_ROWS, ClusterStore
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader
 from tests.app.boards import DrawnChart, charts
 from tests.app.test_pages import cards_of, checked, open_page
 

@@ -19,7 +19,7 @@ from labkit.commands.main import main
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 
 NAMES = ["worker:0", "worker:1"]
 SECONDS = 60.0

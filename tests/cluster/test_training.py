@@ -18,7 +18,7 @@ from labkit.commands.main import main
 from labkit.config import Config
 from labkit.models.registry import build_model
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.worker_metrics import read_worker_metrics
 from tests.analysis.test_timeline import assert_is_trace
 from tests.listening import listening_addresses

@@ -22,7 +22,7 @@ from labkit.experiments.comparison.processes import run_to_end
 from labkit.experiments.comparison.read import read_comparison
 from labkit.experiments.comparison.trials import plan_comparison
 from labkit.run_directory import RunDirectory, RunLock
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from tests.commands import fake_training
 
 CHECK = execute.check_command

@@ -9,7 +9,7 @@ import pytest
 from labkit.experiments.fork import _rows
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.lineage import Lineage, family_of, read_lineage, write_lineage
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.summary import Summaries
 from tests.properties.harness import assert_bit_equal, checkpoint_values, labkit
 from tests.tiny import prepare_tiny
@@ -30,7 +30,7 @@ def parent(tmp_path_factory) -> RunDirectory:
 
 
 def training_rows(run: RunDirectory) -> dict[int, tuple[float, float]]:
-    reader = MetricsReader(run.metrics_path, splits=("train",))
+    reader = MetricsReader(run.metrics_path)
     reader.poll()
     assert [row["step"] for row in reader.rows] == list(range(1, len(reader.rows) + 1))
     return {row["step"]: (row["loss"], row["learning_rate"]) for row in reader.rows}

@@ -18,7 +18,7 @@ from labkit.errors import InputError
 from labkit.experiments.replay import recorded
 from labkit.experiments.verify.steps import verify_steps
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from tests.properties.harness import labkit as command
 from tests.tiny import prepare_tiny
 
@@ -347,6 +347,6 @@ def test_the_batch_of_an_asynchronous_run_may_not_be_its_rows(run, tmp_path, cap
 
 def test_rows_are_those_that_count(run):
     """The step is looked up in the rows, of which some are superseded after a resume."""
-    reader = MetricsReader(run / "metrics.jsonl", splits=("train",))
+    reader = MetricsReader(run / "metrics.jsonl")
     reader.poll()
     assert recorded.recorded_step(labkit.load_run(run)._directory, 7).row == reader.rows[6]

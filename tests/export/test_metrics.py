@@ -16,7 +16,7 @@ from labkit.commands import main as cli
 from labkit.export import metrics
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, with_evaluations
+from labkit.run_directory.reader import MetricsReader, with_evaluations
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.integers(-(2**53), 2**53), st.just(2**70)

@@ -19,7 +19,7 @@ import psutil
 
 from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 
 # Small enough for seconds, with a schedule by which every step is known: no two have the same learning rate.
 SMALL = {

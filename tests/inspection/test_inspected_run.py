@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import discard
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, layer_rows_that_count
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from tests.properties.harness import (
     assert_bit_equal,
     checkpoint_values,

@@ -11,7 +11,7 @@ from PIL import Image
 from labkit.analysis.curves import Curves
 from labkit.analysis.predictions import Predictions
 from labkit.notebook import plots
-from labkit.run_directory.metrics import ResumePoint
+from labkit.run_directory.rows import ResumePoint
 
 CLASSES = ["cat", "dog", "ship"]
 

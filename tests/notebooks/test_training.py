@@ -23,7 +23,8 @@ from labkit.notebook.background import BackgroundTraining
 from labkit.notebook.cluster import ClusterFailed
 from labkit.notebook.progress import Progress
 from labkit.run_directory import RunDirectory, RunLock, Status
-from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader
 from labkit.training.plan import RunPlan, TrainResult
 
 TWO = LocalCluster(2)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
 
 from labkit.commands import main as cli
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 
 # Small enough for seconds, with everything in it that resume has to get right: batch normalization,
 # momentum, distortion, a schedule, validation, several epochs' orders.

@@ -12,7 +12,8 @@ import pytest
 
 from labkit.analysis.curves import read_curves
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader, evaluations_path
+from labkit.run_directory.metrics import evaluations_path
+from labkit.run_directory.reader import MetricsReader
 from tests.properties.harness import TIME_LIMIT, labkit, start, train_arguments
 
 STEPS = 80

@@ -14,8 +14,8 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate
 from labkit.run_directory.lineage import family_of, read_lineage
-from labkit.run_directory.metrics import MetricsReader, with_evaluations
 from labkit.run_directory.notes import read_notes
+from labkit.run_directory.reader import MetricsReader, with_evaluations
 from tests.commands.in_process import ends_well, tree
 from tests.commands.made_runs import whole_run
 from tests.fuzzing import as_file, damaged_bytes, damaged_json, json_values

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock, Status, list_runs, process_alive, write_json_atomic
-from labkit.run_directory.metrics import MetricsReader, MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 written_row = st.fixed_dictionaries({"split": st.just("train"), "step": st.integers(1), "loss": numbers})

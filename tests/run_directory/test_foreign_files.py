@@ -20,7 +20,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunLock
 from labkit.run_directory.directory import replacing
 from labkit.run_directory.files import LONGEST_LINE, AppendedLines, open_run_file
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.training.console import Console
 from tests.commands.in_process import ends_well, tree
 from tests.commands.made_runs import make_run, whole_run

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from labkit.run_directory.layers import LayerReader, layer_rows_that_count
-from labkit.run_directory.metrics import MetricsWriter, ResumePoint
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.rows import ResumePoint
 
 
 def line(step, wall_time=None, layers=("conv", "relu"), **values):

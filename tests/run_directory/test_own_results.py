@@ -9,8 +9,15 @@ import labkit
 from labkit.analysis.predictions import load_predictions, of_another_checkpoint
 from labkit.commands import main as cli
 from labkit.config.recorded import describe
-from labkit.run_directory.digest import own_test, own_test_step
-from labkit.run_directory.metrics import VIEWS, MetricsReader, Selection, append_evaluation, chosen_step
+from labkit.run_directory.metrics import (
+    VIEWS,
+    Selection,
+    append_evaluation,
+    chosen_step,
+    own_test,
+    own_test_step,
+)
+from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.summary import Summaries
 from labkit.training.checkpoints import CheckpointStore
 from tests.commands.made_runs import evaluation, make_run

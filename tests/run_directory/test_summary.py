@@ -8,13 +8,14 @@ import sys
 import time
 
 import pytest
+from labkit.run_directory.digest import MetricsDigest
 
 from labkit.config import Config
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, list_runs
-from labkit.run_directory.digest import SPARK_POINTS, MetricsDigest
 from labkit.run_directory.filters import chosen_runs
+from labkit.run_directory.metrics import SPARK_POINTS
 from labkit.run_directory.notes import change_notes
 from labkit.run_directory.summary import Summaries
 from tests.commands.made_runs import evaluation, make_run

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.tensorboard.log_folder import LogFolder
 from labkit.tensorboard.server import start_server
 from tests.properties.harness import labkit

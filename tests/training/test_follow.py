@@ -17,12 +17,12 @@ from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import (
-    MetricsReader,
     MetricsWriter,
     append_evaluation,
     evaluations_path,
     evaluations_that_count,
 )
+from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.watch import RunWatch, wait_for_run
 from labkit.training.follow import Follower, FollowResult
 

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from labkit.config import Config
 from labkit.run_directory import RunDirectory, write_json_atomic
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.training import console
 from labkit.training.console import format_duration, step_line
 from labkit.training.telemetry import Pace, Telemetry

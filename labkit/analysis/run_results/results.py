@@ -10,8 +10,8 @@ from labkit.config import fields_by_name
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.digest import number
 from labkit.run_directory.files import open_run_file
+from labkit.run_directory.rows import number
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = ["MEASURES", "Measure", "Result", "differing", "read_results", "result_of", "value_text"]

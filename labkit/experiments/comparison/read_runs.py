@@ -11,7 +11,8 @@ from typing import Any
 
 from labkit.config import DataConfig
 from labkit.experiments.comparison.files import read_measurements, run_directory
-from labkit.run_directory.metrics import MetricsReader, chosen_step
+from labkit.run_directory.metrics import chosen_step
+from labkit.run_directory.reader import MetricsReader
 
 __all__ = ["NOT_STARTED", "WARM_UP_STEPS", "RunMetrics", "read_run"]
 

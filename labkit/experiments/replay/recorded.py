@@ -17,7 +17,7 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import read_json
 from labkit.run_directory.lineage import read_lineage
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 
 __all__ = [
     "MAX_STEPS",
@@ -142,9 +142,9 @@ def recorded_step(
 
 def recorded_rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
     """Return the rows of training steps by their step, without damaged ones."""
-    reader = MetricsReader(run.metrics_path, splits=("train",))
+    reader = MetricsReader(run.metrics_path)
     reader.poll()
-    return {row["step"]: row for row in reader.rows if isinstance(row.get("loss"), int | float)}
+    return {row["step"]: row for row in reader.split("train") if isinstance(row.get("loss"), int | float)}
 
 
 def _check_number(step: Any) -> None:

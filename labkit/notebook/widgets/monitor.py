@@ -19,7 +19,7 @@ from labkit.notebook import plots
 from labkit.notebook.plots.style import GREY, MARK, TRAIN, VALIDATION
 from labkit.notebook.widgets.static_first import is_interactive
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
-from labkit.run_directory.metrics import MetricsReader
+from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.stop import ask_to_stop, training_process
 
 __all__ = ["RunMonitor"]
@@ -104,7 +104,7 @@ class Panel:
         import ipywidgets
 
         self._run, self._training = run, training
-        self._reader = MetricsReader(RunDirectory(run.path).metrics_path, splits=("train",))
+        self._reader = MetricsReader(RunDirectory(run.path).metrics_path)
         self._said = self._trouble = ""
         self.view, self.note = ipywidgets.HTML(), ipywidgets.HTML()
         self.stop = ipywidgets.Button(description="Stop", icon="stop", tooltip="Save a checkpoint and stop")
@@ -132,11 +132,11 @@ class Panel:
         if self._training is not None and self._training.stopping:
             state = "stopping"
         elif running and state not in (*ACTIVE_STATES, "finished"):
-            state = "restarting" if self._reader.rows else "starting"
+            state = "restarting" if len(self._reader.train) else "starting"
         active = running or state in (*ACTIVE_STATES, "stalled")
         total = self._run.status.total_steps if self._run.status else 0
         resumed = [point.step for point in self._reader.resume_points]
-        html = panel_html(self._run.name, state, self._reader.rows, total, resumed)
+        html = panel_html(self._run.name, state, self._reader.split("train"), total, resumed)
         if html != self.view.value:
             self.view.value = html
         _enable(self.stop, active and state != "finished")  # its process needs a moment to end
