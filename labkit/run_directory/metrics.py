@@ -19,6 +19,7 @@ from labkit.run_directory.files import open_run_file
 from labkit.run_directory.rows import ResumePoint, RowReader, as_line, number, restored, valid
 
 __all__ = [
+    "MOST_VALIDATED",
     "SPARK_POINTS",
     "VIEWS",
     "MetricsSummary",
@@ -204,8 +205,9 @@ class MetricsSummary:
     ``file_bytes``: of the file whose rows it is made of. ``last_step`` and ``training_loss``: of the last
     training step; the loss may be NaN or infinite. ``duration``: seconds of training. ``spark``: up to
     ``SPARK_POINTS`` finite losses, evenly spread. ``validation``: the row of the highest step.
-    ``best_accuracy``: of all validations. ``chosen_step``: see ``Selection``. ``tests``: the rows of the test
-    set that the training reported. What isn't known is None.
+    ``best_accuracy``: of all validations; ``validated``: the steps of the last ``MOST_VALIDATED`` of them.
+    ``chosen_step``: see ``Selection``. ``tests``: the rows of the test set that the training reported. What
+    isn't known is None.
     """
 
     file_bytes: int = 0
@@ -215,6 +217,7 @@ class MetricsSummary:
     spark: tuple[float, ...] = ()
     validation: Row | None = None
     best_accuracy: float | None = None
+    validated: tuple[int, ...] = ()
     chosen_step: int | None = None
     tests: tuple[Row, ...] = ()
     resume_points: tuple[ResumePoint, ...] = ()
@@ -248,6 +251,7 @@ class MetricsSummary:
             return cls(
                 **numbers,
                 spark=tuple(map(float, values["spark"])),
+                validated=tuple(map(int, values["validated"])),
                 validation=validation,
                 tests=tests,
                 resume_points=points,
@@ -257,6 +261,7 @@ class MetricsSummary:
 
 
 SPARK_POINTS = 40  # values of the small line chart
+MOST_VALIDATED = 1_000
 _NUMBERS: dict[str, Any] = {
     "file_bytes": int,
     "last_step": int,

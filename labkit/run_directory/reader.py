@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from labkit.run_directory.directory import RunDirectory
 from labkit.run_directory.files import AppendedLines
 from labkit.run_directory.metrics import (
+    MOST_VALIDATED,
     SPARK_POINTS,
     MetricsSummary,
     chosen_step,
@@ -252,14 +253,13 @@ class MetricsReader:
         damaged_lines: how many were skipped.
         duration: seconds of training, without the pauses between two sessions; None before the first row.
             Where the clock was set, a row counts as long as it says itself.
-        generation: grows whenever rows that an earlier poll has read are dropped.
         version: grows with every change: equal versions mean equal contents.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = AppendedLines(path)
-        self.generation = self.version = 0
+        self.version = 0
         self._restart()
 
     def _restart(self) -> None:
@@ -301,7 +301,6 @@ class MetricsReader:
             lines = self._lines.read(max_bytes or BLOCK_BYTES)
             if self._lines.restarts != self._restarts:
                 self._restart()
-                self.generation += 1
                 self.version += 1
             for part, mark in _sessions(lines):
                 self._take(part)
@@ -375,14 +374,12 @@ class MetricsReader:
             return
         self.resume_points.append(point)
         self._last_time = number(point.wall_time)
-        before = len(self.train), len(self._evaluations)
         kept = np.cumsum(self.train.drop_after(point.step))
         self._evaluations = [
             (int(kept[place - 1]) if place else 0, row)
             for place, row in self._evaluations
             if row["step"] <= point.step
         ]
-        self.generation += (len(self.train), len(self._evaluations)) != before
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -428,6 +425,7 @@ def summary_of(reader: MetricsReader) -> MetricsSummary:
         spark=tuple(spread[np.isfinite(spread)].tolist()),
         validation=max(reversed(validations), key=lambda row: row["step"]) if validations else None,
         best_accuracy=max(accuracies, default=None),
+        validated=tuple(row["step"] for row in validations[-MOST_VALIDATED:]),
         chosen_step=chosen_step(validations),
         tests=tuple(reader.split("test")),
         resume_points=tuple(reader.resume_points),

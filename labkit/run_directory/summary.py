@@ -299,13 +299,17 @@ def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
 
 def _beside(known: _Known, metrics: MetricsSummary) -> list[Row]:
     """Return the evaluations of ``labkit evaluate`` that the training hasn't made itself."""
-    there = set(map(evaluation_key, metrics.tests))
+    there = {*map(evaluation_key, metrics.tests), *(_validation(step) for step in metrics.validated)}
     more = evaluations_that_count(known.evaluations.rows, metrics.resume_points, by_views=True)
     return [row for row in more if evaluation_key(row) not in there]
 
 
 def _configured_steps(known: _Known) -> float | None:
     return number(known.described.values.get("train_steps")) if known.described else None
+
+
+def _validation(step: int) -> tuple[str, float, str]:
+    return evaluation_key({"split": "validation", "step": step})
 
 
 def _damage(run: RunDirectory, known: _Known) -> Iterator[str]:

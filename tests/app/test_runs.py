@@ -294,7 +294,7 @@ def test_the_run_box_has_no_button_that_does_nothing(three):
 
 def test_metrics_that_there_was_no_time_for_follow(three, monkeypatch):
     monkeypatch.setattr("app.views.runs.READ_SECONDS", 0.0)
-    monkeypatch.setattr("labkit.run_directory.digest.CHUNK_BYTES", 1024)
+    monkeypatch.setattr("labkit.run_directory.summary.BLOCK_BYTES", 1024)
     at = open_main()
     assert "the metrics of 3 are still being read" in said(at)
     monkeypatch.setattr("app.views.runs.READ_SECONDS", 60.0)

@@ -12,7 +12,7 @@ from app.charts.cluster_store import MAX_ROWS, ClusterStore
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.rows import RowReader
 from tests.app.boards import DrawnChart, charts
 from tests.app.test_pages import cards_of, checked, open_page
 
@@ -209,14 +209,14 @@ def test_only_what_was_appended_is_read(make_run, monkeypatch):
     assert first.rows["worker:0"].shape == (50, 6)
     assert store.poll() is first, "without new rows the snapshot is the same"
     taken: list[int] = []
-    real = MetricsReader.poll
+    real = RowReader.poll
 
     def poll(reader, *given):
         rows = real(reader, *given)
         taken.append(len(rows))
         return rows
 
-    monkeypatch.setattr(MetricsReader, "poll", poll)
+    monkeypatch.setattr(RowReader, "poll", poll)
     append(run, "worker:0", 110.0, step=60)
     assert store.poll().column("worker:0", "examples_per_second").tolist() == [100.0] * 50 + [110.0]
     assert taken == [1]

@@ -20,6 +20,7 @@ import psutil
 from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.rows import RowReader
 
 # Small enough for seconds, with a schedule by which every step is known: no two have the same learning rate.
 SMALL = {
@@ -238,6 +239,4 @@ def _task_name(environment: dict[str, str]) -> str:
 
 def worker_rows(run: RunDirectory, name: str) -> Iterator[dict[str, Any]]:
     """Return the rows that say what a worker did, in order."""
-    reader = MetricsReader(run.cluster_path / f"{name.replace(':', '-')}.jsonl")
-    reader.poll()
-    return iter(reader)
+    return iter(RowReader(run.cluster_path / f"{name.replace(':', '-')}.jsonl").poll())

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import discard
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, layer_rows_that_count
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.rows import RowReader
 from tests.properties.harness import (
     assert_bit_equal,
     checkpoint_values,
@@ -47,8 +47,8 @@ def inspected(data_dir, tmp_path_factory) -> Path:
     return train(tmp_path_factory.mktemp("inspected") / "run", data_dir, inspect_every_steps=EVERY)
 
 
-def layers(job_dir: Path) -> MetricsReader:
-    reader = MetricsReader(RunDirectory(job_dir).layers_path)
+def layers(job_dir: Path) -> RowReader:
+    reader = RowReader(RunDirectory(job_dir).layers_path)
     reader.poll()
     return reader
 

@@ -366,7 +366,7 @@ def test_a_resumed_run_shows_only_new_steps_and_a_new_bar_after_each_restart(con
 def test_unreadable_metrics_end_the_progress_but_not_the_training(cluster, console, monkeypatch):
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
-    polls: Iterator[object] = iter([[]])
+    polls: Iterator[object] = iter([False])
 
     def poll(reader: MetricsReader) -> object:
         try:
@@ -424,7 +424,7 @@ def test_an_interrupt_saves_and_a_killed_kernel_leaves_no_process(tmp_path):
     thread = threading.Thread(target=execute, daemon=True)
     thread.start()
     reader = MetricsReader(run.metrics_path)
-    wait_for(lambda: any(row.get("step") == 3 for row in reader.poll()), thread)
+    wait_for(lambda: reader.poll() and any(row["step"] == 3 for row in reader), thread)
     os.killpg(os.getpgid(int(pid.read_text())), signal.SIGINT)  # what ■ in the toolbar does
     wait_for(lambda: reader.poll() and reader.resume_points, thread)  # the second cell resumes
     kernel = psutil.Process(int(pid.read_text()))

@@ -13,7 +13,7 @@ import pytest
 from labkit.analysis.curves import read_curves
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.rows import RowReader
 from tests.properties.harness import TIME_LIMIT, labkit, start, train_arguments
 
 STEPS = 80
@@ -40,7 +40,7 @@ def evaluator_task(job_dir: Path, **fields: object) -> subprocess.Popen:
 
 
 def rows_beside(job_dir: Path) -> list[dict]:
-    reader = MetricsReader(evaluations_path(RunDirectory(job_dir).metrics_path))
+    reader = RowReader(evaluations_path(RunDirectory(job_dir).metrics_path))
     rows = reader.poll()
     assert reader.damaged_lines == 0
     return rows

@@ -117,10 +117,11 @@ def test_a_checkpoint_of_an_earlier_labkit_is_read(tmp_path):
 
 def test_without_validation_it_is_the_newest_checkpoint():
     beside = [evaluation("test", 5, 0.9), evaluation("test", 7, 0.8)]
-    assert own_test([], beside) == beside[1]
-    assert own_test([evaluation("test", 3, 0.1)], beside)["step"] == 3
+    assert own_test([], None, beside) == beside[1]
+    assert own_test([evaluation("test", 3, 0.1)], None, beside)["step"] == 3
+    assert own_test([], 5, beside) == beside[0]
     assert own_test_step([]) is None
-    assert own_test([], []) is None
+    assert own_test([], None, []) is None
     assert own_test_step([*VALIDATIONS, {"split": "validation", "step": "x"}, {"split": "test"}]) == 10
 
 

@@ -6,17 +6,21 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
-from labkit.run_directory.digest import MetricsDigest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from labkit.config import Config
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.filters import chosen_runs
-from labkit.run_directory.metrics import SPARK_POINTS
+from labkit.run_directory.metrics import SPARK_POINTS, MetricsSummary
 from labkit.run_directory.notes import change_notes
+from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import summary_of as summary_of_rows
 from labkit.run_directory.summary import Summaries
 from tests.commands.made_runs import evaluation, make_run
 
@@ -33,10 +37,13 @@ def summary_of(run):
     return Summaries(describe).of([run])[0]
 
 
-def digest(path):
-    read = MetricsDigest(path)
-    read.poll()
-    return read
+def told_of(path):
+    reader = MetricsReader(path)
+    reader.poll()
+    found = summary_of_rows(reader)
+    again = MetricsSummary.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False)))
+    assert repr(again) == repr(found), "status.json keeps it"
+    return found
 
 
 def write(path, rows, end=""):
@@ -89,11 +96,11 @@ def test_rows_before_a_resumption_from_an_earlier_step_do_not_show(tmp_path):
     first = [row(step, 1.0) for step in range(1, 6)] + [row(step, 9.0) for step in range(6, 11)]
     rows = [*first, evaluation("validation", 10, 0.99), {"resumed_at_step": 5, "wall_time": 5000.0}]
     write(path, rows)
-    assert digest(path).training_loss == 1.0
+    assert told_of(path).training_loss == 1.0
     write(path, [*rows, *(row(step, 1.0, 5000.0 + step - 5) for step in range(6, 9))])
-    found = digest(path)
+    found = told_of(path)
     assert set(found.spark) == {1.0}
-    assert found.evaluations == []
+    assert (found.validation, found.tests) == (None, ())
     assert found.last_step == 8
     assert found.duration == 10 + 3, "two sessions, without the pause between them"
 
@@ -105,12 +112,12 @@ def test_a_clock_that_is_set_does_not_change_the_duration(tmp_path, count, jump)
     times = [1e9 + step + (jump if step > middle else 0) for step in range(1, count + 1)]
     rows = [row(step, 1.0, when) for step, when in enumerate(times, 1)]
     write(path, [*rows, {"resumed_at_step": count, "wall_time": 2e9}])
-    assert digest(path).duration == pytest.approx(count, rel=0.01)
+    assert told_of(path).duration == pytest.approx(count, rel=0.01)
     late = [
         row(count + step, 1.0, 2e9 + step + (jump if step > middle else 0)) for step in range(1, count + 1)
     ]
     write(path, [*rows, {"resumed_at_step": count, "wall_time": 2e9}, *late])
-    assert digest(path).duration == pytest.approx(2 * count, rel=0.01), "the pause doesn't count"
+    assert told_of(path).duration == pytest.approx(2 * count, rel=0.01), "the pause doesn't count"
 
 
 def test_a_clock_set_back_over_a_validation_counts_the_validation(tmp_path):
@@ -118,7 +125,7 @@ def test_a_clock_set_back_over_a_validation_counts_the_validation(tmp_path):
     rows = [row(1, 1.0, 101.0), row(2, 1.0, 102.0), evaluation("validation", 2, 0.5), row(3, 1.0, 63.0)]
     rows[2] |= {"seconds": 30.0, "wall_time": 62.0}
     write(path, rows)
-    assert digest(path).duration == 2 + 30 + 1
+    assert told_of(path).duration == 2 + 30 + 1
 
 
 def test_a_heartbeat_from_the_future_is_told(tmp_path):
@@ -128,32 +135,54 @@ def test_a_heartbeat_from_the_future_is_told(tmp_path):
     assert (found.state, "in the future" in found.message) == ("running", True)
 
 
-def test_a_growing_file_is_read_from_where_the_last_look_ended(tmp_path, monkeypatch):
-    path = tmp_path / "metrics.jsonl"
-    write(path, [*map(row, range(1, 3001)), evaluation("validation", 3000, 0.5)])
-    read = MetricsDigest(path)
-    read.poll()
-    with open(path, "a") as file:
-        file.write(json.dumps(evaluation("test", 3000, 0.6)) + "\n" + '{"split": "test", "acc')
-    searched = []
-    monkeypatch.setattr(read, "_take", lambda data, take=read._take: (searched.append(len(data)), take(data)))
-    read.poll()
-    assert [found["split"] for found in read.evaluations] == ["validation", "test"]
-    assert sum(searched) < 200
-    assert len(read.spark) <= SPARK_POINTS
-
-
 def test_a_file_that_was_replaced_is_read_anew(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write(path, [row(1), evaluation("test", 1, 0.5)])
-    read = MetricsDigest(path)
+    read = MetricsReader(path)
     read.poll()
     write(path, [row(step, 7.0) for step in range(1, 9)])
     read.poll()
-    assert (read.evaluations, set(read.spark)) == ([], {7.0})
+    found = summary_of_rows(read)
+    assert (found.tests, set(found.spark)) == ((), {7.0})
     path.unlink()
     read.poll()
-    assert (read.spark, read.training_loss, read.complete) == ((), None, True)
+    assert summary_of_rows(read) == MetricsSummary()
+
+
+ROWS = st.one_of(
+    st.builds(row, st.integers(1, 30), st.floats(allow_nan=True), st.floats(0, 1e9)),
+    st.builds(evaluation, st.sampled_from(["validation", "test"]), st.integers(1, 30), st.floats(0, 1)),
+    st.builds(lambda step: {"resumed_at_step": step, "wall_time": 5.0}, st.integers(0, 30)),
+)
+
+
+@given(rows=st.lists(ROWS, max_size=12), beside=st.lists(ROWS, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_the_summary_in_the_status_says_what_the_rows_say(tmp_path_factory, rows, beside):
+    run = make_run(tmp_path_factory.mktemp("runs"), "a", rows=rows)
+    write(run.path / "evaluations.jsonl", beside)
+    by_rows = summary_of(run)
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    run.write_status(replace(run.read_status(), metrics=summary_of_rows(reader).to_json()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetricsReader, "poll", lambda *given: pytest.fail("the rows are read"))
+        by_status = summary_of(run)
+    assert repr(replace(by_status, last_active=0)) == repr(replace(by_rows, last_active=0))
+
+
+def test_rows_that_the_status_does_not_tell_of_are_read(tmp_path):
+    run = make_run(tmp_path, "a", rows=[row(1)])
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    run.write_status(replace(run.read_status(), metrics=summary_of_rows(reader).to_json()))
+    assert summary_of(run).training_loss == 2.0
+    write(run.metrics_path, [row(1), row(2)])  # by a writer that was killed before its next status
+    assert summary_of(run).training_loss == 1.0
+    for wrong in ({"file_bytes": 1}, {"file_bytes": "x"}, {"tests": 3}, {"validation": {"split": 1}}):
+        damaged = run.read_status().metrics | wrong
+        run.write_status(replace(run.read_status(), metrics=damaged))
+        assert summary_of(run).training_loss == 1.0
 
 
 @pytest.mark.parametrize(
@@ -163,16 +192,16 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path):
 def test_no_content_breaks_it(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
-    assert digest(path).spark == ()
+    assert told_of(path).spark == ()
     path.write_bytes(content + b"\n" + json.dumps(row(1)).encode() + b"\n")
-    assert digest(path).spark == (2.0,)
+    assert told_of(path).spark == (2.0,)
 
 
 def test_a_row_with_a_damaged_number_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     damaged = '{"split": "train", "step": 1, "loss": 1.1.0, "wall_time": 101.0}'
     path.write_text(f"{json.dumps(row(1))}\n{damaged}\n")
-    assert digest(path).spark == (2.0,)
+    assert told_of(path).spark == (2.0,)
 
 
 def test_rows_in_another_order_of_keys_and_long_ones_are_read(tmp_path):
@@ -180,14 +209,14 @@ def test_rows_in_another_order_of_keys_and_long_ones_are_read(tmp_path):
     long = {f"metric_{number}": 0.5 for number in range(500)}
     rows = [dict(reversed(row(step, **long).items())) for step in range(1, 101)]
     write(path, [*rows, dict(reversed(evaluation("test", 100, 0.5).items()))])
-    found = digest(path)
+    found = told_of(path)
     assert len(found.spark) == SPARK_POINTS
     assert (found.spark[0], found.spark[-1], found.training_loss) == (2.0, 0.02, 0.02)
-    assert found.evaluations[0]["accuracy"] == 0.5
+    assert found.tests[0]["accuracy"] == 0.5
 
 
 def test_without_time_the_metrics_stay_unknown_until_later(tmp_path, monkeypatch):
-    monkeypatch.setattr("labkit.run_directory.digest.CHUNK_BYTES", 4096)
+    monkeypatch.setattr("labkit.run_directory.summary.BLOCK_BYTES", 4096)
     run = make_run(tmp_path, "a", rows=[*map(row, range(1, 200)), evaluation("validation", 20, 0.5)])
     table = Summaries(describe)
     [found] = table.of([run], 0.0)

@@ -2,15 +2,18 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.charts import columns
-from labkit.run_directory.reader import Block, parse_block
+from labkit.run_directory import reader as reader_module
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.rows import RowReader, restored
 
 NAMES = ("loss", "accuracy", "epoch", "wall_time", "größe", "名", "a/b-c.d_1")
 NUMBERS = st.one_of(
@@ -79,15 +82,17 @@ LINES = st.one_of(
 )
 
 
-def content(block: Block) -> dict[str, Any]:
-    """Return the numbers of each column in the order of names, without columns that have none."""
+def content(data: bytes, path: Path) -> dict[str, Any]:
+    """Return what a reader makes of a file."""
+    path.write_bytes(data)
+    reader = MetricsReader(path)
+    reader.poll()
     return {
-        split: [
-            (name, [repr(v) if there else None for v, there in zip(values.tolist(), present, strict=True)])
-            for name, (values, present) in block.columns[split].items()
-            if present.any()
-        ]
-        for split in block.counts
+        "train": [{name: repr(value) for name, value in row.items()} for row in reader.split("train")],
+        "evaluations": repr(reader.evaluations),
+        "damaged": reader.damaged_lines,
+        "duration": repr(reader.duration),
+        "order": reader.order.tolist(),
     }
 
 
@@ -98,49 +103,52 @@ def content(block: Block) -> dict[str, Any]:
 @example(lines=[b'{"split": "train", "step": 1, "a": {}', b'}{"split": "train", "step": 1}'])
 @example(lines=[b'{"split": "train", "step":', b"1}", b'{"step": 2}{"step": 3}'])
 @settings(max_examples=400, deadline=None)
-def test_both_parsers_read_the_same(lines):
+def test_both_parsers_read_the_same(lines, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     data = b"".join(one + b"\n" for one in lines)
-    quickly = parse_block(data)
+    quickly = content(data, path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "training_columns", lambda lines: None)
-        patch.setattr(columns, "_decoded", lambda lines: None)
-        by_python = parse_block(data)
-    assert quickly.counts == by_python.counts
-    assert quickly.damaged_lines == by_python.damaged_lines
-    assert content(quickly) == content(by_python)
+        patch.setattr(reader_module, "_training_columns", lambda lines: None)
+        assert content(data, path) == quickly
 
 
-def column_of_one(rows: list[dict[str, Any]], name: str) -> columns.Column:
-    assert len(rows) == 1, "rows of training were parsed as dictionaries"
-    return np.array([rows[0][name]], np.float64), np.ones(1, bool)
-
-
-def test_rows_of_one_form_are_parsed_without_dictionaries(monkeypatch):
-    rows = [{"split": "train", "step": step, "loss": 1 / step, "epoch": 3} for step in range(1, 900)]
-    rows.insert(600, {"split": "validation", "step": 600, "loss": math.inf, "accuracy": 0.5})
-    for part in (rows[:600], rows):
-        data = b"".join(line(row, ascii_only=True) + b"\n" for row in part)
-        with monkeypatch.context() as patch:
-            patch.setattr(columns, "training_columns", lambda lines: None)
-            expected = content(parse_block(data))
-        with monkeypatch.context() as patch:
-            patch.setattr(columns, "_column", column_of_one)
-            assert content(parse_block(data)) == expected
-
-
-def test_rows_as_a_run_writes_them_are_parsed_quickly(monkeypatch):
+def test_rows_as_a_run_writes_them_are_parsed_without_dictionaries(monkeypatch, tmp_path):
     rows = [
-        {"split": "train", "step": step, "loss": math.nan if step % 9 == 4 else 1 / step}
+        {"split": "train", "step": step, "loss": math.nan if step % 9 == 4 else 1 / step, "epoch": 3}
         for step in range(1, 900)
     ]
-    rows[500]["added"] = 1.5
     rows.insert(600, {"split": "validation", "step": 600, "loss": math.inf, "accuracy": 0.5})
-    data = b"".join(line(row, ascii_only=True) + b"\n" for row in rows)
-    monkeypatch.setattr(columns, "parse_lines", None)  # Python would need it
-    block = parse_block(data)
-    assert block.counts == {"train": 899, "validation": 1}
-    loss, present = block.columns["train"]["loss"]
-    np.testing.assert_array_equal(loss, [row["loss"] for row in rows if row["split"] == "train"])
-    assert present.all()
-    assert np.flatnonzero(block.columns["train"]["added"][1]).tolist() == [500]
-    assert block.columns["validation"]["loss"][0].tolist() == [math.inf]
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.append(rows)
+    writer.close()
+    monkeypatch.setattr(reader_module, "columns_of", None)
+    reader = MetricsReader(path)
+    reader.poll()
+    assert [repr(sorted(row.items())) for row in reader] == [repr(sorted(row.items())) for row in rows]
+
+
+def test_any_parser_reads_a_run_that_diverged(tmp_path):
+    path = tmp_path / "layers.jsonl"
+    written = {"step": 1, "layers": ["a", "b"], "norm": [math.nan, 1.0], "deep": [[1.0, -math.inf], None]}
+    writer = MetricsWriter(path)
+    writer.append([written])
+    writer.close()
+    msgspec.json.decode(path.read_bytes())
+    [read] = RowReader(path).poll()
+    assert repr(read) == repr(written)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"loss": 1.0, "not_finite": {"loss": "NaN"}},
+        {"loss": None, "not_finite": {"loss": "inf", "other": "NaN", "loss[3]": "NaN", "loss[0][1]": "NaN"}},
+        {"loss": [None], "not_finite": {"loss[7]": "NaN", "loss[x]": "NaN"}},
+        {"loss": None, "not_finite": [1]},
+        {"loss": None, "not_finite": {"loss": 7}},
+    ],
+)
+def test_what_the_writer_would_not_write_changes_nothing(row):
+    expected = {"loss": row["loss"]}
+    assert restored(dict(row)) == expected
