@@ -7,7 +7,6 @@ from labkit.errors import InputError
 
 __all__ = [
     "LOCAL_PATH",
-    "cache_home",
     "checkout",
     "data_home",
     "expanded",
@@ -83,22 +82,10 @@ def runs_home() -> Path:
     return home() / "runs"
 
 
-def cache_home() -> Path:
-    """Return the folder of what this account can make again, ``~/.cache/labkit``.
-
-    ``XDG_CACHE_HOME`` names another folder than ``~/.cache``.
-    """
-    return _xdg("XDG_CACHE_HOME", ".cache")
-
-
 def state_home() -> Path:
     """Return the folder of what this account keeps for itself, ``~/.local/state/labkit``.
 
     ``XDG_STATE_HOME`` names another folder than ``~/.local/state``.
     """
-    return _xdg("XDG_STATE_HOME", ".local/state")
-
-
-def _xdg(variable: str, default: str) -> Path:
-    named = os.environ.get(variable, "")
-    return (Path(named) if os.path.isabs(named) else Path.home() / default) / "labkit"
+    named = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else Path.home() / ".local" / "state") / "labkit"

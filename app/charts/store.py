@@ -15,12 +15,13 @@ from labkit.run_directory.metrics import (
     own_test_step,
     split_and_step,
 )
-from labkit.run_directory.reader import AXES, MAX_COLUMNS, Floats, MetricsReader, Table, columns_of
+from labkit.run_directory.reader import AXES, Floats, MetricsReader, Table, columns_of
 from labkit.run_directory.rows import ResumePoint, RowReader
 
-__all__ = ["SPLITS", "Curve", "CurveStore", "Floats", "Snapshot"]
+__all__ = ["MAX_METRICS", "SPLITS", "Curve", "CurveStore", "Floats", "Snapshot"]
 
 SPLITS = ("train", "validation", "test")
+MAX_METRICS = 100  # a program that adds a new name at every step must not fill the page
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,14 @@ class Snapshot:
         return Curve(*columns)
 
     def metrics(self, splits: Sequence[str] = SPLITS) -> list[str]:
-        """Return the names of all metrics that a row of one of ``splits`` has, as first recorded."""
+        """Return the first ``MAX_METRICS`` metrics that a row of one of ``splits`` has, as first recorded."""
         tables = [self.tables[split] for split in splits if split in self.tables]
         names = (name for table in tables for name, present in table.present.items() if present.any())
-        return [name for name in dict.fromkeys(names) if name not in AXES]
+        return [name for name in dict.fromkeys(names) if name not in AXES][:MAX_METRICS]
 
     def leaves_out_metrics(self) -> bool:
-        """Return whether a split has more metrics than the ``MAX_COLUMNS`` columns that are kept."""
-        return any(len(table.columns) >= MAX_COLUMNS for table in self.tables.values())
+        """Return whether a split has more metrics than ``MAX_METRICS``."""
+        return any(len(table.columns) > MAX_METRICS + len(AXES) for table in self.tables.values())
 
     def last_step(self) -> int:
         """Return the last recorded training step; 0 before the first."""

@@ -9,7 +9,7 @@ from app import feed, state
 from app.acting import buttons, ending, waiting
 from app.charts import component, picked, workers
 from app.charts.metric_charts import KNOWN, STANDARD, Options, controls, look_of, remember_window, zoom_of
-from app.charts.store import Snapshot
+from app.charts.store import MAX_METRICS, Snapshot
 from app.charts.timeline import timeline_of
 from app.family import show_family
 from app.images import batch
@@ -20,7 +20,6 @@ from app.run_state import STATES, frame_of, liveness_of, written
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
-from labkit.run_directory.reader import MAX_COLUMNS
 
 __all__ = ["page"]
 
@@ -165,7 +164,7 @@ def _options(run: RunDirectory, metrics: Snapshot | None) -> tuple[Options, list
     names = [name for name in metrics.metrics() if name not in STANDARD] if metrics else []
     options, chosen = controls(lambda: _choose(run, names) if names else [])
     if metrics is not None and metrics.leaves_out_metrics():
-        st.warning(f"The run has very many metrics. The first {MAX_COLUMNS} of a split can be drawn.")
+        st.warning(f"The run has very many metrics. The first {MAX_METRICS} of a split can be drawn.")
     return options, chosen
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from app.charts.metric_charts import KNOWN, STANDARD
-from app.charts.store import CurveStore
+from app.charts.store import MAX_METRICS, CurveStore
 from app.views.live import MAX_ADDED
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.reader import MAX_COLUMNS
 from tests.app.boards import DrawnChart, charts
 from tests.app.conftest import evaluation_row, train_row
 from tests.app.test_pages import checked, open_page, words
@@ -78,9 +77,9 @@ def test_a_new_name_at_every_step_does_not_fill_the_memory(make_run):
     run = make_run()
     append(run, *(train_row(step, **{f"name{step}": 1.0}) for step in range(121, 400)))
     snapshot = CurveStore(run.metrics_path).poll()
-    assert len(snapshot.tables["train"].columns) == MAX_COLUMNS
+    assert len(snapshot.metrics()) == MAX_METRICS
     assert snapshot.curve("train", "loss").step[-1] == 399
-    assert f"The first {MAX_COLUMNS} of a split" in words(open_page("live", run))
+    assert f"The first {MAX_METRICS} of a split" in words(open_page("live", run))
 
 
 # ---- the live page -------------------------------------------------------------------------------------

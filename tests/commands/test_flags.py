@@ -289,3 +289,8 @@ def test_evaluate_takes_a_batch_size(capsys):
 )
 def test_a_mistake_is_answered_with_what_to_write(arguments, words, capsys):
     assert words in refused(capsys, *arguments)
+
+
+def test_the_help_is_shorter_than_all_of_it(capsys):
+    brief, full = (help_of(capsys, "train", flag) for flag in ("--help", "--help-all"))
+    assert 0 < len(brief.splitlines()) < len(full.splitlines()) / 2

@@ -152,3 +152,15 @@ def test_any_parser_reads_a_run_that_diverged(tmp_path):
 def test_what_the_writer_would_not_write_changes_nothing(row):
     expected = {"loss": row["loss"]}
     assert restored(dict(row)) == expected
+
+
+def test_a_new_name_at_every_step_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader_module, "MAX_CELLS", 50_000)
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.append([{"split": "train", "step": step, f"name{step}": 1.0} for step in range(1, 1_000)])
+    writer.close()
+    reader = MetricsReader(path)
+    reader.poll()
+    assert len(reader.train) == 999
+    assert len(reader.train.columns) <= 50
