@@ -124,7 +124,7 @@ def is_pending(run: RunDirectory) -> bool:
 
 def _is_stopping(run: RunDirectory) -> bool:
     """Return whether the process that was asked to stop is still there, whoever asked it."""
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError):
         asked = read_json(run.path / STOP_REQUEST)
         return isinstance(asked, int) and process_alive(asked)
     return False

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from app.ask.process import NetworkProcess, NoAnswer
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.checkpoints import state_path
 
 __all__ = ["AskedNetwork", "Moment", "Neighbours", "Networks", "NoAnswer", "Prediction"]
 
@@ -249,7 +250,7 @@ def _written(run: Path, step: int) -> tuple[int, int]:
     """Return what tells a checkpoint from a later one of the same step."""
     folder = RunDirectory(run).checkpoints_path
     try:
-        stat = (folder / f"step-{step:08d}" / "state.json").stat()
+        stat = state_path(folder, step).stat()
     except OSError:
         raise InputError(f"{folder} has no checkpoint of step {step}") from None
     return stat.st_mtime_ns, stat.st_ino

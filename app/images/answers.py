@@ -18,6 +18,7 @@ from app.background import Job, Progress, start
 from app.images.examples import checkpoint_to_ask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.checkpoints import state_path
 
 __all__ = ["Asked", "ask", "digest", "networks", "pinned_step", "written"]
 
@@ -107,7 +108,7 @@ def written(run: RunDirectory, step: int) -> int:
     0 if the checkpoint is gone.
     """
     try:
-        return (run.checkpoints_path / f"step-{step:08d}" / "state.json").stat().st_mtime_ns
+        return state_path(run.checkpoints_path, step).stat().st_mtime_ns
     except OSError:
         return 0
 

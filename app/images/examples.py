@@ -10,7 +10,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import read_json
+from labkit.run_directory.checkpoints import best_checkpoint
 
 __all__ = ["Example", "checkpoint_to_ask", "read_example"]
 
@@ -50,14 +50,4 @@ def checkpoint_to_ask(run: RunDirectory, preferred: Any = None) -> int | None:
         run: the run directory.
         preferred: taken if this step is kept; otherwise the best on validation, otherwise the newest.
     """
-    steps = run.checkpoint_steps()
-    if not steps:
-        return None
-    if preferred in steps:
-        return int(preferred)
-    try:
-        state = read_json(run.checkpoints_path / f"step-{steps[-1]:08d}" / "state.json")
-        best = state["best_step"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        best = None
-    return best if best in steps else steps[-1]
+    return int(preferred) if preferred in run.checkpoint_steps() else best_checkpoint(run.checkpoints_path)

@@ -167,7 +167,7 @@ def recorded_step(run: RunDirectory, split: str = "test") -> object:
     """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
     try:
         summary = read_json(run.predictions_path / f"{split}.json")
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return summary.get("checkpoint_step") if isinstance(summary, dict) else None
 

@@ -13,7 +13,7 @@ from labkit.data.manifest import Manifest, check_same_data
 from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner, network_input_of
 from labkit.data.of_run import data_of_run
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.directory import check_checkpoint
+from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.startup.quiet_import import import_tensorflow
 
 if TYPE_CHECKING:

@@ -303,7 +303,7 @@ def _checked(file: IO[bytes]) -> IO[bytes]:
 def _summary(run: RunDirectory, split: str, count: int) -> dict[str, Any]:
     try:
         value = read_json(run.predictions_path / f"{split}.json")
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     # The two files are replaced one after the other, so the summary may be of another evaluation.
     return value if isinstance(value, dict) and value.get("examples") == count else {}

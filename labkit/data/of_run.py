@@ -11,7 +11,7 @@ from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data, find_manifest, load_manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import read_json
+from labkit.run_directory.checkpoints import checkpoint_state
 
 __all__ = [
     "NotPrepared",
@@ -117,9 +117,9 @@ def recorded_checksum(run: RunDirectory) -> str | None:
         return checksum
     for step in reversed(run.checkpoint_steps()):
         try:
-            state = read_json(run.checkpoints_path / f"step-{step:08d}" / "state.json")
+            state = checkpoint_state(run.checkpoints_path, step)
             return str(state["data_checksum"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError):
             continue
     return None
 

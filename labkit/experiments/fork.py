@@ -14,8 +14,9 @@ from labkit.experiments.replay.recorded import recorded_step
 from labkit.experiments.replay.step import engine_from_start, plan_replay
 from labkit.parts.trust import accept, acting, check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
+from labkit.run_directory.checkpoints import checkpoint_path, checkpoint_state
 from labkit.run_directory.disk import check_disk_space, check_writable
-from labkit.run_directory.files import check_regular, open_run_file, read_json
+from labkit.run_directory.files import check_regular, open_run_file
 from labkit.run_directory.find import remember
 from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsWriter
@@ -166,21 +167,21 @@ def _write_past(parent: RunDirectory, made: RunDirectory, rows: list[Mapping[str
 
 
 def _copy_checkpoint(parent: RunDirectory, made: RunDirectory, step: int) -> None:
-    name = f"step-{step:08d}"
     try:
-        check_regular(parent.checkpoints_path / name)
-        shutil.copytree(parent.checkpoints_path / name, made.checkpoints_path / name)
+        kept, copy = (checkpoint_path(run.checkpoints_path, step) for run in (parent, made))
+        check_regular(kept)
+        shutil.copytree(kept, copy)
     except (OSError, shutil.Error):
         if step in parent.checkpoint_steps():
             raise
         raise InputError(
-            f"checkpoint {name} of {parent.path} was just replaced; choose a newer step"
+            f"the checkpoint of step {step} of {parent.path} was just replaced; choose a newer step"
         ) from None
 
 
 def _copy_best(parent: RunDirectory, made: RunDirectory, step: int) -> None:
     """Copy the checkpoint that was best on validation then, if the parent still keeps it."""
-    state = read_json(made.checkpoints_path / f"step-{step:08d}" / "state.json")
+    state = checkpoint_state(made.checkpoints_path, step)
     best = state.get("best_step")
     if best is not None and best != step and best in parent.checkpoint_steps():
         _copy_checkpoint(parent, made, best)

@@ -15,7 +15,7 @@ from labkit.export.output import check_output
 from labkit.export.request import ExportRequest, ExportResult
 from labkit.home import expanded
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.directory import check_checkpoint
+from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["export"]

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from labkit.errors import InputError
 from labkit.plurals import counted
+from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import open_run_file, read_json
 
@@ -70,7 +71,7 @@ class Certificate:
             found.append(f"the data set is another: its checksum was {self.data[:12]} and is {data[:12]}")
         found += self._changed_rows(run)
         for step, files in self.checkpoints.items():
-            folder = _checkpoint_folder(run, int(step))
+            folder = checkpoint_path(run.checkpoints_path, int(step))
             if folder.is_dir():
                 now = _hashes(folder)
                 names = sorted(name for name in {*files, *now} if files.get(name) != now.get(name))
@@ -105,7 +106,9 @@ def certificate_path(run: RunDirectory) -> Path:
 
 def write_certificate(run: RunDirectory, *, step: int, settings: Mapping[str, Any], data: str) -> None:
     """Certify a run as it is now. Only the process that writes the run may call this."""
-    checkpoints = {str(found): _hashes(_checkpoint_folder(run, found)) for found in run.checkpoint_steps()}
+    checkpoints = {
+        str(found): _hashes(checkpoint_path(run.checkpoints_path, found)) for found in run.checkpoint_steps()
+    }
     rows = "".join(_row_hash(line) for line in _lines(run.metrics_path))
     certificate = Certificate(step, dict(settings), data, rows, checkpoints)
     write_json_atomic(certificate_path(run), {**asdict(certificate), "sha256": certificate.sha256})
@@ -123,15 +126,11 @@ def read_certificate(run: RunDirectory) -> Certificate | None:
         return certificate
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise InputError(
             f"{path} is damaged or was changed ({error}), so it vouches for nothing; "
             "remove it to verify the steps alone"
         ) from None
-
-
-def _checkpoint_folder(run: RunDirectory, step: int) -> Path:
-    return run.checkpoints_path / f"step-{step:08d}"
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -11,13 +11,14 @@ import secrets
 import socket
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError
+from labkit.run_directory.checkpoints import checkpoint_steps
 from labkit.run_directory.files import open_run_file, read_json
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "RunDirectory",
     "RunLock",
     "Status",
-    "check_checkpoint",
     "flush",
     "list_runs",
     "process_alive",
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 ACTIVE_STATES = ("starting", "running")
-_CHECKPOINT = re.compile(r"step-(\d{8,})")
 STATES = (*ACTIVE_STATES, "finished", "interrupted", "failed")
 
 
@@ -243,11 +242,11 @@ class RunDirectory:
 
     def checkpoint_steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, ascending."""
-        return _checkpoint_steps(self.checkpoints_path)
+        return checkpoint_steps(self.checkpoints_path)
 
     def numerics_steps(self) -> list[int]:
         """Return the steps of the states that ``--check-numerics`` kept, ascending."""
-        return _checkpoint_steps(self.numerics_path)
+        return checkpoint_steps(self.numerics_path)
 
     def create(self) -> None:
         """Create the directory and its folders. What already exists is kept.
@@ -279,7 +278,7 @@ class RunDirectory:
             ) from None
         except UnicodeDecodeError:
             raise InputError(f"{self.config_path} can't be read: it isn't text in UTF-8") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"{self.config_path} can't be read: {error}") from None
         if not isinstance(value, dict):
             raise InputError(f"{self.config_path} isn't a JSON object")
@@ -318,14 +317,6 @@ def _fits(value: Any) -> bool:
     return not isinstance(value, int) or abs(value) < 2**63
 
 
-def _checkpoint_steps(folder: Path) -> list[int]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return sorted(int(found[1]) for found in map(_CHECKPOINT.fullmatch, names) if found)
-
-
 def check_folders(run: RunDirectory) -> None:
     """Raise InputError if a folder of a run is a link: it could lead to files that aren't the run's."""
     for folder in run.folders:
@@ -349,19 +340,9 @@ def make_private(folder: Path) -> None:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def check_checkpoint(folder: Path, steps: Sequence[int], checkpoint: str) -> None:
-    """Raise InputError unless ``checkpoint`` is best, last or one of ``steps``, those kept in ``folder``."""
-    if not steps:
-        raise InputError(f"{folder} holds no checkpoint yet; train the run further")
-    is_step = checkpoint.isascii() and checkpoint.isdecimal() and len(checkpoint) < 20
-    if checkpoint not in ("best", "last") and not (is_step and int(checkpoint) in steps):
-        known = ", ".join(map(str, steps))
-        raise InputError(f"--checkpoint is {checkpoint!r}; allowed: best, last, or one of the steps {known}")
 
 
 def list_runs(folder: Path) -> list[RunDirectory]:

@@ -80,13 +80,16 @@ def check_regular(folder: str | Path) -> None:
 def read_json(path: str | Path) -> Any:
     """Return the value in a file of a run.
 
-    Raises OSError as ``open_run_file`` does, and ValueError or RecursionError if it isn't JSON or too long.
+    Raises OSError as ``open_run_file`` does, and ValueError if it isn't JSON, is too long or nested too deeply.
     """
     with open_run_file(path) as file:
         text = file.read(_MOST_JSON + 1)
     if len(text) > _MOST_JSON:
         raise ValueError(f"it has more than {_MOST_JSON >> 20} MB")
-    return json.loads(text)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 # ---- lines that another process appends ---------------------------------------------------------------

@@ -54,7 +54,7 @@ def read_lineage(run: RunDirectory) -> Lineage | None:
         content = read_json(lineage_path(run))
         changes = {str(name): (old, new) for name, (old, new) in content["changes"].items()}
         return Lineage(str(content["parent"]), int(content["step"]), changes)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError):
         return None
 
 

@@ -65,7 +65,7 @@ def read_notes(run: RunDirectory) -> Notes:
     """Return what is written down about the run. What is missing or damaged counts as not written."""
     try:
         value = read_json(notes_path(run))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return Notes()
     if not isinstance(value, dict):
         return Notes()

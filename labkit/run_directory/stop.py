@@ -65,7 +65,7 @@ def was_asked_to_stop(run: RunDirectory, process: int) -> bool:
     """Return whether somebody has asked this process, the run's, to save and stop."""
     try:
         return bool(read_json(run.path / STOP_REQUEST) == process)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return False
 
 

@@ -8,7 +8,6 @@ under the final name.
 import json
 import logging
 import os
-import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,12 +18,16 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.run_directory.directory import check_checkpoint, flush
-from labkit.run_directory.files import check_regular, read_json
+from labkit.run_directory.checkpoints import (
+    check_checkpoint,
+    checkpoint_path,
+    checkpoint_state,
+    checkpoint_steps,
+)
+from labkit.run_directory.directory import flush
+from labkit.run_directory.files import check_regular
 
 __all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
-
-_NAME = re.compile(r"step-(\d{8,})")
 
 
 def _is_no_unread_value(record: logging.LogRecord) -> bool:
@@ -73,13 +76,10 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, ascending."""
-        if not self._folder.is_dir():
-            return []
-        found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
-        return sorted(int(match[1]) for match in found if match)
+        return checkpoint_steps(self._folder)
 
     def path(self, step: int) -> Path:
-        return self._folder / f"step-{step:08d}"
+        return checkpoint_path(self._folder, step)
 
     def latest_state(self) -> CheckpointState | None:
         """Return the state of the newest checkpoint, or None if there is none."""
@@ -88,16 +88,15 @@ class CheckpointStore:
 
     def state(self, step: int) -> CheckpointState:
         """Return the state saved at ``step``. Raises InputError if it can't be read."""
-        path = self.path(step) / "state.json"
         try:
-            check_regular(path.parent)  # TensorFlow would follow links and wait for pipes
-            content = read_json(path)
+            check_regular(self.path(step))  # TensorFlow would follow links and wait for pipes
+            content = checkpoint_state(self._folder, step)
             content.pop("best_loss", None)  # of an earlier labkit
             state = CheckpointState(**content)
             if state.step != step or not isinstance(state.best_step, int | None):
                 raise ValueError(f"its state.json is not of step {step}")
             return state
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise self._damaged(step, error) from None
 
     def save(self, checkpoint: tf.train.Checkpoint, state: CheckpointState) -> None:

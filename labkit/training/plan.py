@@ -31,7 +31,8 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.parts.trust import check_approved, check_trust, files_of
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.directory import check_checkpoint, check_folders
+from labkit.run_directory.checkpoints import check_checkpoint
+from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
 from labkit.run_directory.reader import MetricsReader

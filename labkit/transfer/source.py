@@ -54,7 +54,7 @@ def find_weight_source(start_from: str, model: ModelConfig) -> WeightSource:
         run = RunDirectory(find_run(start_from))
     except InputError as error:
         raise InputError(f"--start-from: {error}; or a .keras file") from None
-    if not any(run.checkpoints_path.glob("step-*")):
+    if not run.checkpoint_steps():
         raise InputError(f"--start-from {run.path} has no checkpoint yet; train it further")
     return WeightSource("run", run.path)
 

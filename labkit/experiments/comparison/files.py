@@ -89,7 +89,7 @@ def read_request(folder: Path) -> Request | None:
         return Request(models, int(value["seeds"]), budget, str(value["data_checksum"]), data_dir)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:160]
         raise InputError(
             f"{path} can't be read ({reason}); remove it and run the same command again"
@@ -100,7 +100,7 @@ def read_measurements(run: RunDirectory) -> dict[str, Any]:
     """Return the measurements of a run; empty if there are no readable ones."""
     try:
         value = read_json(measurements_path(run))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -15,6 +15,7 @@ from labkit.errors import InputError
 from labkit.experiments.replay.batch import is_asynchronous
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.files import read_json
 from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.reader import MetricsReader
@@ -188,7 +189,7 @@ def _start(run: RunDirectory, config: Config, step: int, max_steps: int) -> Star
             f"--step is {step}, which needs {counted(step - 1 - first, 'step')} from {origin}, the nearest "
             f"state of {run.path}, more than --max-steps {max_steps}; raise --max-steps; {way_out}"
         )
-    return Start(first, folders[first] / f"step-{first:08d}" if before else None)
+    return Start(first, checkpoint_path(folders[first], first) if before else None)
 
 
 def _replicas(run: RunDirectory, step: int, start: Start, environment: dict[str, Any]) -> tuple[int, ...]:
@@ -206,7 +207,7 @@ def _replicas(run: RunDirectory, step: int, start: Start, environment: dict[str,
         if start.folder.parent == run.numerics_path:
             return last, *before
     after = [found for found in run.checkpoint_steps() if found >= step][:1]
-    return *before, last, *(_replicas_at(run.checkpoints_path / f"step-{found:08d}") for found in after)
+    return *before, last, *(_replicas_at(checkpoint_path(run.checkpoints_path, found)) for found in after)
 
 
 def _replicas_at(folder: Path) -> int:
@@ -214,7 +215,7 @@ def _replicas_at(folder: Path) -> int:
     path = folder / "state.json"
     try:
         return int(read_json(path)["num_replicas"])
-    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError) as error:
         raise InputError(
             f"cannot read the number of replicas in {path}: {error!r}; remove {folder}"
         ) from None

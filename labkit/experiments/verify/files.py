@@ -11,6 +11,7 @@ from labkit.experiments.verify.tensors import unreadable_tensors
 from labkit.plurals import listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import Certificate, read_certificate
+from labkit.run_directory.checkpoints import checkpoint_path
 
 __all__ = ["CheckedFiles", "check_files"]
 
@@ -32,7 +33,7 @@ def check_files(run: RunDirectory, config: Config, manifest: Manifest) -> Checke
     changes = certificate.changes(run, config.identity(), manifest.checksum) if certificate else []
     changes += [_described(manifest, file) for file in verify_shards(manifest)]
     for step in run.checkpoint_steps():
-        changes += _damaged_weights(run.checkpoints_path / f"step-{step:08d}")
+        changes += _damaged_weights(checkpoint_path(run.checkpoints_path, step))
     return CheckedFiles(certificate, tuple(changes))
 
 

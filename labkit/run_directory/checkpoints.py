@@ -1,0 +1,71 @@
+"""Where the checkpoints of a run are, which there are, and by which one it is judged. Standard library only."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import InputError
+from labkit.run_directory.files import read_json
+
+__all__ = [
+    "best_checkpoint",
+    "check_checkpoint",
+    "checkpoint_path",
+    "checkpoint_state",
+    "checkpoint_steps",
+    "state_path",
+]
+
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return the folder of the checkpoint of ``step``; ``folder``: of a run's checkpoints."""
+    return folder / f"step-{step:08d}"
+
+
+def state_path(folder: Path, step: int) -> Path:
+    """Return the file with the state of the train loop at the checkpoint of ``step``."""
+    return checkpoint_path(folder, step) / "state.json"
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Return the steps of the complete checkpoints, ascending; none where there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+
+def checkpoint_state(folder: Path, step: int) -> dict[str, Any]:
+    """Return what a checkpoint says of itself. Raises OSError or ValueError if it can't be read."""
+    content = read_json(state_path(folder, step))
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    return content
+
+
+def best_checkpoint(folder: Path) -> int | None:
+    """Return the step of the checkpoint chosen on validation, or of the newest if that is missing.
+
+    None if there is no checkpoint.
+    """
+    steps = checkpoint_steps(folder)
+    try:
+        best = checkpoint_state(folder, steps[-1]).get("best_step") if steps else None
+    except (OSError, ValueError):
+        best = None
+    return best if best in steps else steps[-1] if steps else None
+
+
+def check_checkpoint(folder: Path, steps: Sequence[int], checkpoint: str) -> None:
+    """Raise InputError unless ``checkpoint`` is best, last or one of ``steps``, those kept in ``folder``."""
+    if not steps:
+        raise InputError(f"{folder} holds no checkpoint yet; train the run further")
+    is_step = checkpoint.isascii() and checkpoint.isdecimal() and len(checkpoint) < 20
+    if checkpoint not in ("best", "last") and not (is_step and int(checkpoint) in steps):
+        known = ", ".join(map(str, steps))
+        raise InputError(f"--checkpoint is {checkpoint!r}; allowed: best, last, or one of the steps {known}")
