@@ -13,6 +13,7 @@ from labkit.config.arguments import argument, plain
 from labkit.errors import InputError, short
 from labkit.parts.trust import with_consent
 from labkit.run_directory import RunDirectory, Status, list_runs
+from labkit.run_directory.checkpoints import checkpoint_path, checkpoint_steps
 from labkit.run_directory.find import find_run, known_runs, missing_config
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader, with_evaluations
@@ -112,9 +113,8 @@ class Run:
     @property
     def checkpoints(self) -> dict[int, Path]:
         """The folder of each complete checkpoint by its step, in ascending order."""
-        folders = self._directory.checkpoints_path.glob("step-*")
-        found = {int(path.name[5:]): path for path in folders if path.name[5:].isdecimal()}
-        return dict(sorted(found.items()))
+        folder = self._directory.checkpoints_path
+        return {step: checkpoint_path(folder, step) for step in checkpoint_steps(folder)}
 
     def metrics(self, split: str = "train") -> "dict[str, NDArray[np.float64]]":
         """Return the metrics of one split as columns, one entry for each row, in order of steps.

@@ -1,4 +1,4 @@
-"""Where the checkpoints of a run are, which there are, and by which one it is judged. Standard library only."""
+"""The checkpoints of a run: where they are, which there are, and by which one the run is judged."""
 
 import os
 import re

@@ -80,7 +80,7 @@ def check_regular(folder: str | Path) -> None:
 def read_json(path: str | Path) -> Any:
     """Return the value in a file of a run.
 
-    Raises OSError as ``open_run_file`` does, and ValueError if it isn't JSON, is too long or nested too deeply.
+    Raises OSError as ``open_run_file`` does, and ValueError if it isn't JSON or is too long or deep.
     """
     with open_run_file(path) as file:
         text = file.read(_MOST_JSON + 1)
