@@ -1,1 +1,1 @@
-"""The functions that ``notebooks/train.ipynb`` calls."""
+"""What notebooks use: parameters, trainings, figures (``plots``) and their live versions (``widgets``)."""

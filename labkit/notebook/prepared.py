@@ -55,14 +55,14 @@ class Prepared:
         return banner_html(self.devices.banner) + facts_html(self._lines())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PreparedHere(Prepared):
     """What a notebook trains with in its own process, by ``plan``."""
 
     plan: RunPlan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PreparedCluster(Prepared):
     """What a notebook trains with in the processes of a ``cluster``."""
 

@@ -83,7 +83,7 @@ _TRAININGS = ("cluster slurm", "cluster kubernetes")
 def words_of(command: str) -> st.SearchStrategy[list[str]]:
     """Arguments of a command: its flags with values that fit and that don't, and words of any kind."""
     parser = Parser(prog=f"labkit {command}")
-    module = importlib.import_module(f"labkit.commands.{COMMANDS[command].module}")
+    module = importlib.import_module(COMMANDS[command].module, "labkit.commands")
     getattr(module, "declare_" + command.split()[-1].replace("-", "_"))(parser)
     flags = st.sampled_from(sorted({*parser._option_string_actions, *parser.aliases} - {"-h", "--help-all"}))
     any_word = st.one_of(

@@ -17,7 +17,7 @@ answer = 4
 ### END SOLUTION
 
 check("01.1", answer)"""
-DRAW = """from labkit import plots
+DRAW = """from labkit.notebook import plots
 from course.lessons import claim, say
 from labkit.notebook.widgets import slider
 

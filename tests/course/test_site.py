@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from course.__main__ import main
 
 from course.lessons import verdict
 from course.lessons.verdict import Exercise
+from course.site.__main__ import main
 from course.site.build import build_site
 from course.site.check import problems, read_page
 from course.site.paths import Paths

@@ -5,9 +5,9 @@ import sys
 
 import nbformat
 import pytest
-from course.__main__ import main
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from course.site.__main__ import main
 from labkit.notebook.files import course_files
 from tests.course.small import make_paths, second
 

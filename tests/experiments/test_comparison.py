@@ -271,7 +271,7 @@ def test_all_rows_of_the_markdown_table_have_the_same_number_of_cells(three_seed
 
 def test_reading_needs_no_tensorflow():
     program = (
-        "import sys; from labkit import plots; from labkit.experiments.comparison import read\n"
+        "import sys; from labkit.notebook import plots; from labkit.experiments.comparison import read\n"
         "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -3,12 +3,12 @@
 import ipywidgets
 import pytest
 from IPython.core.formatters import DisplayFormatter
-from tests.plots.test_plots import rows, worker_rows
 
 from labkit.analysis.curves import Curves
 from labkit.notebook import plots
 from labkit.notebook.widgets import explore as widgets
 from labkit.notebook.widgets import static_first
+from tests.notebooks.test_plots import rows, worker_rows
 
 FIGURE = plots.message("stands for a figure")
 

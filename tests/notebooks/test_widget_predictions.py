@@ -6,7 +6,6 @@ import ipywidgets
 import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
-from tests.plots.test_plots import CLASSES, make_predictions
 
 import labkit
 from labkit.config import Config
@@ -15,6 +14,7 @@ from labkit.notebook import plots
 from labkit.notebook.widgets import PredictionExplorer, static_first
 from labkit.notebook.widgets import predictions as module
 from labkit.run_directory import RunDirectory
+from tests.notebooks.test_plots import CLASSES, make_predictions
 
 FIGURE = plots.message("stands for a figure")
 
