@@ -63,7 +63,7 @@ def needs_token() -> bool:
 
 def is_locked() -> bool:
     """Return whether the browser of this visitor hasn't given the token that acting needs."""
-    return needs_token() and not hmac.compare_digest(st.context.cookies.get(COOKIE, ""), _cookie())
+    return needs_token() and not _same(st.context.cookies.get(COOKIE, ""), _cookie())
 
 
 def announce() -> None:
@@ -71,7 +71,8 @@ def announce() -> None:
     if not needs_token():
         return
     host, port = str(st.get_option("server.address") or "127.0.0.1"), int(st.get_option("server.port"))
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = f"[{host}]" if ":" in host else host
     address = f"http://{host}:{port}{_base()}/?token={_token()}"
     print(f"To start, stop and delete runs, open {address}", flush=True)
     if os.environ.pop("LABKIT_OPEN_BROWSER", ""):
@@ -97,7 +98,11 @@ def _cookie() -> str:
 
 
 def _is_token(given: str) -> bool:
-    return needs_token() and hmac.compare_digest(given.encode(), _token().encode())
+    return needs_token() and _same(given, _token())
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(errors="replace"), other.encode())
 
 
 def _base() -> str:
@@ -116,7 +121,7 @@ async def token_page(request: Request) -> Response:
     said = ""
     if request.method == "POST":
         size = request.headers.get("content-length", "")
-        if not size.isdigit() or int(size) > LONGEST_FORM:
+        if not size.isdecimal() or int(size) > LONGEST_FORM:
             return PlainTextResponse("too long", status_code=413)
         given = parse_qs((await request.body()).decode(errors="replace")).get("token", [""])[0]
         if _is_token(given.strip()):
@@ -211,7 +216,7 @@ def _is_own_origin(origin: str, host: str) -> bool:
     if parts.scheme not in ("http", "https"):
         return False
     # A proxy in front may speak to this server by another name than the browser speaks to it.
-    return parts.netloc.lower() == host.lower() or _matches(_name_of(origin), _further_names())
+    return parts.netloc.lower() == host.lower() or parts.netloc.lower() in _further_names()
 
 
 def _name_of(address: str) -> str:
@@ -237,11 +242,15 @@ def _names() -> list[str]:
     """Return the names by which browsers may reach this server."""
     address = str(st.get_option("server.address") or "")
     own = [] if is_loopback(address) else [socket.gethostname().lower(), address.lower()]
-    return ["localhost", *own, *_further_names()]
+    return ["localhost", *own, *(name.partition(":")[0] for name in _further_names())]
 
 
 def _further_names() -> list[str]:
-    """Return those that were named, and that of a codespace, whose proxy calls this server localhost."""
+    """Return those that were named, and that of a codespace, whose proxy calls this server localhost.
+
+    A name is with its port, unless that is the one of http or https. ``*.`` in front stands for any name of
+    the domain in a Host; of an Origin, which could be somebody else's there, the whole name has to be given.
+    """
     named = os.environ.get("LABKIT_HOSTS", "").replace(",", " ").lower().split()
     if space := os.environ.get("CODESPACE_NAME"):
         domain = os.environ.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN", "app.github.dev")

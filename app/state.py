@@ -13,9 +13,11 @@ from app import address, gate
 from app.charts.store import CurveStore, Snapshot
 from app.images.text import plain
 from labkit.config.recorded import describe
+from labkit.errors import InputError
 from labkit.home import runs_home
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory.directory import check_folders
 from labkit.run_directory.find import known_runs
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.run_directory.trash import list_trash
@@ -246,6 +248,12 @@ def selected_run() -> RunDirectory:
             "Rename the folder to see the run here.",
             icon=":material/folder_off:",
         )
+        st.stop()
+    try:
+        check_folders(run)
+    except InputError as error:
+        st.title(plain(run.name))
+        st.warning(plain(str(error)), icon=":material/folder_off:")
         st.stop()
     st.session_state[SEEN] = run.path
     return run

@@ -15,6 +15,7 @@ from labkit.cluster.continued import making_command
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import accept, demands, files_of, is_accepted
+from labkit.plurals import printable
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.files import read_json
@@ -46,25 +47,26 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
 def _resume(run: RunDirectory) -> None:
     """Draw the button; before one that runs somebody else's code, that code."""
     try:
-        config = recorded_config(run)
-        files = files_of(config)
-        cluster = launches.is_cluster(launches.resume_arguments(run))
-        is_known = is_accepted(config, files, cluster=cluster)
+        found = launches.resumption(run)
     except InputError:  # the command says it
-        is_known = True
-    if is_known:
+        _resume_button(run, launches.resume)
+        return
+    if found.is_accepted:
         _resume_button(run, launches.resume)
         return
 
     def trust(run: RunDirectory) -> None:
-        accept(config, files, cluster=cluster)  # what is shown here; another content is refused
+        accept(found.config, found.files, found.tasks, now=True)  # to what is shown, and nothing else
         launches.resume(run)
 
-    words = demands(config, files, cluster=cluster)
+    words = demands(found.config, found.files, found.tasks)
     with st.popover("Resume", icon=":material/play_arrow:"):
-        st.text(f"This account hasn't started this run as it is recorded. Resuming it would {words}.")
-        for content in files.values():
-            st.code(content.decode(errors="replace"), language="python", line_numbers=True)
+        st.text(
+            f"This account hasn't started this run as it is recorded. Resuming it would {printable(words)}."
+        )
+        for content in found.files.values():
+            lines = map(printable, content.decode(errors="replace").split("\n"))  # marks can turn the order
+            st.code("\n".join(lines), language="python", line_numbers=True)
         _resume_button(run, trust, "I trust it: resume")
 
 
@@ -157,12 +159,13 @@ def _stop(run: RunDirectory) -> None:
 def _commands(run: RunDirectory, liveness: str) -> None:
     with st.popover("Command", icon=":material/content_copy:"):
         try:
-            st.caption("Makes this run:")
-            st.code(clean(shlex.join(making_command(run))), language="bash", wrap_lines=True)
+            config = recorded_config(run)
+            if is_accepted(config, files_of(config)):
+                st.caption("Makes this run:")
+                st.code(clean(shlex.join(making_command(run))), language="bash", wrap_lines=True)
             if liveness not in RUNS and liveness != "finished":
                 st.caption("Continues it:")
-                command = ["labkit", *launches.resume_arguments(run)]
-                st.code(clean(shlex.join(command)), language="bash", wrap_lines=True)
+                st.code(clean(launches.resumption(run).command), language="bash", wrap_lines=True)
             elif liveness in RUNS:
                 st.caption("Saves and stops it:")
                 st.code(clean(shlex.join(["labkit", "stop", str(run.path)])), language="bash")

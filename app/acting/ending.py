@@ -1,7 +1,5 @@
 """What a run left that ended early: its last checkpoint, the end of its logs, and what to do next."""
 
-import shlex
-
 import streamlit as st
 
 from app import state
@@ -24,7 +22,7 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
         return
     words = checkpoint_in_words(run, status)
     try:
-        command = clean(shlex.join(["labkit", *launches.resume_arguments(run)]))
+        command = clean(launches.resumption(run).command)
     except InputError as error:
         st.text(f"{words} To continue: {clean(error)}")
     else:
@@ -52,7 +50,7 @@ def _log(run: RunDirectory) -> None:
     logs = {"out.log": run.log_path}
     if run.console_path.is_file():
         logs["console.log"] = run.console_path
-    if run.cluster_path.is_dir() and not run.cluster_path.is_symlink():
+    if run.cluster_path.is_dir():
         logs |= {path.stem.replace("-", ":"): path for path in sorted(run.cluster_path.glob("*.log"))}
     chosen = "out.log"
     if len(logs) > 1:

@@ -5,6 +5,7 @@ Each function that acts refuses where the dashboard is read-only, whatever the p
 
 import functools
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -17,11 +18,12 @@ from subprocess import Popen
 from types import MappingProxyType
 
 from app import state
-from labkit.cluster.continued import local_cluster_command, tasks_flag
+from labkit.cluster.continued import local_cluster_command, tasks_flag, tasks_of
 from labkit.cluster.detached import start_detached
+from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
-from labkit.parts.trust import APPROVED, check_trust, digest_of, files_of
+from labkit.parts.trust import APPROVED, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.directory import make_private
 from labkit.run_directory.disk import holds_something_else
@@ -30,12 +32,12 @@ from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_pr
 
 __all__ = [
     "Launch",
+    "Resumption",
     "cancel",
-    "is_cluster",
     "launch_of",
     "refuse_taken",
     "resume",
-    "resume_arguments",
+    "resumption",
     "start",
     "stop",
 ]
@@ -185,20 +187,39 @@ def tidy(launch: Launch) -> None:
     _launches().by_path.pop(launch.run.path, None)
 
 
-def resume_arguments(run: RunDirectory) -> list[str]:
-    """Return the arguments of ``labkit`` that continue the run.
+@dataclass(frozen=True)
+class Resumption:
+    """What continues a run: ``arguments`` of ``labkit``, from one reading of what the run records."""
+
+    run: RunDirectory
+    config: Config
+    files: Mapping[str, bytes]
+    tasks: tuple[int, int] | None
+    arguments: tuple[str, ...]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether this account has consented to it, or needn't."""
+        return is_accepted(self.config, self.files, self.tasks)
+
+    @property
+    def command(self) -> str:
+        """The command for a shell. Where there is no consent, it is the one that asks for it."""
+        words = self.arguments if self.is_accepted else ("resume", str(self.run.path))
+        return shlex.join(["labkit", *words])
+
+
+def resumption(run: RunDirectory) -> Resumption:
+    """Return what continues the run.
 
     Raises InputError where only its tasks' own commands do, or the configuration is damaged.
     """
     config = recorded_config(run).replace({"job_dir": str(run.path)})
     if flag := tasks_flag(config):
         raise InputError(f"start each of its tasks again with the command that started it (it has {flag})")
-    return local_cluster_command(run, config)[1:] or ["resume", str(run.path)]
-
-
-def is_cluster(arguments: Sequence[str]) -> bool:
-    """Return whether what ``resume_arguments`` gave starts several processes."""
-    return arguments[0] == "cluster"
+    tasks = tasks_of(run)
+    words = local_cluster_command(run, config, tasks)[1:] or ["resume", str(run.path)]
+    return Resumption(run, config, files_of(config), tasks, tuple(words))
 
 
 def resume(run: RunDirectory) -> None:
@@ -216,11 +237,10 @@ def resume(run: RunDirectory) -> None:
         if process is not None:
             raise InputError(f"{run.name} is running already, in process {process}")
         refuse_elsewhere(run, "resume")
-        config, arguments = recorded_config(run), resume_arguments(run)
-        files = files_of(config)
-        check_trust(run, config, files, cluster=is_cluster(arguments))
-        approved = {APPROVED: digest_of(files)}
-        launches.by_path[run.path] = _launched(arguments, run, is_new=False, variables=approved)
+        found = resumption(run)
+        check_trust(run, found.config, found.files, found.tasks)
+        approved = {APPROVED: digest_of(found.files)}
+        launches.by_path[run.path] = _launched(found.arguments, run, is_new=False, variables=approved)
 
 
 def _still_training(run: RunDirectory) -> int | None:

@@ -5,10 +5,13 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app import state
+from app.images.text import plain
 from app.state import MAX_RUNS
 from labkit.analysis.run_results.results import Result, result_of
 from labkit.config.recorded import describe
+from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_folders
 from labkit.run_directory.summary import RunSummary, Summaries
 
 __all__ = ["choose_runs", "results_of", "set_runs"]
@@ -43,6 +46,12 @@ def choose_runs() -> dict[str, RunDirectory]:
         )
     found = {label: state.find_run(label) for label in chosen[:MAX_RUNS]}
     there = {label: run for label, run in found.items() if run.exists() and state.is_unicode(run)}
+    for label, run in list(there.items()):
+        try:
+            check_folders(run)
+        except InputError as error:
+            st.warning(plain(f"Not compared: {error}"), icon=":material/folder_off:")
+            del there[label], found[label]
     if gone := [label for label in found if label not in there]:
         st.warning(
             f"Not found, perhaps deleted or renamed meanwhile: {_as_text(gone)}. The others are compared.",

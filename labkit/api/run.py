@@ -14,6 +14,7 @@ from labkit.errors import InputError, short
 from labkit.parts.trust import with_consent
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.checkpoints import checkpoint_path, checkpoint_steps
+from labkit.run_directory.directory import check_folders
 from labkit.run_directory.find import find_run, known_runs, missing_config
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader, with_evaluations
@@ -53,7 +54,7 @@ class Run:
     Args:
         path: the run directory.
 
-    Raises InputError where there is no run.
+    Raises InputError where there is no run, and for one whose folders hold links.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -61,6 +62,7 @@ class Run:
         if not self._directory.exists():
             reason = missing_config(self._directory) or "it has no config.json"
             raise InputError(f"{self.path} is not a run directory: {reason}")
+        check_folders(self._directory)
 
     @property
     def path(self) -> Path:

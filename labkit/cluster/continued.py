@@ -12,11 +12,13 @@ from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["local_cluster_command", "making_command", "tasks_flag"]
+__all__ = ["local_cluster_command", "making_command", "tasks_flag", "tasks_of"]
 
 
 def making_command(run: RunDirectory) -> list[str]:
     """Return the command that makes a run: as it is recorded, else made from the configuration.
+
+    A recorded command that runs a file or opens ports isn't taken: only the configuration is consented to.
 
     A run of a notebook or a comparison, and one that was resumed, hasn't recorded such a command.
     Raises InputError if the configuration is needed and damaged.
@@ -24,13 +26,28 @@ def making_command(run: RunDirectory) -> list[str]:
     recorded = run.read_environment().get("command")
     words = [str(word) for word in recorded] if isinstance(recorded, list) else []
     ours = len(words) > 1 and Path(words[0]).name in ("labkit", "__main__.py") and words[1] == "train"
-    if ours and not read_heartbeats(run.cluster_path):
+    ours = ours and not any(word.partition("=")[0].replace("_", "-") in _acting_flags() for word in words)
+    tasks = tasks_of(run)
+    if ours and tasks is None:
         return ["labkit", *words[1:]]
     config = recorded_config(run).replace({"job_dir": str(run.path)})
     # The flags of a task have no meaning without the other tasks, whose commands aren't recorded.
     if tasks_flag(config):
         return ["labkit", *words[1:]]
-    return local_cluster_command(run, config) or ["labkit", *train_arguments(_with_todays_data(run, config))]
+    return local_cluster_command(run, config, tasks) or [
+        "labkit",
+        *train_arguments(_with_todays_data(run, config)),
+    ]
+
+
+def _acting_flags() -> set[str]:
+    return {info.flag for info in fields_by_name().values() if info.acts}
+
+
+def tasks_of(run: RunDirectory) -> tuple[int, int] | None:
+    """Return how many workers and parameter servers trained a run; None for a run of one process."""
+    jobs = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
+    return (jobs.count("worker"), jobs.count("ps")) if jobs else None
 
 
 def tasks_flag(config: Config) -> str:
@@ -39,18 +56,20 @@ def tasks_flag(config: Config) -> str:
     return next((fields_by_name()[name].flag for name in CLUSTER_FLAGS if values[name] is not None), "")
 
 
-def local_cluster_command(run: RunDirectory, config: Config) -> list[str]:
-    """Return what continues the run of a cluster on this machine; empty for a run of one process."""
-    tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
-    if not tasks:
+def local_cluster_command(run: RunDirectory, config: Config, tasks: tuple[int, int] | None) -> list[str]:
+    """Return what continues the run of a cluster on this machine; empty for a run of one process.
+
+    ``tasks``: those of ``tasks_of``.
+    """
+    if tasks is None:
         return []
     config = _with_todays_data(run, config)
-    servers = ["--ps", str(tasks.count("ps"))] if "ps" in tasks else []
+    servers = ["--ps", str(tasks[1])] if tasks[1] else []
     hosts = is_host_address(config.distribution.bind)
     if hosts:
         config = config.replace({"bind": fields_by_name()["bind"].default})
     own = ["--hosts"] if hosts else []
-    words = ["labkit", "cluster", "local", "--workers", str(tasks.count("worker")), *servers, *own, "--"]
+    words = ["labkit", "cluster", "local", "--workers", str(tasks[0]), *servers, *own, "--"]
     return [*words, *train_arguments(config)]
 
 

@@ -87,7 +87,10 @@ class PrivateNetwork:
         for keeper in self._keepers.values():
             assert keeper.stdin is not None
             keeper.stdin.close()
-            keeper.wait(SECONDS)
+            try:
+                keeper.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                keeper.kill()
 
     def entering(self, name: str) -> list[str]:
         """Return the words in front of a command that run it where a task is."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -78,7 +79,7 @@ class Launch:
         if not acting(config) and config.transfer.start_from != IMAGENET:
             try:
                 return stack.enter_context(PrivateNetwork())
-            except (InputError, OSError) as error:
+            except (InputError, OSError, subprocess.TimeoutExpired) as error:
                 why = str(error)
         else:
             why = "the training may need this machine's network"

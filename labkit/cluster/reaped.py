@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from labkit.cluster import subreaper
+from labkit.startup.child import import_path
 
 __all__ = ["start_reaped"]
 
@@ -45,7 +46,11 @@ def start_reaped(
                 *command,
             ],
             cwd=folder,
-            env={**(os.environ if environment is None else environment), "PYTHONUNBUFFERED": "1"},
+            env={
+                "PYTHONPATH": import_path(),
+                **(os.environ if environment is None else environment),
+                "PYTHONUNBUFFERED": "1",
+            },
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

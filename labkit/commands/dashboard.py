@@ -103,9 +103,9 @@ def _dashboard(options: argparse.Namespace) -> int:
     port, base = _free_port(options.port), ""
     if environment.get("LABKIT_TOKEN"):  # the cookie goes to all ports of this host, but to this path only
         base = f"/{secrets.token_urlsafe(8)}"
+        environment["STREAMLIT_SERVER_BASE_URL_PATH"] = base  # others can read the arguments of processes
     print(f"dashboard: http://{LOOPBACK}:{port}{base} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]
-    flags += [f"--server.baseUrlPath={base}"] if base else []
     flags.append(f"--server.headless={str(not opens).lower()}")
     return _become(["streamlit", "run", str(home.shipped("app") / "main.py"), *flags], environment)
 

@@ -61,9 +61,10 @@ def _escape_controls(stream: io.TextIOWrapper) -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal's encoding lacks is escaped
-        sys.stdout.reconfigure(errors="backslashreplace")
-        _escape_controls(sys.stdout)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is escaped
+            stream.reconfigure(errors="backslashreplace")
+            _escape_controls(stream)
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_overview(list(COMMANDS)))

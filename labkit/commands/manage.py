@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import home
+from labkit.cluster.continued import local_cluster_command, tasks_flag, tasks_of
 from labkit.commands import Run
 from labkit.commands.terminal.arguments import (
     Parser,
@@ -22,7 +23,7 @@ from labkit.commands.terminal.arguments import (
 )
 from labkit.config import fields_by_name
 from labkit.errors import InputError
-from labkit.parts.trust import check_trust, files_of
+from labkit.parts.trust import check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import COMPARISONS, find_run, known_runs, remember
@@ -104,8 +105,15 @@ def _hint(run: RunDirectory, status: Status | None, name: str) -> str:
         config = recorded_config(run).replace({"job_dir": str(run.path)})
     except InputError as error:
         return f"; {error}"
-    words = _how_a_cluster_continues(run, config)
+    words = _how_a_cluster_continues(run, config) if _consented(run, config) else None
     return f"; labkit resume {name} continues it" if words is None else f"; to continue, {words}"
+
+
+def _consented(run: RunDirectory, config: "Config") -> bool:
+    try:
+        return is_accepted(config, files_of(config), tasks_of(run))
+    except InputError:  # a file of code that isn't here
+        return False
 
 
 def _standing(status: Status | None) -> str:
@@ -160,8 +168,9 @@ def _resume(options: argparse.Namespace) -> int:
     if process is not None:
         raise InputError(f"{run.name} is running in process {process}; labkit stop {options.run} stops it")
     refuse_elsewhere(run, "resume")
+    files = files_of(config)
+    check_trust(run, config, files, tasks_of(run), trust=options.trust)
     if (words := _how_a_cluster_continues(run, config)) is not None:
-        check_trust(run, config, files_of(config), trust=options.trust)
         raise InputError(f"{run.name} was trained by a cluster; {words}")
     from labkit.data.of_run import data_dir_of_run
 
@@ -169,16 +178,14 @@ def _resume(options: argparse.Namespace) -> int:
     if note:
         print(note, flush=True)
     config = config.replace({"data_dir": folder})
-    return train_as(None, config, overwrite=False, recorded=True, trust=options.trust)
+    return train_as(None, config, overwrite=False, approved=digest_of(files))
 
 
 def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:
     """Return how to continue a run that a cluster has trained; None for a run of one process."""
-    from labkit.cluster.continued import local_cluster_command, tasks_flag
-
     if flag := tasks_flag(config):
         return f"start each of its tasks again with the command that started it (it has {flag})"
-    command = local_cluster_command(run, config)
+    command = local_cluster_command(run, config, tasks_of(run))
     if not command:
         return None
     return f"submit its job again, or continue it on this machine with: {shlex.join(command)}"

@@ -95,12 +95,10 @@ def _evaluate_as(task: Any, config: Config, overwrite: bool) -> int:
     return codes.get(result.state, EXIT_LOST_PEER)
 
 
-def train_as(
-    task: Any, config: Config, overwrite: bool, *, recorded: bool = False, trust: bool = False
-) -> int:
+def train_as(task: Any, config: Config, overwrite: bool, *, approved: str | None = None) -> int:
     """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code.
 
-    ``recorded`` and ``trust``: see ``plan_run``.
+    ``approved``: see ``plan_run``.
     """
     from labkit.distributed.servers import is_server, serve
     from labkit.training.plan import plan_run, plan_training
@@ -108,7 +106,7 @@ def train_as(
 
     serves = task is not None and is_server(task, config)
     decide = plan_run if serves else plan_training
-    plan = decide(config, task=task, overwrite=overwrite, recorded=recorded, trust=trust)
+    plan = decide(config, task=task, overwrite=overwrite, approved=approved)
     is_chief = task is None or task.is_chief
     if plan.found != "finished":
         if serves:

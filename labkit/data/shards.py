@@ -19,6 +19,7 @@ from labkit.data.manifest import Manifest, Shard, Split
 from labkit.data.shard_files import has_size, verify_shards
 from labkit.data.tfrecord import FOOTER, HEADER, fields, image_start, masked_checksums, spans
 from labkit.errors import InputError
+from labkit.run_directory.files import open_regular
 
 __all__ = [
     "SplitImages",
@@ -104,7 +105,8 @@ def read_shard(manifest: Manifest, shard: Shard, into: NDArray[np.uint8] | None 
     Raises InputError, naming the shard, if it is missing or its checksum is wrong.
     """
     try:
-        content = manifest.shard_path(shard).read_bytes()
+        with open_regular(manifest.shard_path(shard)) as file:
+            content = file.read()
     except OSError as error:
         raise damage_error(manifest, [shard.file], os.strerror(error.errno or 0)) from None
     if hashlib.sha256(content).hexdigest() != shard.sha256:
@@ -249,7 +251,7 @@ def _read_records(path: Path, numbers: list[int]) -> list[tuple[bytes, int]]:
     """Return payload and stored checksum of some records of a TFRecord file."""
     if not numbers:
         return []
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         begins, lengths = spans(data, max(numbers) + 1)
         ends = begins + lengths
         chosen = [(int(begins[number]), int(ends[number])) for number in numbers]

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from labkit.run_directory import process_alive
-from labkit.run_directory.files import open_run_file
+from labkit.run_directory.files import open_run_descriptor, open_run_file
 
 __all__ = [
     "Heartbeat",
@@ -101,7 +101,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 def write_heartbeat(path: Path, heartbeat: Heartbeat) -> None:
     """Overwrite the heartbeat in a file. Raises OSError if that fails."""
     data = _encode(heartbeat)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    file = open_run_descriptor(os.fspath(path), os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(file, data, 0)
         if os.fstat(file).st_size != len(data):  # an earlier session had more peers
@@ -163,12 +163,12 @@ class PeerState:
 def process_space() -> str:
     """Return an identifier of the kernel and process namespace in which this process's id is valid.
 
-    Processes with networks of their own count as on different hosts, as ``labkit cluster local --hosts``
+    Processes with host names of their own count as on different hosts, as ``labkit cluster local --hosts``
     makes them.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.readlink('/proc/self/ns/net')}"
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.readlink('/proc/self/ns/uts')}"
     except OSError:
         return socket.gethostname()
 

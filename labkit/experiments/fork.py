@@ -15,6 +15,7 @@ from labkit.experiments.replay.step import engine_from_start, plan_replay
 from labkit.parts.trust import accept, acting, check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.checkpoints import checkpoint_path, checkpoint_state
+from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable
 from labkit.run_directory.files import check_regular, open_run_file
 from labkit.run_directory.find import remember
@@ -79,12 +80,14 @@ def fork(
 
     Raises InputError for a setting that can't change, a step that wasn't made, and a path that is taken.
     """
+    check_folders(parent)
     config, changes = recorded_config(parent), by_field(changes)
     rows = _rows(parent, step)
     forked = _config(config, changes, step, path)
-    if not acting(forked).keys() <= changes.keys():
-        check_trust(parent, config, files_of(config), trust=trust)
     files = files_of(forked)
+    if not acting(forked).keys() <= changes.keys():
+        of_parent = {path: files[path] for path in files_of(config) if path in files}
+        check_trust(parent, config, of_parent, trust=trust)
     if path.exists():
         raise InputError(f"--job-dir {path} is there already; name a directory that isn't")
     check_writable(path.parent, "--job-dir")

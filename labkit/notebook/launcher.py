@@ -4,6 +4,7 @@ Jupyter's server starts each at the first click on its tile and shows it below i
 Jupyter's token may see it, and act on runs. pyproject.toml names both functions as entry points.
 """
 
+import os
 import secrets
 import signal
 import sys
@@ -20,6 +21,7 @@ __all__ = ["dashboard", "tensorboard"]
 
 SECONDS_TO_START = 120
 SECRET = secrets.token_urlsafe(16)  # TensorBoard knows no Unix sockets, and others can connect to its port
+PREFIX = "LABKIT_TENSORBOARD_PREFIX"
 ICONS = Path(__file__).parent / "icons"
 
 
@@ -38,8 +40,13 @@ def tensorboard() -> dict[str, Any]:
     """Return how jupyter-server-proxy starts TensorBoard on all runs, also those that begin later."""
     server = _server("TensorBoard", "tensorboard.svg", enabled=True)
     server["launcher_entry"]["path_info"] = f"labkit-tensorboard/{SECRET}/"
-    prefix = f"{{base_url}}labkit-tensorboard/{SECRET}"
-    return {**server, "command": [*_python("-m", "labkit.notebook.launcher"), "{port}", prefix]}
+    # Others can read the arguments of processes, but not their environment.
+    prefix = {PREFIX: f"{{base_url}}labkit-tensorboard/{SECRET}"}
+    return {
+        **server,
+        "environment": prefix,
+        "command": [*_python("-m", "labkit.notebook.launcher"), "{port}"],
+    }
 
 
 def _server(title: str, icon: str, *, enabled: bool) -> dict[str, Any]:
@@ -74,4 +81,4 @@ def _serve_tensorboard(port: int, prefix: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve_tensorboard(int(sys.argv[1]), sys.argv[2])
+    _serve_tensorboard(int(sys.argv[1]), os.environ[PREFIX])

@@ -23,6 +23,7 @@ from labkit.config.recorded import PLACES
 from labkit.errors import InputError
 from labkit.home import expanded, state_home
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.files import open_regular
 
 __all__ = [
     "APPROVED",
@@ -40,6 +41,7 @@ __all__ = [
 # What a launcher and the dashboard hand on to the processes that they start: the digest of checked files.
 APPROVED = "LABKIT_APPROVED"
 LARGEST_FILE = 2**20  # bytes of a file of code
+Tasks = tuple[int, int] | None  # of a cluster: its workers and parameter servers
 _LARGEST_LIST = 2**24  # bytes; a consent has 65
 
 
@@ -66,9 +68,7 @@ def files_of(config: Config) -> dict[str, bytes]:
 
 def _content(flag: str, path: Path) -> bytes:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, a device has no end
-            raise InputError(f"{flag} {path} is no regular file; name a Python file")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:  # a pipe would be waited for, a device has no end
             content = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         raise InputError(f"{flag} {path} can't be read: {getattr(error, 'strerror', error)}") from None
@@ -78,19 +78,20 @@ def _content(flag: str, path: Path) -> bytes:
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:
-    """Return a text that tells files and their contents from any others; "" for none."""
+    """Return a text that tells files and their contents, also none, from any others."""
     digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
-    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest() if digests else ""
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
-def check_approved(files: Mapping[str, bytes]) -> None:
-    """Refuse files other than those that the process which started this one has checked."""
-    if (approved := os.environ.get(APPROVED)) and approved != digest_of(files):
+def check_approved(files: Mapping[str, bytes], approved: str | None = None) -> None:
+    """Refuse files other than those that were checked, here or by the process that started this one."""
+    approved = os.environ.get(APPROVED) if approved is None else approved
+    if approved is not None and approved != digest_of(files):
         names = ", ".join(files) or "a file of code"
         raise InputError(f"{names} has changed since it was checked; start again")
 
 
-def demands(config: Config, files: Mapping[str, bytes], *, cluster: bool = False) -> str:
+def demands(config: Config, files: Mapping[str, bytes], tasks: Tasks = None) -> str:
     """Return what a training with ``config`` would do beside training, in words; "" for most runs."""
     known = fields_by_name()
     said = [
@@ -100,15 +101,16 @@ def demands(config: Config, files: Mapping[str, bytes], *, cluster: bool = False
         f"run {path!r}, whose SHA-256 is {hashlib.sha256(content).hexdigest()}"
         for path, content in files.items()
     ]
-    return " and ".join([*ran, *said, *(["start processes that listen on ports"] if cluster else [])])
+    started = [f"start {sum(tasks)} processes that listen on ports"] if tasks else []
+    return " and ".join([*ran, *said, *started])
 
 
 def check_trust(
     run: RunDirectory,
     config: Config,
     files: Mapping[str, bytes],
+    tasks: Tasks = None,
     *,
-    cluster: bool = False,
     trust: bool = False,
 ) -> None:
     """Refuse what the record of a run would make this machine do, unless this account consents to it.
@@ -117,15 +119,15 @@ def check_trust(
         run: whose record it is.
         config: as it is recorded; where run and data lie doesn't matter.
         files: from ``files_of``.
-        cluster: whether it is continued by several processes.
+        tasks: how many workers and parameter servers continue it; None: one process.
         trust: whether the user consents now; that is remembered.
 
     Raises InputError, which names files, digests and addresses.
     """
     if trust:
-        accept(config, files, cluster=cluster)
-    elif not is_accepted(config, files, cluster=cluster):
-        would = demands(config, files, cluster=cluster)
+        accept(config, files, tasks, now=True)
+    elif not is_accepted(config, files, tasks):
+        would = demands(config, files, tasks)
         raise InputError(
             f"{run.path} would {would}, but this account has never started it so; if you trust what it does, "
             "add --trust"
@@ -145,33 +147,44 @@ def with_consent(config: Config) -> tuple[Config, str]:
     return config.replace({name: known[name].default for name in found}), words
 
 
-def accept(config: Config, files: Mapping[str, bytes], *, cluster: bool = False) -> None:
-    """Remember that this account consents. Nothing happens where its state folder can't be written."""
-    if is_accepted(config, files, cluster=cluster):
+def accept(config: Config, files: Mapping[str, bytes], tasks: Tasks = None, *, now: bool = False) -> None:
+    """Remember that this account consents. Who consents to several processes does so to one, too.
+
+    Args:
+        now: whether the user says so. Raises InputError then if the state folder can't be written; at the
+            start of a training nothing happens.
+    """
+    if is_accepted(config, files, tasks) and is_accepted(config, files):
         return
-    with suppress(OSError):
-        line = _consent(_key(), config, files, cluster).encode() + b"\n"
+    try:
+        lines = {_consent(_key(), config, files, one) + "\n" for one in (None, tasks)}
         descriptor = os.open(_folder() / "trusted", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with open(descriptor, "ab") as file:
-            file.write(line)
+        with open(descriptor, "a") as file:
+            file.write("".join(lines))
+    except OSError as error:
+        if now:
+            raise InputError(
+                f"the consent can't be kept in {state_home()}: {error.strerror or error}; make that folder "
+                "writable, or set XDG_STATE_HOME to one that is"
+            ) from None
 
 
-def is_accepted(config: Config, files: Mapping[str, bytes], *, cluster: bool = False) -> bool:
+def is_accepted(config: Config, files: Mapping[str, bytes], tasks: Tasks = None) -> bool:
     """Return whether this account has consented to this configuration with these files, or needn't."""
-    if not acting(config) and not cluster:
+    if not acting(config) and tasks is None:
         return True
     try:
         with open(_folder() / "trusted", "rb") as file:
             known = file.read(_LARGEST_LIST).split()
-        wanted = _consent(_key(), config, files, cluster).encode()
+        wanted = _consent(_key(), config, files, tasks).encode()
     except OSError:
         return False
     return any(hmac.compare_digest(wanted, one) for one in known)
 
 
-def _consent(key: bytes, config: Config, files: Mapping[str, bytes], cluster: bool) -> str:
+def _consent(key: bytes, config: Config, files: Mapping[str, bytes], tasks: Tasks) -> str:
     settings = {name: value for name, value in config.flat().items() if name not in PLACES}
-    text = json.dumps([settings, digest_of(files), cluster], sort_keys=True)
+    text = json.dumps([settings, digest_of(files), tasks], sort_keys=True)
     return hmac.new(key, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
 
 

@@ -318,13 +318,24 @@ def _fits(value: Any) -> bool:
 
 
 def check_folders(run: RunDirectory) -> None:
-    """Raise InputError if a folder of a run is a link: it could lead to files that aren't the run's."""
+    """Raise InputError if something in the folders of a run is a link: it could lead to files elsewhere."""
     for folder in run.folders:
-        if folder.is_symlink():
+        if link := _link_in(folder):
             raise InputError(
-                f"{folder} is a link, which labkit doesn't follow in a run; put a folder into its place, or "
-                "move the whole run to where there is room"
+                f"{link} is a link, which labkit doesn't follow in a run; put what it leads to into its "
+                "place, or move the whole run to where there is room"
             )
+
+
+def _link_in(folder: Path) -> str:
+    """Return the path of a link in a folder, or the folder's own if it is one; "" without any."""
+    if folder.is_symlink():
+        return str(folder)
+    for parent, names, files in os.walk(folder):
+        for name in (*names, *files):
+            if os.path.islink(path := os.path.join(parent, name)):
+                return path
+    return ""
 
 
 def make_private(folder: Path) -> None:

@@ -15,13 +15,13 @@ __all__ = [
     "Place",
     "check_regular",
     "open_regular",
+    "open_run_descriptor",
     "open_run_file",
     "place_in",
     "read_json",
 ]
 
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe would be waited for
 KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
 _LARGE = 2**26  # bytes; larger files may have no hole, which would declare any size and take no space
 _MOST_JSON = 2**26  # bytes; a certificate has 72 for each row
@@ -34,18 +34,19 @@ def open_run_file(path: str | Path, mode: str = "rb", **settings: Any) -> IO[Any
 
     Raises OSError if it is a link or no regular file, beside the reasons of ``open``.
     """
-    return open(path, mode, opener=_opener, **settings)
+    return open(path, mode, opener=open_run_descriptor, **settings)
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a file for reading that may be a link, as in a data set. Raises OSError unless it is regular."""
-    descriptor = os.open(path, os.O_RDONLY | _AT_ONCE | getattr(os, "O_CLOEXEC", 0))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     return open(_checked(descriptor, os.fspath(path), holes=True), "rb")
 
 
-def _opener(path: str, flags: int) -> int:
+def open_run_descriptor(path: str, flags: int) -> int:
+    """Open a file of a run, as ``os.open`` does. Raises OSError as ``open_run_file``."""
     try:
-        descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | _AT_ONCE, 0o666)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a link, which labkit doesn't follow in a run", path) from None

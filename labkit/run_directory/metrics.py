@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from labkit.errors import InputError
-from labkit.run_directory.files import open_run_file
+from labkit.run_directory.files import open_run_descriptor, open_run_file
 from labkit.run_directory.rows import ResumePoint, RowReader, as_line, number, restored, valid
 
 __all__ = [
@@ -68,7 +68,7 @@ class MetricsWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        self._descriptor = open_run_descriptor(os.fspath(path), os.O_RDWR | os.O_CREAT)
         self._cut_torn_line()
 
     def _cut_torn_line(self) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
+from labkit.run_directory.directory import check_folders
 from labkit.run_directory.files import open_run_file
 
 __all__ = ["SECONDS_BETWEEN_LOOKS", "LogFolder", "damage", "log_folder", "shown_names"]
@@ -60,20 +62,22 @@ class LogFolder:
             shutil.rmtree(self.path / name)
         for name, run in found.items():
             (self.path / name).mkdir(exist_ok=True)
+            try:
+                check_folders(run)  # TensorBoard would follow links and show what they lead to
+            except InputError:
+                continue
             # The profiler's page doesn't look for plugins/profile behind links.
             for source in (*run.events_path.glob("*"), *run.events_path.glob("plugins/profile/*")):
                 link = self.path / name / source.relative_to(run.events_path)
-                if source.name != "plugins" and not link.is_symlink():
+                is_content = source.is_file() or (source.is_dir() and source.name != "plugins")
+                if is_content and not link.is_symlink():
                     link.parent.mkdir(parents=True, exist_ok=True)
                     link.symlink_to(source)
         self.runs = found
 
     def _link_dump(self) -> None:
         """Link the newest dump of Debugger V2, which TensorBoard reads from the log folder itself."""
-        dumps = {
-            name: list((run.events_path / DEBUGGER_FOLDER).glob(_DUMP_FILES))
-            for name, run in self.runs.items()
-        }
+        dumps = {name: list((self.path / name / DEBUGGER_FOLDER).glob(_DUMP_FILES)) for name in self.runs}
         dumps = {name: files for name, files in dumps.items() if files}
         if dumps:
             self.debugged = max(dumps, key=lambda name: max(path.stat().st_mtime for path in dumps[name]))
@@ -85,6 +89,11 @@ class LogFolder:
         found = []
         for name, run in self.runs.items():
             files = sorted(run.events_path.rglob("*.tfevents.*"))
+            try:
+                check_folders(run)
+            except InputError as error:
+                found.append(f"run {name} isn't shown: {error}")
+                continue
             if not files:
                 found.append(f"run {name} has no events yet; TensorBoard shows them once they are written")
             status = run.read_status()

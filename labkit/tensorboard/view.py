@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.startup.child import python_command
+from labkit.startup.child import import_path, python_command
 from labkit.tensorboard.log_folder import shown_names
 
 __all__ = ["TensorBoard", "show"]
@@ -48,6 +48,7 @@ class TensorBoard:
                 stdout=subprocess.PIPE,
                 stderr=said,
                 text=True,
+                env={**os.environ, "PYTHONPATH": import_path()},
                 start_new_session=True,
             )
             assert self._process.stdout is not None

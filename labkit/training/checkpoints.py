@@ -148,7 +148,7 @@ class CheckpointStore:
     def remove_unfinished(self) -> None:
         """Remove temporary files of killed processes. Only the process that writes the run may call this."""
         for path in self._folder.glob(".step-*.tmp"):
-            shutil.rmtree(path)
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
 
     def chosen_step(self) -> int:
         """Return the step of the checkpoint chosen on validation, or of the newest if that is missing.

@@ -29,7 +29,7 @@ from labkit.data.shard_files import verify_shards
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.parts.trust import check_approved, check_trust, files_of
+from labkit.parts.trust import check_approved, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.run_directory.directory import check_folders
@@ -202,8 +202,7 @@ def plan_run(
     cluster: str = "",
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
-    recorded: bool = False,
-    trust: bool = False,
+    approved: str | None = None,
     announce: Callable[[str], None] = print,
     before_preparing: Callable[[Config], None] = lambda config: None,
 ) -> RunPlan:
@@ -215,8 +214,7 @@ def plan_run(
         cluster: suffix of the run's name. Only a launcher gives it, and then prepares the data set.
         overwrite: whether to discard an existing run.
         callbacks: to call during the training, after those of ``--callbacks``.
-        recorded: whether ``config`` is the record of a run, which may be somebody else's.
-        trust: whether the user consents to what that record runs and opens (``labkit.parts.trust``).
+        approved: digest of the files of code that were checked, if they were (``labkit.parts.trust``).
         announce: takes lines about slow work.
         before_preparing: is called before a data set is prepared.
 
@@ -236,9 +234,7 @@ def plan_run(
     if config.run.callbacks is not None:
         config = config.replace({"callbacks": str(home.expanded(config.run.callbacks).absolute())})
     files = files_of(config)
-    check_approved(files)
-    if recorded:
-        check_trust(RunDirectory(str(config.run.job_dir)), config, files, trust=trust)
+    check_approved(files, approved)
     for path, content in files.items():
         callbacks = (*callbacks_of(Path(path), content), *callbacks)
     config = _with_recorded_choices(config, overwrite)
@@ -497,7 +493,6 @@ def place_run(
     check_place(config, run)
     found = "new"
     if run.exists():
-        check_folders(run)
         recorded = _with_crop(recorded_config(run), manifest)
         if not overwrite:
             found = _found(run, recorded, config)
@@ -539,6 +534,7 @@ def fork_command(run: RunDirectory, step: int, **settings: Any) -> str:
 def check_place(config: Config, run: RunDirectory) -> None:
     """Raise InputError if ``run`` can't be written, holds something else, or has too little disk space."""
     check_writable(run.path, "--job-dir")
+    check_folders(run)
     check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
     if reason := missing_config(run):
         raise InputError(f"--job-dir {run.path}: {reason}, or name another directory")

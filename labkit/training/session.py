@@ -106,7 +106,8 @@ def train_session(
             if state is not None and (told := told_of_other_kernels(run.read_environment())):
                 console.line(f"note: {told}; the result differs by rounding from that of one session")
             write_json_atomic(run.config_path, config.to_json())
-            accept(config, plan.files, cluster=membership is not None)
+            task = plan.task
+            accept(config, plan.files, (task.count("worker"), task.count("ps")) if task else None)
             environment = {**describe_environment(plan), "parameters": network.num_parameters()}
             write_json_atomic(run.environment_path, environment)
             remember(run)
