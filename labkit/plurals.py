@@ -54,10 +54,11 @@ def printable(text: str) -> str:
     )
 
 
-_SECRET = r"(?:[\w-]*[-_])?(?:token|pass|password|passwd|pwd|secret|key|auth)s?"
+_SECRET = r"(?:[\w-]*(?:token|password|passwd|secret|apikey)|(?:[\w-]*[-_])?(?:pass|pwd|key|auth))s?"
 _ADDRESS = re.compile(r"(\w://)(?:\S*@)?([^@\s?#;]*)([?#;]\S*)?")
 _VALUE = re.compile(rf"((?:^|[?&-]){_SECRET}=)[^&\s]+", re.IGNORECASE)
 _FLAG = re.compile(rf"-{{1,2}}{_SECRET}", re.IGNORECASE)
+_WITH_VALUE = re.compile(rf"(-{{1,2}}{_SECRET}=).+", re.IGNORECASE | re.DOTALL)  # spaces and all
 
 
 def _bare(found: re.Match[str]) -> str:
@@ -69,12 +70,12 @@ def without_secrets(words: Sequence[str]) -> list[str]:
     """Return the words of a command line, or an address, with ``***`` for passwords and tokens.
 
     They are the user of an address and what follows its path, and the value of a flag or variable whose name
-    ends with *token*, *password*, *pass*, *secret*, *key* or *auth*.
+    ends with *token*, *password*, *secret* or *apikey*, or with *pass*, *key* or *auth* as a word of its own.
     """
     clean: list[str] = []
     follows = False
     for word in words:
-        hidden = _VALUE.sub(r"\1***", _ADDRESS.sub(_bare, word))
+        hidden = _WITH_VALUE.sub(r"\1***", _VALUE.sub(r"\1***", _ADDRESS.sub(_bare, word)))
         clean.append("***" if follows and not word.startswith("--") else hidden)
         follows = _FLAG.fullmatch(word) is not None
     return clean

@@ -11,7 +11,7 @@ from app import pages, state
 from app.acting import launches
 from app.images.text import plain
 from app.state import clean
-from labkit.cluster.continued import making_command
+from labkit.cluster.continued import acts, making_command
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import accept, demands, files_of, is_accepted
@@ -159,10 +159,10 @@ def _stop(run: RunDirectory) -> None:
 def _commands(run: RunDirectory, liveness: str) -> None:
     with st.popover("Command", icon=":material/content_copy:"):
         try:
-            config = recorded_config(run)
-            if is_accepted(config, files_of(config)):
+            words = making_command(run)
+            if not acts(words) or is_accepted(config := recorded_config(run), files_of(config)):
                 st.caption("Makes this run:")
-                st.code(clean(shlex.join(making_command(run))), language="bash", wrap_lines=True)
+                st.code(clean(shlex.join(words)), language="bash", wrap_lines=True)
             if liveness not in RUNS and liveness != "finished":
                 st.caption("Continues it:")
                 st.code(clean(launches.resumption(run).command), language="bash", wrap_lines=True)

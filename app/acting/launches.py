@@ -204,8 +204,9 @@ class Resumption:
 
     @property
     def command(self) -> str:
-        """The command for a shell. Where there is no consent, it is the one that asks for it."""
-        words = self.arguments if self.is_accepted else ("resume", str(self.run.path))
+        """The command for a shell. Where there is no consent to code or ports, it is the one that asks."""
+        known = is_accepted(self.config, self.files)
+        words = self.arguments if known else ("resume", str(self.run.path))
         return shlex.join(["labkit", *words])
 
 
@@ -240,7 +241,7 @@ def resume(run: RunDirectory) -> None:
         found = resumption(run)
         check_trust(run, found.config, found.files, found.tasks)
         approved = {APPROVED: digest_of(found.files)}
-        launches.by_path[run.path] = _launched(found.arguments, run, is_new=False, variables=approved)
+        launches.by_path[run.path] = _launched(list(found.arguments), run, is_new=False, variables=approved)
 
 
 def _still_training(run: RunDirectory) -> int | None:

@@ -11,7 +11,6 @@ from app.report.write import write_report  # noqa: E402
 from labkit.errors import InputError  # noqa: E402
 from labkit.plurals import printable  # noqa: E402
 from labkit.run_directory import RunDirectory  # noqa: E402
-from labkit.run_directory.directory import check_folders  # noqa: E402
 
 
 def main() -> int:
@@ -21,10 +20,7 @@ def main() -> int:
     parser.add_argument("runs", nargs="+", type=Path)
     options = parser.parse_args()
     try:
-        runs = [RunDirectory(path) for path in options.runs]
-        for run in runs:
-            check_folders(run)
-        size = write_report(runs, options.output)
+        size = write_report([RunDirectory(path) for path in options.runs], options.output)
     except InputError as error:
         print(f"labkit: error: {printable(str(error))}", file=sys.stderr)
         return 2

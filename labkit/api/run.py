@@ -17,7 +17,6 @@ from labkit.run_directory.checkpoints import checkpoint_path, checkpoint_steps
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.find import find_run, known_runs, missing_config
 from labkit.run_directory.metrics import chosen_step, own_test
-from labkit.run_directory.reader import MetricsReader, with_evaluations
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,6 +153,8 @@ class Run:
 
     def _rows(self) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
         """Return the run's own test result, and all rows that count."""
+        from labkit.run_directory.reader import MetricsReader, with_evaluations
+
         reader = MetricsReader(self._directory.metrics_path)
         reader.poll()
         every = with_evaluations(reader)

@@ -12,7 +12,7 @@ from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["local_cluster_command", "making_command", "tasks_flag", "tasks_of"]
+__all__ = ["acts", "local_cluster_command", "making_command", "tasks_flag", "tasks_of"]
 
 
 def making_command(run: RunDirectory) -> list[str]:
@@ -26,7 +26,7 @@ def making_command(run: RunDirectory) -> list[str]:
     recorded = run.read_environment().get("command")
     words = [str(word) for word in recorded] if isinstance(recorded, list) else []
     ours = len(words) > 1 and Path(words[0]).name in ("labkit", "__main__.py") and words[1] == "train"
-    ours = ours and not any(word.partition("=")[0].replace("_", "-") in _acting_flags() for word in words)
+    ours = ours and not acts(words)
     tasks = tasks_of(run)
     if ours and tasks is None:
         return ["labkit", *words[1:]]
@@ -40,8 +40,10 @@ def making_command(run: RunDirectory) -> list[str]:
     ]
 
 
-def _acting_flags() -> set[str]:
-    return {info.flag for info in fields_by_name().values() if info.acts}
+def acts(words: list[str]) -> bool:
+    """Return whether a command has a flag that runs a file or opens ports."""
+    flags = {info.flag for info in fields_by_name().values() if info.acts}
+    return any(word.partition("=")[0].replace("_", "-") in flags for word in words)
 
 
 def tasks_of(run: RunDirectory) -> tuple[int, int] | None:

@@ -105,13 +105,14 @@ def _hint(run: RunDirectory, status: Status | None, name: str) -> str:
         config = recorded_config(run).replace({"job_dir": str(run.path)})
     except InputError as error:
         return f"; {error}"
-    words = _how_a_cluster_continues(run, config) if _consented(run, config) else None
+    words = _how_a_cluster_continues(run, config) if _consented(config) else None
     return f"; labkit resume {name} continues it" if words is None else f"; to continue, {words}"
 
 
-def _consented(run: RunDirectory, config: "Config") -> bool:
+def _consented(config: "Config") -> bool:
+    """Return whether a command with this configuration may be shown, to be pasted."""
     try:
-        return is_accepted(config, files_of(config), tasks_of(run))
+        return is_accepted(config, files_of(config))
     except InputError:  # a file of code that isn't here
         return False
 
@@ -169,7 +170,7 @@ def _resume(options: argparse.Namespace) -> int:
         raise InputError(f"{run.name} is running in process {process}; labkit stop {options.run} stops it")
     refuse_elsewhere(run, "resume")
     files = files_of(config)
-    check_trust(run, config, files, tasks_of(run), trust=options.trust)
+    check_trust(run, config, files, trust=options.trust)
     if (words := _how_a_cluster_continues(run, config)) is not None:
         raise InputError(f"{run.name} was trained by a cluster; {words}")
     from labkit.data.of_run import data_dir_of_run

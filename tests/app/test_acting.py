@@ -327,9 +327,9 @@ def test_resume_continues_as_the_command_does(make_run, started):
     other = make_run("cluster", state="interrupted")
     write_config(other)
     in_cluster(other)
-    with pytest.raises(InputError, match="start processes that listen on ports"):
+    with pytest.raises(InputError, match="start 2 processes that listen on ports"):
         launches.resume(other)  # somebody else may have written it
-    accept(recorded_config(other), {}, cluster=True)  # as a training does at its start
+    accept(recorded_config(other), {}, (2, 0))  # as a training does at its start
     launches.resume(other)
     _, options, _ = parse(started.arguments[1])
     assert (options.workers, training_of(options, "")[0].run.job_dir) == (2, str(other.path))
@@ -358,7 +358,7 @@ def test_what_ended_early_shows_its_log_and_how_it_continues(make_run, state):
     assert "line" in words(at)
     at.selectbox(key=f"log-{run.path}").select("worker:1").run()
     assert "<script>out of memory</script>" in words(checked(at))
-    command = ["labkit", *launches.resume_arguments(run)]
+    command = shlex.split(launches.resumption(run).command)
     assert shlex.join(command) in words(at)
     parse(command[1:])  # works as printed
 

@@ -179,7 +179,7 @@ def test_the_losses_right_before_a_step_are_those_of_the_step(trained, monkeypat
     mean, recorded = re.search(r"Their mean is ([\d.]+); the step recorded ([\d.]+)\.", text).groups()
     reader = MetricsReader(trained.metrics_path)
     reader.poll()
-    [row] = [row for row in reader.rows if row["step"] == 5]
+    [row] = [row for row in reader.split("train") if row["step"] == 5]
     assert mean == recorded == f"{row['loss']:.4g}"
     losses = [float(loss) for loss in re.findall(r"<br>loss ([\d.]+)", cards_of(at))]
     assert len(losses) == 16 and losses == sorted(losses, reverse=True)

@@ -8,6 +8,7 @@ import webbrowser
 
 import pytest
 import streamlit as st
+from starlette.datastructures import Headers
 from streamlit import config
 
 from app import gate, state
@@ -147,3 +148,28 @@ def test_a_run_that_the_page_starts_is_private_where_the_mask_forgot_it(runs_fol
     finally:
         os.umask(before)
     assert (tmp_path / "more").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "origin", "passes"),
+    [
+        ("lab.example.org", "localhost:8501", "https://lab.example.org", True),
+        ("lab.example.org", "lab.example.org", "https://lab.example.org", True),
+        ("lab.example.org", "lab.example.org:8501", "http://lab.example.org:9999", False),
+        ("lab.example.org:8443", "localhost:8501", "https://lab.example.org:8443", True),
+        ("lab.example.org:8443", "localhost:8501", "https://lab.example.org", False),
+        ("*.hub.example.org", "ada.hub.example.org", "https://ada.hub.example.org", True),
+        ("*.hub.example.org", "ada.hub.example.org", "https://mallory.hub.example.org", False),
+        ("", "localhost:8501", "http://localhost:8501", True),
+        ("", "localhost:8501", "http://localhost:9999", False),
+        ("", "elsewhere.example.org", "http://elsewhere.example.org", False),
+    ],
+)
+def test_a_named_host_stands_for_its_own_port_and_for_no_other_page(monkeypatch, hosts, host, origin, passes):
+    monkeypatch.setenv("LABKIT_HOSTS", hosts)
+    refusal = gate._refusal(Headers({"host": host, "origin": origin}), needs_origin=True)
+    assert (refusal == "") is passes, refusal
+
+
+def test_a_cookie_of_any_letters_is_no_token(token_of):
+    assert not gate._same("\u00fcber \ud800", "token")

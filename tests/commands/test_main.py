@@ -277,7 +277,8 @@ def test_a_directory_that_holds_something_else(run, shapes_dir, tmp_path):
     assert tree(tmp_path) == {tmp_path / "thesis.tex"}
 
 
-def test_quick_commands_start_without_tensorflow():
+def test_quick_commands_start_without_tensorflow(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))  # runs of an earlier labkit are read with NumPy
     program = (
         "import sys\nfrom labkit.commands import doctor\nfrom labkit.commands.main import main\n"
         "doctor.step_seconds = lambda: (1.0, 1.0)\n"  # where the processor has bfloat16, it uses TensorFlow

@@ -13,6 +13,7 @@ import pytest
 from labkit.commands import main as cli
 from labkit.commands import manage, train
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
+from labkit.parts.trust import digest_of
 from labkit.run_directory import RunDirectory, RunLock
 from tests.commands.made_runs import make_run
 from tests.tiny import prepare_tiny
@@ -175,8 +176,8 @@ def test_the_holder_of_a_lock_is_who_took_it(tmp_path, training):
 def resumed(monkeypatch):
     seen = []
 
-    def train_as(task, config, overwrite, *, recorded, trust):
-        assert recorded
+    def train_as(task, config, overwrite, *, approved):
+        assert approved == digest_of({})
         seen.append((task, config, overwrite))
         return 0
 

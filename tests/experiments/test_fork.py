@@ -32,8 +32,9 @@ def parent(tmp_path_factory) -> RunDirectory:
 def training_rows(run: RunDirectory) -> dict[int, tuple[float, float]]:
     reader = MetricsReader(run.metrics_path)
     reader.poll()
-    assert [row["step"] for row in reader.rows] == list(range(1, len(reader.rows) + 1))
-    return {row["step"]: (row["loss"], row["learning_rate"]) for row in reader.rows}
+    rows = reader.split("train")
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    return {row["step"]: (row["loss"], row["learning_rate"]) for row in rows}
 
 
 def fork(parent: RunDirectory, path: Path, *flags: str) -> tuple[int, RunDirectory]:

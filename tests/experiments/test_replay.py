@@ -349,4 +349,4 @@ def test_rows_are_those_that_count(run):
     """The step is looked up in the rows, of which some are superseded after a resume."""
     reader = MetricsReader(run / "metrics.jsonl")
     reader.poll()
-    assert recorded.recorded_step(labkit.load_run(run)._directory, 7).row == reader.rows[6]
+    assert recorded.recorded_step(labkit.load_run(run)._directory, 7).row == reader.split("train")[6]

@@ -132,7 +132,7 @@ def test_a_square_asks_the_network_how_much_the_prediction_needs_each_part(run, 
         InputError, match=f"step 20 is gone; labkit evaluate {run.path} makes new predictions"
     ):
         _ = explorer.network
-    (run.checkpoints_path / "step-20").mkdir(parents=True)
+    (run.checkpoints_path / "step-00000020").mkdir(parents=True)
     assert not loaded
     figures = [explorer.detail(4, patch) for patch in (4, 8)]
     assert [step for _, step in loaded] == ["20"]

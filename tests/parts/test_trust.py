@@ -1,20 +1,25 @@
 """A record runs no code and opens no port that this account hasn't asked for."""
 
 import hashlib
+import json
 import os
 import stat
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 import labkit
+from app.acting import launches
+from labkit.cluster.continued import making_command
 from labkit.commands import main as cli
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.experiments.fork import fork
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory
+from tests.app.test_acting import in_cluster
 from tests.commands.in_process import ends_well
 from tests.commands.made_runs import make_run
 
@@ -110,14 +115,16 @@ def test_a_consent_of_another_key_or_made_by_hand_is_none(tmp_path, state, code)
     assert not is_accepted(config, files)
 
 
-def test_without_a_folder_for_consents_only_the_flag_goes_on(tmp_path, monkeypatch, code):
+def test_a_consent_that_cant_be_kept_is_refused(tmp_path, monkeypatch, code):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     run = foreign(tmp_path, callbacks=str(code))
     config = recorded_config(run)
-    check_trust(run, config, files_of(config), trust=True)
+    with pytest.raises(InputError, match="consent can't be kept in .*XDG_STATE_HOME"):
+        check_trust(run, config, files_of(config), trust=True)
     with pytest.raises(InputError, match="--trust"):
         check_trust(run, config, files_of(config))
+    accept(config, files_of(config))  # as at the start of a training, which goes on
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large", "gone"])
@@ -179,7 +186,40 @@ def test_a_cluster_needs_consent_although_its_settings_are_harmless(tmp_path, st
     run = foreign(tmp_path)
     config = recorded_config(run)
     check_trust(run, config, {})
-    with pytest.raises(InputError, match="would start processes that listen on ports"):
-        check_trust(run, config, {}, cluster=True)
-    accept(config, {}, cluster=True)
-    check_trust(run, config, {}, cluster=True)
+    with pytest.raises(InputError, match="would start 3 processes that listen on ports"):
+        check_trust(run, config, {}, (2, 1))
+    accept(config, {}, (2, 1))
+    check_trust(run, config, {}, (2, 1))
+    with pytest.raises(InputError, match="would start 300 processes"):
+        check_trust(run, config, {}, (300, 0))
+
+
+def test_ones_own_cluster_with_a_file_of_code_is_ones_own_everywhere(tmp_path, state, code, capsys):
+    run = foreign(tmp_path, callbacks=str(code), bind="10.0.0.1")
+    in_cluster(run)
+    config = recorded_config(run)
+    accept(config, files_of(config), (2, 0))  # as the chief does
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert labkit.load_run(run.path).config.run.callbacks == str(code)
+    assert "labkit cluster local --workers 2" in refused(capsys, "resume", str(run.path))
+    assert fork(RunDirectory(run.path), 3, {}, tmp_path / "fork", announce=lambda line: None).exists()
+
+
+def test_no_other_file_is_taken_where_none_was_checked(tmp_path, state, code, monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_APPROVED", digest_of({}))
+    settings = ["--preset", "smoke", "--dataset", "shapes", "--job-dir", str(tmp_path / "other")]
+    assert "has changed since it was checked" in refused(capsys, "train", *settings, "--callbacks", str(code))
+
+
+def test_a_command_to_copy_asks_for_consent(tmp_path, state, code, capsys):
+    run = foreign(tmp_path, callbacks=str(code))
+    (run.path / "environment.json").write_text(
+        json.dumps({"command": ["labkit", "train", f"--callbacks={code}"]})
+    )
+    assert launches.resumption(run).command == f"labkit resume {run.path}"
+    other = foreign(tmp_path / "harmless")
+    (other.path / "environment.json").write_text(
+        json.dumps({"command": ["labkit", "train", "--callbacks", str(code)]})
+    )
+    assert "callbacks" not in " ".join(making_command(other))

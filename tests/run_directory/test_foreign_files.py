@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import labkit
 from app.logs import tail
 from labkit.analysis.predictions import load_predictions
 from labkit.commands import main as cli
 from labkit.distributed.heartbeat import Heartbeat, write_heartbeat
 from labkit.errors import InputError
-from labkit.run_directory import RunLock
+from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.directory import replacing
 from labkit.run_directory.files import LONGEST_LINE, AppendedLines, open_run_file
 from labkit.run_directory.reader import MetricsReader
@@ -97,9 +98,12 @@ def test_no_heartbeat_is_written_through_a_link(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "worker-0.json").symlink_to(tmp_path / "mine")
     heartbeat = Heartbeat("worker:0", "a:1", "h", 1, "i", 0, "waiting", 0, {}, "", None)
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(OSError, match="a link, which labkit doesn't follow"):
         write_heartbeat(tmp_path / "worker-0.json", heartbeat)
     assert (tmp_path / "mine").read_text() == "mine"
+    os.mkfifo(tmp_path / "worker-1.json")
+    with pytest.raises(OSError):
+        write_heartbeat(tmp_path / "worker-1.json", heartbeat)  # and doesn't wait
 
 
 def test_nothing_is_written_through_a_link(tmp_path):
@@ -185,3 +189,39 @@ def test_a_line_without_an_end_is_passed_over(tmp_path):
     while not reader.caught_up:
         read += reader.read(2**16)
     assert read == path.read_bytes() and time.monotonic() - began < SECONDS
+
+
+@pytest.mark.parametrize(
+    "place", ["cluster/machine", "cluster/spans", "events/debugger", "events/plugins/profile"]
+)
+def test_a_link_deep_in_a_run_is_refused_before_anything_is_written(place, tmp_path, shapes, capsys):
+    mine = whole_run(tmp_path, "mine")
+    before = tree(mine.path)
+    bad = make_run(tmp_path, "bad", state="interrupted", step=7)
+    empty = RunDirectory(tmp_path / "prepared")
+    for run in (bad, empty):
+        (run.path / place).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / place).symlink_to(mine.path)
+    flags = ["--preset", "smoke", "--dataset", "shapes", "--job-dir", str(empty.path)]
+    for words in (["resume", str(bad.path)], ["train", *flags], ["fork", str(bad.path), "--at", "3"]):
+        assert cli.main(words) == 2
+        assert "is a link, which labkit doesn't follow in a run" in capsys.readouterr().err
+    with pytest.raises(InputError, match="is a link"):
+        labkit.load_run(bad.path)
+    assert tree(mine.path) == before
+
+
+def test_tensorboard_shows_nothing_that_a_link_leads_to(tmp_path):
+    from labkit.tensorboard.log_folder import LogFolder
+
+    (tmp_path / "log").mkdir()
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "events.out.tfevents.1").write_text("mine")
+    run, good = whole_run(tmp_path, "bad"), whole_run(tmp_path, "good")
+    (run.events_path / "all").parent.mkdir(exist_ok=True)
+    (run.events_path / "all").symlink_to(tmp_path / "private")
+    os.mkfifo(good.events_path / "pipe.tfevents.2")
+    folder = LogFolder(tmp_path / "log", lambda: [run, good])
+    assert list((tmp_path / "log" / "bad").iterdir()) == []
+    assert "pipe.tfevents.2" not in {path.name for path in (tmp_path / "log" / "good").iterdir()}
+    assert any("isn't shown" in note and "is a link" in note for note in folder.notes())

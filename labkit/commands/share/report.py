@@ -8,6 +8,8 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.errors import InputError, require_extra
 from labkit.home import expanded, shipped
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_writable
 from labkit.run_directory.find import find_run
 from labkit.startup.child import python_command
@@ -43,6 +45,8 @@ def _run(options: argparse.Namespace) -> int:
     if output.is_dir():
         raise InputError(f"--output {output} is a folder; give the name of a file")
     check_writable(output.parent, "--output")
+    for path in runs:
+        check_folders(RunDirectory(path))
     require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")
     sys.stdout.flush()
     # The dashboard draws the report. It knows labkit, but labkit doesn't import it.
