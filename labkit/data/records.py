@@ -1,4 +1,4 @@
-"""TensorFlow's side of records (``step_batch.tfrecord``): parse a batch of them, and derive a data set."""
+"""TensorFlow's side of records (``labkit.data.tfrecord``): parse a batch of them, and derive a data set."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def parse_batch(
 
 
 def _decoded(image: tf.Tensor | bytes, image_shape: Sequence[int]) -> tf.Tensor:
-    """Decode a JPEG to uint8 `image_shape`, exactly as Pillow does (``step_batch/jpeg.py``)."""
+    """Decode a JPEG to uint8 `image_shape`, exactly as Pillow does (``labkit.data.shards.decoded``)."""
     pixels = tf.io.decode_jpeg(image, channels=image_shape[2], dct_method="INTEGER_ACCURATE")
     return tf.ensure_shape(pixels, image_shape)
 
