@@ -3,7 +3,6 @@
 import shlex
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 
 import streamlit as st
 
@@ -17,8 +16,7 @@ from labkit.errors import InputError
 from labkit.parts.trust import accept, demands, files_of, is_accepted
 from labkit.plurals import printable
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
-from labkit.run_directory.disk import STOP_REQUEST
-from labkit.run_directory.files import read_json
+from labkit.run_directory.stop import asked_to_stop
 
 __all__ = ["FILLED", "draw", "failure_of", "is_pending", "report", "state_of"]
 
@@ -126,10 +124,8 @@ def is_pending(run: RunDirectory) -> bool:
 
 def _is_stopping(run: RunDirectory) -> bool:
     """Return whether the process that was asked to stop is still there, whoever asked it."""
-    with suppress(OSError, ValueError):
-        asked = read_json(run.path / STOP_REQUEST)
-        return isinstance(asked, int) and process_alive(asked)
-    return False
+    asked = asked_to_stop(run)
+    return asked is not None and process_alive(asked)
 
 
 def _failure_key(run: RunDirectory) -> str:

@@ -19,7 +19,7 @@ from app.state import training_of
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import read_json
+from labkit.run_directory.files import read_object
 
 __all__ = ["Source", "choose_checkpoint", "choose_split", "forgotten", "predictions_of", "watched"]
 
@@ -165,11 +165,7 @@ def _computed(source: Source, step: int) -> Predictions | None:
 
 def recorded_step(run: RunDirectory, split: str = "test") -> object:
     """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
-    try:
-        summary = read_json(run.predictions_path / f"{split}.json")
-    except (OSError, ValueError):
-        return None
-    return summary.get("checkpoint_step") if isinstance(summary, dict) else None
+    return read_object(run.predictions_path / f"{split}.json").get("checkpoint_step")
 
 
 def forgotten(run: RunDirectory, split: str) -> Forgotten | None:

@@ -16,7 +16,7 @@ from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages
 from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import open_run_file, read_json
+from labkit.run_directory.files import open_run_file, read_object
 from labkit.run_directory.reader import own_test_step_of
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
@@ -301,12 +301,9 @@ def _checked(file: IO[bytes]) -> IO[bytes]:
 
 
 def _summary(run: RunDirectory, split: str, count: int) -> dict[str, Any]:
-    try:
-        value = read_json(run.predictions_path / f"{split}.json")
-    except (OSError, ValueError):
-        return {}
+    value = read_object(run.predictions_path / f"{split}.json")
     # The two files are replaced one after the other, so the summary may be of another evaluation.
-    return value if isinstance(value, dict) and value.get("examples") == count else {}
+    return value if value.get("examples") == count else {}
 
 
 def forgetting_events(right: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -11,7 +11,8 @@ from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data, find_manifest, load_manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.checkpoints import checkpoint_state
+from labkit.run_directory.checkpoints import state_path
+from labkit.run_directory.files import read_object
 
 __all__ = [
     "NotPrepared",
@@ -115,13 +116,10 @@ def recorded_checksum(run: RunDirectory) -> str | None:
     checksum = _recorded(run).get("checksum")
     if isinstance(checksum, str):
         return checksum
-    for step in reversed(run.checkpoint_steps()):
-        try:
-            state = checkpoint_state(run.checkpoints_path, step)
-            return str(state["data_checksum"])
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-    return None
+    states = (
+        read_object(state_path(run.checkpoints_path, step)) for step in reversed(run.checkpoint_steps())
+    )
+    return next((str(state["data_checksum"]) for state in states if "data_checksum" in state), None)
 
 
 @dataclass(frozen=True)

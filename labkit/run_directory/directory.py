@@ -19,7 +19,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory.checkpoints import checkpoint_steps
-from labkit.run_directory.files import open_run_file, read_json
+from labkit.run_directory.files import open_run_file, read_json, read_object
 
 __all__ = [
     "ACTIVE_STATES",
@@ -286,11 +286,11 @@ class RunDirectory:
 
     def read_environment(self) -> dict[str, Any]:
         """Return the recorded environment, or an empty dict if there is no readable one."""
-        return _read_object(self.environment_path)
+        return read_object(self.environment_path)
 
     def read_status(self) -> Status | None:
         """Return the last written status, or None if there is no readable one."""
-        value = _read_object(self.status_path)
+        value = read_object(self.status_path)
         if not isinstance(value.get("state"), str):
             return None
         kinds = {"host": str, "message": str, "state": str, "pid": int, "metrics": dict}
@@ -346,14 +346,6 @@ def make_private(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     if folder.stat().st_mode & stat.S_IWOTH:
         folder.chmod(0o700)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def list_runs(folder: Path) -> list[RunDirectory]:

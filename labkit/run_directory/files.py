@@ -19,6 +19,7 @@ __all__ = [
     "open_run_file",
     "place_in",
     "read_json",
+    "read_object",
 ]
 
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds
@@ -91,6 +92,15 @@ def read_json(path: str | Path) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_object(path: str | Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a run; empty if it is missing, damaged or none."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 # ---- lines that another process appends ---------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
-from labkit.run_directory.files import read_json
+from labkit.run_directory.files import read_object
 
 __all__ = ["MAX_NOTE", "MAX_TAG", "MAX_TAGS", "Notes", "change_notes", "notes_path", "read_notes"]
 
@@ -63,12 +63,7 @@ def notes_path(run: RunDirectory) -> Path:
 
 def read_notes(run: RunDirectory) -> Notes:
     """Return what is written down about the run. What is missing or damaged counts as not written."""
-    try:
-        value = read_json(notes_path(run))
-    except (OSError, ValueError):
-        return Notes()
-    if not isinstance(value, dict):
-        return Notes()
+    value = read_object(notes_path(run))
     tags, note = value.get("tags"), value.get("note")
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         tags = []

@@ -15,11 +15,11 @@ from labkit.run_directory.files import read_json
 __all__ = [
     "LOCKS",
     "ask_to_stop",
+    "asked_to_stop",
     "forget_request",
     "refuse_elsewhere",
     "take_locks",
     "training_process",
-    "was_asked_to_stop",
 ]
 
 LOCKS = (".launcher", ".lock")  # who starts the tasks of a cluster goes before the task that writes the run
@@ -46,7 +46,7 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
     Raises InputError if the process belongs to another user.
     """
     asked = run.path / STOP_REQUEST
-    if was_asked_to_stop(run, process):
+    if asked_to_stop(run) == process:
         return f"process {process} was asked before and is stopping"
     if not _takes_sigterm(process):
         return f"process {process} takes no further request; it may be stopping already"
@@ -61,12 +61,13 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
     return f"asked process {process} to save and stop"
 
 
-def was_asked_to_stop(run: RunDirectory, process: int) -> bool:
-    """Return whether somebody has asked this process, the run's, to save and stop."""
+def asked_to_stop(run: RunDirectory) -> int | None:
+    """Return the process of the run that somebody has asked to save and stop; None if there is none."""
     try:
-        return bool(read_json(run.path / STOP_REQUEST) == process)
+        process = read_json(run.path / STOP_REQUEST)
     except (OSError, ValueError):
-        return False
+        return None
+    return process if isinstance(process, int) else None
 
 
 def refuse_elsewhere(run: RunDirectory, command: str) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import pwd
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 __all__ = ["other_users"]
@@ -10,14 +10,10 @@ __all__ = ["other_users"]
 FIRST_PERSON = 1000  # user ids below are the system's
 
 
-def other_users(ids: Iterable[int] | None = None) -> list[str]:
-    """Return the names of the people who run processes or are logged in here, without this account.
-
-    Args:
-        ids: user ids to look at. None: those of all processes and login sessions that can be seen.
-    """
+def other_users() -> list[str]:
+    """Return the names of the people who run processes or are logged in here, without this account."""
     found = set()
-    for one in _user_ids() if ids is None else ids:
+    for one in _user_ids():
         with suppress(KeyError):  # an id without a name, as inside of a container
             known = pwd.getpwuid(one)
             is_person = os.path.basename(known.pw_shell) not in ("nologin", "false", "")

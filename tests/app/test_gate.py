@@ -19,6 +19,7 @@ from labkit.commands import dashboard
 from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.startup import others
 from labkit.startup.others import other_users
 
 
@@ -57,7 +58,8 @@ def test_other_people_are_accounts_with_a_name_and_a_shell(monkeypatch):
 
     monkeypatch.setattr(pwd, "getpwuid", account)
     monkeypatch.setattr(os, "getuid", lambda: 1002)
-    assert other_users([1001, 1000, 1002, 1003, 33, 0, 100_000, 1001]) == ["ada", "bob"]
+    monkeypatch.setattr(others, "_user_ids", lambda: [1001, 1000, 1002, 1003, 33, 0, 100_000, 1001])
+    assert other_users() == ["ada", "bob"]
 
 
 def test_this_account_is_nobody_else():

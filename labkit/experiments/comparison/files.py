@@ -12,7 +12,7 @@ from typing import Any
 from labkit.config import fields_by_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
-from labkit.run_directory.files import read_json
+from labkit.run_directory.files import read_json, read_object
 
 __all__ = [
     "Request",
@@ -98,11 +98,7 @@ def read_request(folder: Path) -> Request | None:
 
 def read_measurements(run: RunDirectory) -> dict[str, Any]:
     """Return the measurements of a run; empty if there are no readable ones."""
-    try:
-        value = read_json(measurements_path(run))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return read_object(measurements_path(run))
 
 
 def update_measurements(run: RunDirectory, values: Mapping[str, Any]) -> None:
