@@ -20,8 +20,8 @@ def captured(monkeypatch):
     """The configurations that ``labkit train`` would train."""
     seen = []
 
-    def plan_training(config, *, overwrite, task, recorded, trust):
-        assert task is None and not recorded and not trust
+    def plan_training(config, *, overwrite, task, approved):
+        assert task is None and approved is None
         seen.append((config, overwrite))
         return SimpleNamespace(found="new", data_note="")
 
