@@ -206,6 +206,8 @@ def prepare_data(
     )
     for message in result.messages:
         show(message)
+    if not result.did_work:
+        show("every shard verified; nothing left to do")
     return result.manifest
 
 
@@ -214,4 +216,4 @@ def _class_names(classes: Any) -> list[str]:
     names = [plain(name) for name in names] if isinstance(names, list | tuple) else []
     if not names or not all(has_type(name, int) or isinstance(name, str) for name in names):
         raise InputError(f"classes is {short(classes)}; allowed: a list of names or numbers")
-    return [str(name) for name in names]
+    return [str(name).strip() for name in names]

@@ -1,6 +1,7 @@
 """``labkit data``: data sets, made ready for training."""
 
 import argparse
+import inspect
 import json
 import shlex
 from pathlib import Path
@@ -99,45 +100,14 @@ def _declare_pictures(parser: Parser) -> None:
 
 def _prepare(options: argparse.Namespace) -> int:
     """Prepare a data set. Returns 0. Raises InputError for what can't be prepared."""
-    from labkit import home
-    from labkit.data.prepare import prepare
+    from labkit.api.training import prepare_data
 
-    if options.data_dir is None and options.images is None:
-        for flag, value in (("--classes", options.classes), ("--train-examples", options.train_examples)):
-            if value is not None:
-                raise InputError(
-                    f"{flag} is {value!r} without --data-dir: a part of a data set would take the place of "
-                    "the whole one; name a folder for it"
-                )
-    shown: list[str] = []
-
-    def show(line: str) -> None:
-        if line not in shown:
-            shown.append(line)
-            print(line, flush=True)
-
-    result = prepare(
-        options.dataset,
-        options.data_dir or home.data_home(),
-        archive=options.archive,
-        validation_size=options.validation_size,
-        url=options.url,
-        progress=show,
-        classes=None if options.classes is None else [name.strip() for name in options.classes.split(",")],
-        train_examples=options.train_examples,
-        images=options.images,
-        name=options.name,
-        image_size=options.image_size,
-        resize=options.resize,
-        skip_damaged=options.skip_damaged,
-    )
-    for message in result.messages:
-        show(message)
-    if not result.did_work:
-        show("every shard verified; nothing left to do")
+    classes = None if options.classes is None else options.classes.split(",")
+    given = vars(options) | {"classes": classes}
+    manifest = prepare_data(**{name: given[name] for name in inspect.signature(prepare_data).parameters})
     where = "" if options.data_dir is None else f" --data-dir {shlex.quote(str(options.data_dir))}"
-    loss = " --loss sigmoid" if result.manifest.multi_label else ""
-    show(f"next: labkit train --dataset {shlex.quote(result.manifest.dataset)} --preset auto{loss}{where}")
+    loss = " --loss sigmoid" if manifest.multi_label else ""
+    print(f"next: labkit train --dataset {shlex.quote(manifest.dataset)} --preset auto{loss}{where}")
     return 0
 
 
