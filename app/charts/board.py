@@ -13,11 +13,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tsdownsample import MinMaxDownsampler
 
-from app.charts.lines import downsample
 from labkit.run_directory.reader import Floats
 
-__all__ = ["COLORS", "DASHES", "PALETTE", "Chart", "Line", "Seam", "Window", "encode", "ends", "extent"]
+__all__ = [
+    "COLORS",
+    "DASHES",
+    "PALETTE",
+    "Chart",
+    "Line",
+    "Seam",
+    "Window",
+    "downsample",
+    "encode",
+    "ends",
+    "extent",
+]
 
 Window = tuple[float, float]
 
@@ -240,3 +252,21 @@ def _marks(x: Floats, y: Floats, logarithmic: bool, arrays: _Arrays) -> list[dic
 
 def _some(indices: NDArray[np.intp]) -> NDArray[np.intp]:
     return indices[np.unique(np.linspace(0, len(indices) - 1, MAX_MARKS).astype(int))]
+
+
+def downsample(y: Floats, points: int) -> NDArray[np.intp]:
+    """Return the indices of the values to draw, ascending; about ``points`` finite values at most.
+
+    ``y`` is divided into ``points // 2`` equal intervals, and the lowest and the highest finite value of each
+    are kept, as well as both ends. A spike of a single step is therefore always drawn. (LTTB keeps one point
+    of each interval and would lose a dip beside a spike.)
+
+    Args:
+        y: float64 [n].
+        points: how many to keep.
+    """
+    finite = np.flatnonzero(np.isfinite(y))
+    if len(finite) <= points:
+        return finite
+    kept = MinMaxDownsampler().downsample(np.ascontiguousarray(y[finite]), n_out=points - points % 2)
+    return finite[np.unique(np.concatenate(([0], kept.astype(np.intp), [len(finite) - 1])))]

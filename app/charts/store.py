@@ -1,14 +1,13 @@
 """The metrics of one run as NumPy columns that grow with the run's files."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from app.charts.memo import Memo
 from labkit.run_directory.metrics import (
     evaluations_path,
     evaluations_that_count,
@@ -18,10 +17,42 @@ from labkit.run_directory.metrics import (
 from labkit.run_directory.reader import AXES, Floats, MetricsReader, Table, columns_of
 from labkit.run_directory.rows import ResumePoint, RowReader
 
-__all__ = ["MAX_METRICS", "SPLITS", "Curve", "CurveStore", "Floats", "Snapshot"]
+__all__ = ["MAX_METRICS", "SPLITS", "Curve", "CurveStore", "Floats", "Memo", "Snapshot"]
 
 SPLITS = ("train", "validation", "test")
 MAX_METRICS = 100  # a program that adds a new name at every step must not fill the page
+
+MOST_BYTES = 1 << 27
+Made = TypeVar("Made")
+
+
+class Memo:
+    """Values by their key, up to ``most_bytes`` together: the ones used longest ago are forgotten first."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._values: dict[Hashable, tuple[Any, int]] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return the value of ``key``, which ``make`` computes unless it is known.
+
+        Two sessions that ask at once may both compute it.
+        """
+        with self._lock:
+            if key in self._values:
+                self._values[key] = self._values.pop(key)
+                found: Made = self._values[key][0]
+                return found
+        made = make()
+        size = _bytes_of(made)
+        with self._lock:
+            self._bytes += size - self._values.pop(key, (None, 0))[1]
+            self._values[key] = (made, size)
+            while self._bytes > self._most_bytes and len(self._values) > 1:
+                self._bytes -= self._values.pop(next(iter(self._values)))[1]
+        return made
 
 
 @dataclass(frozen=True)
@@ -128,3 +159,14 @@ class CurveStore:
 
 def _has_step(row: Mapping[str, Any]) -> bool:
     return type(row.get("step")) in (int, float)
+
+
+def _bytes_of(value: Any) -> int:
+    """Return the size of bytes, of arrays, and of those in a list or in an object with arrays."""
+    if isinstance(value, bytes):
+        return len(value)
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if hasattr(value, "__dict__"):
+        value = list(vars(value).values())
+    return sum(map(_bytes_of, value)) if isinstance(value, list | tuple) else 0

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from labkit.data.images.decode import DEEPEST, DamagedError, square, white_of
-from labkit.data.images.metadata import without_metadata
+from labkit.data.images.decode import DEEPEST, DamagedError, square, white_of, without_metadata
 from labkit.errors import InputError
 
 __all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "Picture", "read_picture"]

@@ -13,7 +13,6 @@ from app import background, state
 from app.ask.client import AskedNetwork, Moment, Neighbours
 from app.images import answers, cards
 from app.images.examples import checkpoint_to_ask
-from app.images.heat import overlay
 from app.images.history import history_figure, learned_in_words
 from app.images.links import image_address
 from app.images.subject import Subject, given_by, of_predictions
@@ -23,7 +22,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import indicators
 
-__all__ = ["history", "nearest", "other_run", "prediction", "saliency", "same_data"]
+__all__ = ["history", "nearest", "other_run", "overlay", "prediction", "saliency", "same_data"]
 
 NEIGHBOURS = 8
 LISTED_RUNS = 200  # whose data set is looked up
@@ -224,3 +223,28 @@ def _of_other(run: RunDirectory, subject: Subject) -> NDArray[Any] | None:
     if found is not None:
         st.caption(f"Computed with the checkpoint of step {step:,}.")
     return found
+
+
+# Orange and blue: readers who confuse red and green can tell them apart.
+RAISES, LOWERS = np.array([255.0, 120.0, 0.0]), np.array([0.0, 110.0, 255.0])
+FAINT = 0.55  # of the image's contrast, so that the colours stand out
+STRONGEST = 0.85  # opacity of the colour
+
+
+def overlay(image: NDArray[np.uint8], values: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Return the image in faint grey, orange where ``values`` are positive and blue where they are negative.
+
+    The opacity grows with the value up to the 99th percentile of its amount.
+
+    Args:
+        image: uint8 [height, width, 1 or 3].
+        values: [height, width].
+
+    Returns uint8 [height, width, 3].
+    """
+    grey = 128 + FAINT * (image.mean(axis=2, keepdims=True) - 128)
+    values = np.nan_to_num(np.asarray(values, np.float64), posinf=0.0, neginf=0.0)
+    limit = np.quantile(np.abs(values), 0.99) or np.abs(values).max()
+    share = STRONGEST * np.clip(np.abs(values) / limit, 0, 1)[..., None] if limit else np.zeros_like(grey)
+    colour = np.where((values >= 0)[..., None], RAISES, LOWERS)
+    return np.rint(grey * (1 - share) + colour * share).clip(0, 255).astype(np.uint8)

@@ -17,8 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import Distortion, distort, distortion_key, standardize
-from labkit.data.augmentation.mixup import mix, partners_of_step, share_of_step, soft_targets
+from labkit.data.augment import (
+    Distortion,
+    distort,
+    distortion_key,
+    mix,
+    partners_of_step,
+    share_of_step,
+    soft_targets,
+    standardize,
+)
 from labkit.data.hashes import order_key
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.loading import load_split
@@ -79,7 +87,7 @@ def train_dataset(
         stop_step: one past the last step.
         distortion: settings of the random crop and flip; None leaves the images unchanged.
         network_input: which part of an undistorted image to yield, and how to standardize.
-        mixup_alpha: mixes each example with another of the global batch (``labkit.data.augmentation.mixup``)
+        mixup_alpha: mixes each example with another of the global batch (``labkit.data.augment``)
             if it is above 0; only for standardized images.
         standardized: whether to standardize. Unstandardized images are uint8, a quarter of the bytes to send
             to a process that standardizes them itself; float32 if the distortion changes their colours.

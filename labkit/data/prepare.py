@@ -25,7 +25,6 @@ from labkit.data.folder import (
     retire_manifest,
     writing_errors,
 )
-from labkit.data.image_data import ImageData
 from labkit.data.manifest import (
     DATASETS,
     GENERATED,
@@ -39,6 +38,7 @@ from labkit.data.manifest import (
 from labkit.data.request import PrepareResult, Request, check_request, check_whole, name_of
 from labkit.data.shard_files import verify_shards
 from labkit.data.subset import (
+    ImageData,
     channel_statistics,
     class_names,
     strata,

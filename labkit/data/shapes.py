@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.data.image_data import ImageData
+from labkit.data.subset import ImageData
 
 __all__ = [
     "CLASSES",

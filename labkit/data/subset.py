@@ -3,14 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.data.image_data import ImageData
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import listed
 
 __all__ = [
+    "ImageData",
     "channel_statistics",
     "class_names",
     "counted_statistics",
@@ -19,6 +20,25 @@ __all__ = [
     "with_classes",
     "with_train_examples",
 ]
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images uint8 [n, 32, 32, 3], labels int32 and class names; ``layout`` names the storage layout.
+
+    Labels are class indices [n], or zeros and ones [n, classes] in a multi-label data set.
+    """
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    classes: tuple[str, ...]
+    layout: str
+
+    @property
+    def multi_label(self) -> bool:
+        return self.train_labels.ndim == 2
 
 
 def class_names(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -13,12 +13,15 @@ from labkit.config import Config
 from labkit.distributed.asynchronous import Attempt, Attempts, WorkerStuck
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.devices import Devices
-from labkit.distributed.gather import everywhere
 from labkit.distributed.heartbeat import Heartbeat, process_space, read_heartbeats
 from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
 from labkit.distributed.progress import BETWEEN_STEPS, Progress, unreachable
 from labkit.distributed.signals import StopRequest
-from labkit.distributed.strategies import make_multi_worker_strategy, make_parameter_server_strategy
+from labkit.distributed.strategies import (
+    everywhere,
+    make_multi_worker_strategy,
+    make_parameter_server_strategy,
+)
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, process_alive

@@ -1,6 +1,7 @@
 """The ``tf.distribute`` strategies for several processes."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +15,13 @@ from labkit.distributed.tf_compat import (
     without_coordination_service,
 )
 
-__all__ = ["make_multi_worker_strategy", "make_parameter_server_strategy", "placed_variables"]
+__all__ = [
+    "everywhere",
+    "gathered",
+    "make_multi_worker_strategy",
+    "make_parameter_server_strategy",
+    "placed_variables",
+]
 
 
 def make_multi_worker_strategy(task: ClusterTask, devices: Devices) -> tf.distribute.Strategy:
@@ -94,3 +101,21 @@ def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
 
     with tf.variable_creator_scope(create):
         yield
+
+
+@functools.lru_cache(maxsize=1)
+def gathered(strategy: tf.distribute.Strategy) -> Callable[[Any], tf.Tensor]:
+    """Return a function of a value for each replica that concatenates them in order along the first axis."""
+
+    # Compiled once: the eager call compiles at each use, and TensorFlow warns of that.
+    @tf.function(reduce_retracing=True, autograph=False)
+    def gather(values):
+        return strategy.gather(values, axis=0)
+
+    return gather
+
+
+def everywhere(strategy: tf.distribute.Strategy, value: int) -> list[int]:
+    """Return the ``value`` of every replica, in order; waits for all workers."""
+    local = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([value], tf.int64))
+    return gathered(strategy)(local).numpy().tolist()

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.distributed.gather import everywhere
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.slow_worker import SlowWorker
 from labkit.distributed.step_result import StepResult, Steps
+from labkit.distributed.strategies import everywhere
 from labkit.run_directory.worker_metrics import StepSpans
 
 __all__ = ["SynchronousEngine"]

@@ -15,7 +15,7 @@ from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
 from labkit.data.pipeline import InputShare, eval_dataset
-from labkit.distributed.gather import gathered
+from labkit.distributed.strategies import gathered
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.directory import replacing

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.charts.board import PALETTE, Chart, Line, encode
+from app.charts.board import PALETTE, Chart, Line, downsample, encode
 from app.charts.component import ASSETS
-from app.charts.lines import downsample
 from tests.app.boards import Board, Drawn, decoded
 
 STEPS = np.arange(1.0, 1_000_001.0)

@@ -15,8 +15,8 @@ from streamlit.testing.v1 import AppTest
 import labkit
 from app.ask.client import Moment
 from app.images import answers, drag
-from app.images.heat import overlay
 from app.images.history import history_figure, learned_in_words
+from app.images.sections import overlay
 from app.images.subject import Subject
 from app.images.text import plain
 from app.images.what_if import Rectangle

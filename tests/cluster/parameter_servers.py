@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from labkit.cluster.local import free_ports
 from labkit.config import Config, TransferConfig
-from labkit.distributed.asynchronous.staleness import StalenessLimit
+from labkit.distributed.asynchronous.engine import StalenessLimit
 from labkit.distributed.asynchronous.step import StepReport, make_asynchronous_step
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.packing import read_packed

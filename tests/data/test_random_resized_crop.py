@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.config.data import DataConfig
-from labkit.data.augmentation.random_resized_crop import crop_grid as crop_grid_of_tensorflow
-from labkit.data.augmentation.random_resized_crop import random_resized_crop as by_tensorflow
+from labkit.data.augment import crop_grid as crop_grid_of_tensorflow
+from labkit.data.augment import random_resized_crop as by_tensorflow
 from labkit.data.hashes import distortion_key
 from labkit.data.inputs import distortion_of, resolved_crop
 from labkit.data.numpy_batch.random_resized_crop import CELLS, crop_grid, random_resized_crop

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.data.image_data import ImageData
 from labkit.data.loading import load_split
 from labkit.data.manifest import find_manifest
 from labkit.data.prepare import prepare
 from labkit.data.subset import (
+    ImageData,
     channel_statistics,
     class_names,
     stratified_rows,

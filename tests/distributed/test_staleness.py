@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.distributed.asynchronous import staleness
-from labkit.distributed.asynchronous.staleness import StalenessLimit
+from labkit.distributed.asynchronous import engine
+from labkit.distributed.asynchronous.engine import StalenessLimit
 
 WORKERS, STEPS = 5, 40
 
@@ -84,7 +84,7 @@ def test_a_step_starts_only_when_no_running_one_would_become_too_stale():
 
 
 def test_a_lost_worker_may_still_update_for_a_moment(monkeypatch):
-    monkeypatch.setattr(staleness, "SECONDS_TO_SETTLE", 0.3)
+    monkeypatch.setattr(engine, "SECONDS_TO_SETTLE", 0.3)
     limit = StalenessLimit(0)
     failed_at = time.monotonic()
     with pytest.raises(tf.errors.UnavailableError), limit.attempt():

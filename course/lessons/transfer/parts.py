@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
+from course.lessons.transfer.several import SHAPES
+from labkit.data import shapes
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest, OtherVersion, find_manifest
 from labkit.data.records import write_derived
 from labkit.data.shard_files import verify_shards
 from labkit.errors import InputError
 
-__all__ = ["part_of"]
+__all__ = ["part_of", "write_pictures"]
 
 
 def part_of(manifest: Manifest, data_dir: Path, classes: Sequence[str]) -> Manifest:
@@ -43,3 +46,23 @@ def part_of(manifest: Manifest, data_dir: Path, classes: Sequence[str]) -> Manif
         chosen = numbers[labels] >= 0
         splits[name] = images[chosen], numbers[labels][chosen]
     return write_derived(manifest, data_dir, splits, classes=tuple(classes), all_classes=manifest.classes)
+
+
+WIDTH, HEIGHT = 120, 96  # of each picture
+
+
+def write_pictures(folder: Path, count: int = 60, seed: int = 0) -> Path:
+    """Draw ``count`` pictures of each of ``SHAPES`` into a folder of its class; return ``folder``."""
+    generator = np.random.default_rng((seed, 0x6F776E))
+    for name in SHAPES:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        targets = np.zeros((count, len(shapes.CLASSES)), np.int32)
+        targets[:, shapes.CLASSES.index(name)] = 1
+        images, _ = shapes.draw(targets, generator)
+        for number, image in enumerate(images):
+            # A photograph is wider than high: strips at both sides that the preparation will cut off.
+            square = Image.fromarray(image).resize((HEIGHT, HEIGHT), Image.Resampling.BICUBIC)
+            picture = Image.new("RGB", (WIDTH, HEIGHT), "grey")
+            picture.paste(square, ((WIDTH - HEIGHT) // 2, 0))
+            picture.save(folder / name / f"{name}_{number:03d}.png")
+    return folder

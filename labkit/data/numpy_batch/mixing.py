@@ -59,5 +59,5 @@ def share_of(seed: int, step_index: int, alpha: float) -> np.float32:
 
 
 def mixed(share: np.float32, own: NDArray[np.float32], partner: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return share * own + (1 - share) * partner; see ``labkit.data.augmentation.mixup.mix``."""
+    """Return share * own + (1 - share) * partner; see ``labkit.data.augment.mix``."""
     return share * own + (np.float32(1.0) - share) * partner

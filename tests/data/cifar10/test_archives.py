@@ -15,7 +15,7 @@ import pytest
 from labkit.commands import main as cli
 from labkit.data.cifar10 import archives
 from labkit.data.cifar10.archives import read_archive, source_sha256
-from labkit.data.image_data import ImageData
+from labkit.data.subset import ImageData
 from labkit.errors import InputError
 from labkit.startup.child import python_command
 from tests.fuzzing import value_or_line
