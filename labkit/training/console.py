@@ -286,6 +286,13 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
             f"initial values after {counted(total_steps, 'step')}; expect validation and test accuracy far "
             f"below training accuracy, or {advice}"
         )
+    if config.data.image_sizes:
+        side, whole = config.data.image_sizes[0][0], math.ceil(config.data.image_sizes[-1][1] * total_steps)
+        if step < whole:
+            lines.append(
+                f"note: training begins with images of {side} pixels; evaluations use whole images, and "
+                f"their accuracy can stay near guessing until step {whole:,}"
+            )
     if devices.asynchronous_workers > 1:
         lines.append(
             f"note: gradients of {devices.asynchronous_workers} asynchronous workers are some updates "

@@ -50,3 +50,10 @@ def test_missing_rows_of_earlier_steps_are_told(tmp_path):
     assert "has lost" not in said(tmp_path, step=5, num_layers=8)
     (tmp_path / "metrics.jsonl").write_text(rows[: len(rows) // 2])
     assert "metrics.jsonl has lost the rows of steps 3 to 5" in said(tmp_path, step=5, num_layers=8)
+
+
+def test_smaller_images_at_first_explain_poor_evaluations(tmp_path):
+    text = said(tmp_path, num_layers=8, train_steps=10, progressive_resizing="16:0.5,24:0.8")
+    assert "begins with images of 16 pixels; evaluations use whole images, and" in text
+    assert "near guessing until step 8" in text
+    assert "evaluations use" not in said(tmp_path, num_layers=8)
