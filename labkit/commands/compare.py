@@ -14,7 +14,7 @@ from labkit.errors import InputError, require_extra
 from labkit.experiments.comparison.budget import shared_fields
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.find import find_run
+from labkit.run_directory.find import run_to_read
 
 if TYPE_CHECKING:
     from labkit.experiments.comparison.read import Comparison
@@ -183,7 +183,7 @@ def _named_runs(options: argparse.Namespace) -> dict[str, RunDirectory]:
 def _named_run(name: str, names: Sequence[str]) -> RunDirectory:
     """Return the run of that name. Raises InputError, with the flag for models where it is a model's name."""
     try:
-        return RunDirectory(find_run(name))
+        return run_to_read(name)
     except InputError as missing:
         try:
             parse_model_name(name.split(",")[0])

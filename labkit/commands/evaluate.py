@@ -70,14 +70,13 @@ def _run(options: argparse.Namespace) -> int:
         return _watch(options)
     if options.wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
-    from labkit.run_directory import RunDirectory
-    from labkit.run_directory.find import find_run
+    from labkit.run_directory.find import run_to_read
     from labkit.run_directory.reader import own_test_step_of
     from labkit.training.plan import plan_evaluation
     from labkit.training.train import evaluate
 
     split, checkpoint = options.split or "test", options.checkpoint or "best"
-    run = RunDirectory(find_run(options.run))
+    run = run_to_read(options.run)
     plan = plan_evaluation(
         run,
         split,

@@ -17,7 +17,7 @@ from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import counted, printable
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.filters import NEXT_CONDITION, chosen_runs
-from labkit.run_directory.find import find_run, lost_runs, missing_config
+from labkit.run_directory.find import lost_runs, missing_config, run_to_read
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.summary import RunSummary, Summaries
 
@@ -146,7 +146,7 @@ def declare_show(parser: Parser) -> Run:
 
 def _show(options: argparse.Namespace) -> int:
     """Print a run. Returns 0. Raises InputError where there is none."""
-    run = RunDirectory(find_run(options.run))
+    run = run_to_read(options.run)
     shown = _details(run)
     if options.json:
         print(json.dumps(shown, indent=2))

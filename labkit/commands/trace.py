@@ -8,9 +8,8 @@ from labkit.commands.terminal.arguments import Parser, local_path, whole_number
 from labkit.commands.terminal.text_tables import print_table
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
-from labkit.run_directory.find import find_run
+from labkit.run_directory.find import run_to_read
 from labkit.run_directory.worker_metrics import KEPT_STEPS
 
 __all__ = ["declare_trace"]
@@ -43,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if not 1 <= options.steps <= KEPT_STEPS:
         raise InputError(f"--steps is {options.steps}; allowed: 1 to {KEPT_STEPS}")
-    run = RunDirectory(find_run(options.run))
+    run = run_to_read(options.run)
     output = expanded(options.output or f"{run.name}-trace.json").absolute()
     if not output.name.endswith(tuple(FORMATS)):
         raise InputError(f"--output is {str(output)!r}; allowed: a file that ends in {', '.join(FORMATS)}")

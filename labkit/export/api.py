@@ -16,6 +16,7 @@ from labkit.export.request import ExportRequest, ExportResult
 from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint
+from labkit.run_directory.directory import check_folders
 from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["export"]
@@ -62,6 +63,7 @@ def export(
             written.
     """
     run = RunDirectory(job_dir)
+    check_folders(run)
     config = recorded_config(run)
     if format not in FORMATS:
         raise InputError(f"--format is {format!r}; allowed: {', '.join(FORMATS)}")

@@ -129,8 +129,8 @@ def check_trust(
     elif not is_accepted(config, files, tasks):
         would = demands(config, files, tasks)
         raise InputError(
-            f"{run.path} would {would}, but this account has never started it so; if you trust what it does, "
-            "add --trust"
+            f"{run.path} would {would}, but your account hasn't started it like this; if you trust "
+            "what it does, add --trust"
         )
 
 

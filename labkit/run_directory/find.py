@@ -14,7 +14,7 @@ from pathlib import Path
 from labkit import home
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, list_runs
-from labkit.run_directory.directory import make_private, replacing
+from labkit.run_directory.directory import check_folders, make_private, replacing
 
 __all__ = [
     "COMPARISONS",
@@ -23,12 +23,20 @@ __all__ = [
     "lost_runs",
     "missing_config",
     "remember",
+    "run_to_read",
     "runs_elsewhere",
 ]
 
 COMPARISONS = ("comparison.json", "replicas.json")  # beside the runs of labkit compare and replicas
 MOST_RUNS = 1000  # the newest are kept
 LOCK_SECONDS = 2.0  # another process holds the lock for milliseconds
+
+
+def run_to_read(name: str) -> RunDirectory:
+    """Return the run that ``name`` refers to. Raises InputError as ``find_run``, and for links in its folders."""
+    run = RunDirectory(find_run(name))
+    check_folders(run)
+    return run
 
 
 def find_run(name: str) -> Path:

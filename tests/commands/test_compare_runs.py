@@ -55,3 +55,11 @@ def test_what_is_no_two_runs_is_refused(words, said, two_runs, monkeypatch, caps
     monkeypatch.chdir(two_runs.parent)
     assert cli.main(["compare", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_configuration_that_cannot_be_read_is_not_called_other_data(two_runs, capsys):
+    (two_runs / "second" / "config.json").write_text("{")
+    assert cli.main(["compare", "first", "second"]) == 0
+    said = capsys.readouterr().out
+    assert "Not every configuration can be read" in said
+    assert "different data" not in said

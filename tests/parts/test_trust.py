@@ -69,7 +69,7 @@ def test_a_record_neither_runs_a_file_nor_opens_a_port_without_consent(values, t
     run = foreign(tmp_path, **{name: text.format(tmp_path) for name, text in values.items()})
     for words in (["resume", str(run.path)], ["fork", str(run.path), "--at", "3"]):
         line = refused(capsys, *words)
-        assert "this account has never started it so" in line and "--trust" in line
+        assert "your account hasn't started it like this" in line and "--trust" in line
         digest = hashlib.sha256(code.read_bytes()).hexdigest()
         assert all(word in line for word in ([str(code), digest] if "callbacks" in values else ["0.0.0.0"]))
     assert not code.with_suffix(".ran").exists()

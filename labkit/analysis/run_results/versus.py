@@ -243,7 +243,9 @@ def _cautions(
             found.append(f"Runs of {name} share a seed, so their spread isn't that of different seeds.")
     data = {result.data for group in (first, second) for result in group.results if result.data}
     sets = {result.summary.dataset for group in (first, second) for result in group.results}
-    if len(data) > 1 or len(sets) > 1:
+    if None in sets:  # a damaged configuration
+        found.append("Not every configuration can be read; the table shows only what is known.")
+    if len(data) > 1 or len(sets - {None}) > 1:
         found.append("The two were trained on different data, which may be what makes the difference.")
     if measure in ("best_validation", "validation_loss", "final_validation"):
         found.append(

@@ -12,7 +12,7 @@ from labkit.errors import InputError
 from labkit.home import expanded
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.find import find_run
+from labkit.run_directory.find import run_to_read
 
 if TYPE_CHECKING:
     from labkit.experiments.replay.step import Replay
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     """Replay a step. Returns 0. Raises InputError before work starts."""
     if options.max_steps < 0:
         raise InputError(f"--max-steps is {options.max_steps}; allowed: a whole number from 0")
-    run = RunDirectory(find_run(options.run))
+    run = run_to_read(options.run)
     output = expanded(options.output or f"{run.name}-step-{options.step}").absolute()
     if output == run.path or run.path in output.parents:
         raise InputError(f"--output {output} is in the run directory, which a replay doesn't change")

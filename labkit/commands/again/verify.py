@@ -9,8 +9,7 @@ from labkit.commands.terminal.text_tables import print_table
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.run_directory import RunDirectory
-from labkit.run_directory.find import find_run
+from labkit.run_directory.find import run_to_read
 
 if TYPE_CHECKING:
     from labkit.experiments.verify.steps import VerifiedSteps
@@ -67,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError("--steps is 0; allowed: a whole number from 1; --files-only makes no step")
     if not options.tolerance >= 0:
         raise InputError(f"--tolerance is {options.tolerance}; allowed: a number from 0, in nats")
-    run = RunDirectory(find_run(options.run))
+    run = run_to_read(options.run)
     config, manifest = with_data(run, recorded_config(run), options.data_dir)
     checked = check_files(run, config, manifest)
     certificate = checked.certificate

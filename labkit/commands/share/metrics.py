@@ -7,9 +7,8 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser, local_path
 from labkit.errors import InputError
 from labkit.home import expanded
-from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
-from labkit.run_directory.find import find_run
+from labkit.run_directory.find import run_to_read
 
 __all__ = ["declare_metrics"]
 
@@ -30,7 +29,7 @@ def declare_metrics(parser: Parser) -> Run:
 
 def _run(options: argparse.Namespace) -> int:
     """Write the metrics. Raises InputError for a run that isn't there and for an unknown ending."""
-    run = RunDirectory(find_run(options.run))
+    run = run_to_read(options.run)
     output = expanded(options.output)
     from labkit.export.metrics import FORMATS, write_metrics
 
