@@ -25,7 +25,7 @@ def main() -> int:
         print(f"labkit: error: {printable(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"labkit: error: {error.filename or options.output}: {error.strerror}", file=sys.stderr)
+        print(f"labkit: error: --output {options.output} can't be written: {error.strerror}", file=sys.stderr)
         return 2
     print(f"{options.output}: {size / 1e6:,.1f} MB, opens in a browser without a network")
     return 0

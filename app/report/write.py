@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.report.document import report
+from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import replacing
 
@@ -13,9 +14,12 @@ __all__ = ["write_report"]
 def write_report(runs: Sequence[RunDirectory], path: Path) -> int:
     """Write the report of ``runs``, replacing the file at ``path``. Returns its size in bytes.
 
-    Raises InputError if there is no such run, OSError if the file can't be written.
+    Raises InputError if a run can't be read, OSError if the file can't be written.
     """
-    data = report(runs).encode(errors="replace")
+    try:
+        data = report(runs).encode(errors="replace")
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
     with replacing(path) as temporary:
         temporary.write_bytes(data)
     return len(data)

@@ -33,7 +33,10 @@ LOCK_SECONDS = 2.0  # another process holds the lock for milliseconds
 
 
 def run_to_read(name: str) -> RunDirectory:
-    """Return the run that ``name`` refers to. Raises InputError as ``find_run``, and for links in its folders."""
+    """Return the run that ``name`` refers to, see ``find_run``.
+
+    Raises InputError also if its folders hold a link.
+    """
     run = RunDirectory(find_run(name))
     check_folders(run)
     return run
