@@ -1,7 +1,7 @@
 """The metrics of one run as NumPy columns that grow with the run's files."""
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from labkit.run_directory.metrics import (
+    damaged_rows,
     evaluations_path,
     evaluations_that_count,
     own_test_step,
@@ -121,17 +122,19 @@ class CurveStore:
         self._reader = MetricsReader(path)
         self._beside = RowReader(evaluations_path(path))
         self._lock = threading.Lock()
+        self._seen: tuple[int, ...] = ()
         self._snapshot = Snapshot({}, (), 0, -1)
 
     def poll(self) -> Snapshot:
         """Read what was appended and return the current metrics. Raises OSError for an unreadable file."""
         with self._lock:
             self._reader.poll()
-            generation = self._beside.generation
-            changed = bool(self._beside.poll()) or self._beside.generation != generation
-            version = self._reader.version + len(self._beside.rows) + self._beside.generation
-            if changed or self._snapshot.version != version:
-                self._snapshot = self._made(version)
+            beside = self._beside
+            beside.poll()
+            seen = (self._reader.version, beside.generation, len(beside.rows), beside.damaged_lines)
+            if seen != self._seen:
+                self._seen = seen
+                self._snapshot = self._made(self._snapshot.version + 1)
             return self._snapshot
 
     def _made(self, version: int) -> Snapshot:
@@ -142,7 +145,7 @@ class CurveStore:
         rows += [row for row in more if split_and_step(row) not in known]
         tables = {"train": reader.train.view()} if len(reader.train) else {}
         for split in SPLITS[1:]:
-            chosen = [row for row in rows if row.get("split") == split and _has_step(row)]
+            chosen = [row for row in rows if row.get("split") == split]
             if chosen:
                 table = Table()
                 table.extend(len(chosen), columns_of(chosen))
@@ -150,15 +153,11 @@ class CurveStore:
         return Snapshot(
             tables,
             tuple(points),
-            reader.damaged_lines + beside.damaged_lines,
+            reader.damaged_lines + beside.damaged_lines + damaged_rows(beside.rows),
             version,
             own_test_step=own_test_step(reader.evaluations),
             duration=reader.duration,
         )
-
-
-def _has_step(row: Mapping[str, Any]) -> bool:
-    return type(row.get("step")) in (int, float)
 
 
 def _bytes_of(value: Any) -> int:

@@ -293,10 +293,17 @@ def runs(folder: str | os.PathLike[str] | None = None) -> list[Run]:
         folder: a folder of run directories; None: ``runs`` in labkit's home, and the runs that labkit made
             elsewhere.
 
-    Returns an empty list where there are none. Raises InputError where ``folder`` isn't a directory.
+    Returns an empty list where there are none. A run that can't be opened is left out, with a warning.
+    Raises InputError where ``folder`` isn't a directory.
     """
     folder = argument("folder", folder, os.PathLike, optional=True)
     if folder is not None and not Path(os.path.expanduser(folder)).is_dir():
         raise InputError(f"{short(folder)} is not a directory; name one that holds runs")
     found = known_runs() if folder is None else list_runs(Path(os.path.expanduser(folder)))
-    return [Run(run.path) for run in found]
+    listed = []
+    for run in found:
+        try:
+            listed.append(Run(run.path))
+        except InputError as error:  # its folders hold a link, or it is gone by now
+            warnings.warn(f"left out: {error}", stacklevel=2)
+    return listed

@@ -148,7 +148,7 @@ def _resume(options: argparse.Namespace) -> int:
     """Train a run to its end with the configuration that it was started with. Returns the exit code."""
     from labkit.commands.train import train_as
     from labkit.config.recorded import recorded_config
-    from labkit.training.plan import fork_command
+    from labkit.training.place import fork_command
 
     run = RunDirectory(find_run(options.run))
     config = recorded_config(run).replace({"job_dir": str(run.path)})

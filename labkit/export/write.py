@@ -15,7 +15,7 @@ from labkit.export.request import ExportRequest, ExportResult
 from labkit.export.standard import standard_model
 from labkit.export.trained import trained_model
 from labkit.plurals import counted
-from labkit.run_directory.reader import MetricsReader, with_evaluations
+from labkit.run_directory.reader import MetricsReader, evaluations_beside
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.losses import LOSSES
 from labkit.version import VERSION
@@ -135,5 +135,6 @@ def _test_accuracy(request: ExportRequest, step: int) -> float | None:
     """Return the run's test accuracy with the weights of ``step``, or None if it was not evaluated."""
     reader = MetricsReader(request.run.metrics_path)
     reader.poll()
-    tests = (row for row in with_evaluations(reader) if row.get("split") == "test")
+    evaluations = [*reader.evaluations, *evaluations_beside(reader)]
+    tests = (row for row in evaluations if row["split"] == "test")
     return next((row.get("accuracy") for row in tests if row.get("step") == step), None)

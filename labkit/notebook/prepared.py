@@ -97,7 +97,9 @@ def prepare(parameters: Parameters) -> PreparedHere | PreparedCluster:
         # A cluster's own options have been checked with its devices.
         none = {"max_staleness": None, "slow_worker": None, "gradient_compression": "none"}
         own = {name: config.flat()[name] for name in none}
-        config, manifest, note = plan_data(config.replace(none), announce=announce)
+        config, manifest, note = plan_data(
+            config.replace(none), overwrite=parameters.overwrite, announce=announce
+        )
         return PreparedCluster(config.replace(own), manifest, note.removeprefix(CHOICE), devices, cluster)
     plan = plan_training(config, overwrite=parameters.overwrite, announce=announce)
     devices = plan.devices if isinstance(plan, TrainingPlan) else decide_devices(plan.config)[0]

@@ -152,7 +152,7 @@ def accept(config: Config, files: Mapping[str, bytes], tasks: Tasks = None, *, n
 
     Args:
         now: whether the user says so. Raises InputError then if the state folder can't be written; at the
-            start of a training nothing happens.
+            start of a training that is passed over.
     """
     if is_accepted(config, files, tasks) and is_accepted(config, files):
         return

@@ -31,11 +31,19 @@ def state_path(folder: Path, step: int) -> Path:
     return checkpoint_path(folder, step) / "state.json"
 
 
-def checkpoint_steps(folder: Path) -> list[int]:
-    """Return the steps of the complete checkpoints, ascending; none where there is no such folder."""
+def checkpoint_steps(folder: Path, *, strict: bool = False) -> list[int]:
+    """Return the steps of the complete checkpoints, ascending; none where there is no such folder.
+
+    A folder that can't be read has none, too, unless ``strict``: it then raises OSError. Who writes the run
+    must not start over because a disk doesn't answer.
+    """
     try:
         names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
     except OSError:
+        if strict:
+            raise
         return []
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 

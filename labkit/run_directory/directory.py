@@ -291,9 +291,10 @@ class RunDirectory:
     def read_status(self) -> Status | None:
         """Return the last written status, or None if there is no readable one."""
         value = read_object(self.status_path)
-        if not isinstance(value.get("state"), str):
+        if value.get("state") not in STATES:
             return None
         kinds = {"host": str, "message": str, "state": str, "pid": int, "metrics": dict}
+        kinds |= {"step": int, "total_steps": int}
         known = {
             name: value[name]
             for name in Status.__dataclass_fields__

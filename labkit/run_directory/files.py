@@ -7,17 +7,15 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 __all__ = [
     "LONGEST_LINE",
     "AppendedLines",
-    "Place",
     "check_regular",
     "open_regular",
     "open_run_descriptor",
     "open_run_file",
-    "place_in",
     "read_json",
     "read_object",
 ]
@@ -106,22 +104,6 @@ def read_object(path: str | Path) -> dict[str, Any]:
 # ---- lines that another process appends ---------------------------------------------------------------
 
 
-class Place(NamedTuple):
-    """A place in a file: the number of bytes before it, the file's inode, and the last bytes before it."""
-
-    offset: int
-    inode: int | None
-    tail: bytes
-
-
-def place_in(path: Path, offset: int) -> Place:
-    """Return the place behind the first ``offset`` bytes of a file. Raises OSError if it can't be read."""
-    with open_run_file(path) as file:
-        start = max(0, offset - KEPT_BYTES)
-        file.seek(start)
-        return Place(offset, os.fstat(file.fileno()).st_ino, file.read(offset - start))
-
-
 @dataclass
 class AppendedLines:
     """Reads what was appended to ``path`` since the last call, up to the last newline.
@@ -175,13 +157,9 @@ class AppendedLines:
         return complete
 
     @property
-    def place(self) -> Place:
-        """The end of what was read."""
-        return Place(self._offset, self._inode, self._tail)
-
-    def go_on_at(self, place: Place) -> None:
-        """Take what stands before ``place`` as read."""
-        self._offset, self._inode, self._tail = place
+    def offset(self) -> int:
+        """Bytes of the file that were read."""
+        return self._offset
 
     def _is_same_file(self, file: Any) -> bool:
         # When a run is started over, the new file often gets the inode of the removed one, and it may be

@@ -16,7 +16,17 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory.files import open_run_descriptor, open_run_file
-from labkit.run_directory.rows import ResumePoint, RowReader, as_line, number, restored, valid
+from labkit.run_directory.rows import (
+    EVALUATION_METRICS,
+    ResumePoint,
+    RowReader,
+    as_line,
+    is_row,
+    is_step,
+    number,
+    restored,
+    valid,
+)
 
 __all__ = [
     "MOST_VALIDATED",
@@ -28,6 +38,7 @@ __all__ = [
     "append_evaluation",
     "chosen_step",
     "clock_was_set",
+    "damaged_rows",
     "evaluation_key",
     "evaluations_path",
     "evaluations_that_count",
@@ -39,8 +50,6 @@ __all__ = [
     "split_and_step",
 ]
 
-# The metrics of an evaluation. Which of them a row has depends on the loss (docs/run-directory.md).
-EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
 
 MAX_SECONDS_BETWEEN_ROWS = 6 * 3600.0  # beside the step itself; a validation takes minutes
 VIEWS = "test_time_augmentation"  # in a row of ``labkit evaluate`` that was given other views than the run's
@@ -243,13 +252,13 @@ class MetricsSummary:
             validation = values["validation"] and restored(dict(values["validation"]))
             points = tuple(ResumePoint(int(step), float(time)) for step, time in values["resume_points"])
             rows = [*tests, *([validation] if validation else [])]
-            if not all(isinstance(row["split"], str) and type(row["step"]) is int for row in rows):
+            whole = [step for step, _ in values["resume_points"]] + list(values["validated"])
+            numbers = {name: values[name] for name in _NUMBERS if values[name] is not None}
+            whole += [value for name, value in numbers.items() if _NUMBERS[name] is int]
+            if not (all(map(is_row, rows)) and all(map(is_step, whole))):
                 return None
-            numbers: dict[str, Any] = {
-                name: None if values[name] is None else kind(values[name]) for name, kind in _NUMBERS.items()
-            }
             return cls(
-                **numbers,
+                **{name: _NUMBERS[name](value) for name, value in numbers.items()},
                 spark=tuple(map(float, values["spark"])),
                 validated=tuple(map(int, values["validated"])),
                 validation=validation,
@@ -290,12 +299,17 @@ def evaluations_that_count(
     """
     points = list(resume_points)
     kept: dict[tuple[str, float, str], dict[str, Any]] = {}
-    for row in rows:
+    for row in filter(is_row, rows):
         wall_time = row.get("wall_time")
         read = wall_time if isinstance(wall_time, int | float) else math.inf
         if not is_superseded(_step_of(row), read, points):
             kept.setdefault((*split_and_step(row), str(row.get(VIEWS)) if by_views else ""), row)
     return list(kept.values())
+
+
+def damaged_rows(rows: Iterable[Row]) -> int:
+    """Return how many rows of ``evaluations.jsonl`` never count, because they are damaged."""
+    return sum(not is_row(row) for row in rows)
 
 
 def is_superseded(step: float, wall_time: float, resume_points: Iterable[ResumePoint]) -> bool:

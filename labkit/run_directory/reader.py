@@ -30,6 +30,7 @@ from labkit.run_directory.rows import (
     NOT_FINITE,
     ResumePoint,
     RowReader,
+    is_row,
     number,
     parse_lines,
     restored,
@@ -52,6 +53,7 @@ __all__ = [
 
 AXES = ("step", "epoch", "wall_time")
 BLOCK_BYTES = 1 << 22  # parsed at a time: some 15,000 rows
+BLOCK_ROWS = 4_096  # taken at a time where each row may have other names
 MAX_COLUMNS = 1_000
 MAX_CELLS = 1 << 27  # 1 GB: a program that adds a new name at every step must not fill the memory
 # Lines with it are parsed at once if they have the same names; others one by one, to the same result.
@@ -160,8 +162,8 @@ def _absent(count: int) -> Column:
 
 
 def columns_of(rows: list[Row]) -> dict[str, Column]:
-    """Return the columns of rows, each over all of them."""
-    names = dict.fromkeys(name for row in rows for name in row if name != "split")
+    """Return the columns of rows, each over all of them; of ``MAX_COLUMNS`` names at the most."""
+    names = list(dict.fromkeys(name for row in rows for name in row if name != "split"))[:MAX_COLUMNS]
     return {name: _column([row.get(name) for row in rows]) for name in names}
 
 
@@ -196,7 +198,7 @@ def _training_columns(lines: bytes) -> tuple[int, dict[str, Column]] | None:
                 columns[name].values[place], columns[name].present[place] = float(word), True
                 columns[name] = columns[name]._replace(whole=False)
     step = columns["step"]
-    return (len(rows), columns) if step.present.all() and step.whole else None
+    return (len(rows), columns) if step.present.all() and step.whole and step.values.min() >= 0 else None
 
 
 def _fast_column(values: list[int | float | None]) -> Column:
@@ -274,7 +276,7 @@ class MetricsReader:
     @property
     def bytes_read(self) -> int:
         """Bytes of the file whose rows are known."""
-        return self._lines.place.offset
+        return self._lines.offset
 
     @property
     def restarts(self) -> int:
@@ -333,7 +335,7 @@ class MetricsReader:
 
     def _take_each(self, lines: bytes) -> None:
         """Take lines of which some are otherwise than labkit writes them."""
-        values, damaged = _objects(lines.splitlines())
+        values, damaged = _objects(lines.split(b"\n"))
         self.damaged_lines += damaged
         first, known = len(self.train), len(self._evaluations)
         training: list[Row] = []
@@ -342,8 +344,9 @@ class MetricsReader:
                 training.append(row)
             elif row is not None:
                 self._evaluations.append((first + len(training), row))
-        if training:
-            self.train.extend(len(training), columns_of(training))
+        for start in range(0, len(training), BLOCK_ROWS):
+            part = training[start : start + BLOCK_ROWS]
+            self.train.extend(len(part), columns_of(part))
         self._count_time(first, known)
 
     def _count_time(self, first: int, known: int) -> None:
@@ -355,7 +358,7 @@ class MetricsReader:
         rows = [row for _, row in self._evaluations[known:]]
         when = np.insert(when, places, [_or_nan(row.get("wall_time")) for row in rows])
         own = np.insert(own, places, [_or_nan(row.get("seconds")) for row in rows])
-        own, when = np.nan_to_num(own[np.isfinite(when)]), when[np.isfinite(when)]
+        own, when = np.where(np.isfinite(own), own, 0.0)[np.isfinite(when)], when[np.isfinite(when)]
         if not len(when):
             return
         before = math.nan if self._last_time is None else self._last_time
@@ -441,7 +444,8 @@ def with_evaluations(reader: MetricsReader) -> list[Row]:
 def evaluations_beside(reader: MetricsReader) -> list[Row]:
     """Return the rows of ``evaluations.jsonl`` that count, for splits and steps that ``reader`` has not."""
     beside = RowReader(evaluations_path(reader.path))
-    beside.poll()
+    if not beside.poll():
+        return []
     steps = reader.train.columns["step"][: len(reader.train)].tolist()
     known = {*(("train", step) for step in steps), *map(split_and_step, reader.evaluations)}
     more = evaluations_that_count(beside.rows, reader.resume_points)
@@ -474,9 +478,9 @@ def _apart(lines: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
     """Return the rows of training, and the other lines, each with how many rows of training are before it."""
     training: list[bytes] = []
     others: list[tuple[int, bytes]] = []
-    for line in lines.splitlines(keepends=True):
+    for line in lines.split(b"\n"):
         if TRAINING in line:
-            training.append(line)
+            training.append(line + b"\n")
         elif line.strip():
             others.append((len(training), line))
     return b"".join(training), others
@@ -491,7 +495,7 @@ def _objects(lines: list[bytes]) -> tuple[list[Row | None], int]:
     damaged = 0
     for value in parse_lines(lines):
         row = restored(value) if isinstance(value, dict) else None
-        whole = row is not None and isinstance(row.get("split"), str) and type(row.get("step")) is int
+        whole = row is not None and is_row(row)
         damaged += row is None or ("split" in row and not whole)
         rows.append(row if whole else None)
     return rows, damaged

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 from labkit.run_directory.files import AppendedLines
 
 __all__ = [
+    "EVALUATION_METRICS",
     "NOT_FINITE",
     "ResumePoint",
     "RowReader",
     "as_line",
+    "is_row",
+    "is_step",
     "number",
     "parse_lines",
     "restored",
@@ -27,7 +31,9 @@ __all__ = [
 ]
 
 NOT_FINITE = "not_finite"
-_PLACE = re.compile(r"(.*)\[(\d+)\]", re.DOTALL)
+# The metrics of an evaluation. Which of them a row has depends on the loss (docs/run-directory.md).
+EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
+_PLACE = re.compile(r"\[(\d{1,9})\]")
 
 
 # ---- what is written --------------------------------------------------------------------------------------
@@ -63,21 +69,16 @@ def restored(row: dict[str, Any]) -> dict[str, Any]:
     for name, word in names.items() if isinstance(names, dict) else ():
         if word not in ("NaN", "Infinity", "-Infinity"):
             continue
-        target, key = row, name
-        if found := _PLACE.fullmatch(name):
-            target, key = _list_of(row, found[1]), int(found[2])
-        known = key < len(target) if isinstance(target, list) else target is not None and key in target
-        if known and target[key] is None:
-            target[key] = float(word)
+        holder: Any = row
+        keys: list[Any] = [name]
+        if name not in row:  # a place in a list
+            keys = [name.partition("[")[0], *map(int, _PLACE.findall(name))]
+        with suppress(LookupError, TypeError):
+            for key in keys[:-1]:
+                holder = holder[key]
+            if holder[keys[-1]] is None:
+                holder[keys[-1]] = float(word)
     return row
-
-
-def _list_of(row: dict[str, Any], name: str) -> Any:
-    if found := _PLACE.fullmatch(name):
-        outer = _list_of(row, found[1])
-        return outer[int(found[2])] if isinstance(outer, list) and int(found[2]) < len(outer) else None
-    value = row.get(name)
-    return value if isinstance(value, list) else None
 
 
 # ---- what is read -----------------------------------------------------------------------------------------
@@ -88,6 +89,21 @@ def number(value: Any) -> float | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < 1e300 else None
     return value if isinstance(value, float) and math.isfinite(value) else None
+
+
+def is_step(value: Any) -> bool:
+    """Return whether ``value`` is a number of steps, as float64 knows it too."""
+    return type(value) is int and 0 <= value < 2**53
+
+
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has a split and a step, and an evaluation no metric that isn't a number."""
+    metrics = () if row.get("split") == "train" else EVALUATION_METRICS
+    return (
+        isinstance(row.get("split"), str)
+        and is_step(row.get("step"))
+        and all(type(row[name]) in (int, float) for name in metrics if name in row)
+    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +120,7 @@ class ResumePoint:
 def resume_point_of(row: Mapping[str, Any]) -> ResumePoint | None:
     """Return the resume point of a row that has ``resumed_at_step``; None if it is damaged."""
     step, wall_time = row["resumed_at_step"], number(row.get("wall_time"))
-    if type(step) is not int:
+    if not is_step(step):
         return None
     return ResumePoint(step, math.nan if wall_time is None else float(wall_time))
 
@@ -146,7 +162,7 @@ class RowReader:
         if self._lines.restarts != self.generation:
             self.generation = self._lines.restarts
             self.rows, self.damaged_lines = [], 0
-        values = list(parse_lines(lines.splitlines()))
+        values = list(parse_lines(lines.split(b"\n")))
         fresh = [restored(value) for value in values if isinstance(value, dict)]
         self.damaged_lines += len(values) - len(fresh)
         if self.keep_rows:

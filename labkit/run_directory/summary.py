@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import (
     MetricsSummary,
     Row,
+    damaged_rows,
     evaluation_key,
     evaluations_path,
     evaluations_that_count,
@@ -137,7 +137,9 @@ class _Known:
         self.summary: RunSummary | None = None
         self.from_status: Status | None = None  # when the metrics were last looked at
         self.metrics: MetricsSummary | None = None  # None: there was no time to read it
-        self.reader: Any = None  # of a run whose writer kept no summary, or was killed
+        self.from_rows = False  # the writer kept no summary, or was killed
+        self.reader: Any = None  # of such a run, while it is read or written
+        self.unread: dict[str, str] = {}  # what can't be opened, and why
         self.evaluations = RowReader(evaluations_path(run.metrics_path))
 
     def changed(self, path: Path) -> bool:
@@ -210,29 +212,41 @@ def _read_metrics(run: RunDirectory, known: _Known, deadline: float) -> bool:
     changed = known.changed(run.metrics_path)
     if known.changed(known.evaluations.path):
         changed = True
-        with suppress(OSError):
+        known.unread.pop(known.evaluations.path.name, None)
+        try:
             known.evaluations.poll()
-    if not changed and known.metrics is not None and known.from_status is known.status:
+        except OSError as error:
+            known.unread[known.evaluations.path.name] = str(error.strerror)
+    seen = known.metrics if known.from_status is known.status else None
+    # An active run's summary may be behind its rows; once its process is gone, the rows count.
+    if not changed and seen is not None and (known.from_rows or _is_of(seen, known)):
         return False
     written = MetricsSummary.from_json(known.status.metrics) if known.status else None
     if written is not None and _is_of(written, known):
         known.metrics, known.reader, known.from_status = written, None, known.status
+        known.from_rows = False
         return True
     if time.monotonic() >= deadline and known.reader is None:
         return changed
     from labkit.run_directory.reader import MetricsReader, summary_of  # with NumPy, so only where needed
 
     known.reader = known.reader or MetricsReader(run.metrics_path)
+    known.unread.pop(run.metrics_path.name, None)
     try:
         while True:
             known.reader.poll(BLOCK_BYTES)
             if known.reader.caught_up:
                 known.metrics, known.from_status = summary_of(known.reader), known.status
+                known.from_rows = True
+                if known.status is None or known.status.liveness() not in ACTIVE_STATES:
+                    known.reader = None  # it has all rows; of a thousand runs they would fill the memory
                 return True
             if time.monotonic() >= deadline:
                 return changed
-    except OSError:
+    except OSError as error:
         known.metrics, known.from_status = MetricsSummary(), known.status
+        known.from_rows, known.reader = True, None
+        known.unread[run.metrics_path.name] = str(error.strerror)
         return True
 
 
@@ -240,7 +254,7 @@ def _is_of(summary: MetricsSummary, known: _Known) -> bool:
     """Return whether a summary tells of the file that is there, or of a run that still writes it."""
     found, status = known.seen.get("metrics.jsonl"), known.seen.get("status.json")
     if known.status is not None and known.status.liveness() in ACTIVE_STATES:
-        return True
+        return summary.file_bytes <= (found[1] if found else 0)
     if found is None or status is None:
         return found is None and summary.file_bytes == 0
     changed, size, _ = found
@@ -321,7 +335,9 @@ def _damage(run: RunDirectory, known: _Known) -> Iterator[str]:
     elif known.status is None and known.metrics and known.metrics.last_step:
         yield "status.json is missing"
     counts = {"metrics.jsonl": known.metrics.damaged_lines if known.metrics else 0}
-    counts["evaluations.jsonl"] = known.evaluations.damaged_lines
+    counts["evaluations.jsonl"] = known.evaluations.damaged_lines + damaged_rows(known.evaluations.rows)
+    for name, reason in known.unread.items():
+        yield f"{name} can't be read: {reason}"
     for name, lines in counts.items():
         if lines:
             yield f"left out of {name}: {counted(lines, 'damaged line')}"

@@ -239,7 +239,7 @@ def read_spans(folder: Path) -> dict[str, list[StepSpans]]:
         try:
             content = read_json(path)
             found[str(content["worker"])] = [_spans_of(step) for step in content["steps"]]
-        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        except (OSError, ValueError, TypeError, LookupError):
             raise InputError(f"{path} is damaged; remove it to see the other workers") from None
     return found
 

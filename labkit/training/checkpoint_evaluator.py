@@ -117,6 +117,6 @@ def evaluate_checkpoint(plan: EvaluationPlan, split: str, checkpoint: str) -> di
     views = plan.config.run.test_time_augmentation
     if evaluation.augmented is not None and views != recorded_config(run).run.test_time_augmentation:
         row[VIEWS] = views
-    if split == "train" or evaluation_key(row) not in map(evaluation_key, reader):
+    if split == "train" or evaluation_key(row) not in map(evaluation_key, reader.evaluations):
         append_evaluation(run.metrics_path, row, reader.resume_points)
     return metrics

@@ -75,8 +75,8 @@ class CheckpointStore:
         self._keep = keep
 
     def steps(self) -> list[int]:
-        """Return the steps of the complete checkpoints, ascending."""
-        return checkpoint_steps(self._folder)
+        """Return the steps of the complete checkpoints, ascending. Raises OSError if they can't be listed."""
+        return checkpoint_steps(self._folder, strict=True)
 
     def path(self, step: int) -> Path:
         return checkpoint_path(self._folder, step)

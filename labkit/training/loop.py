@@ -113,8 +113,6 @@ class TrainLoop:
             self.telemetry.state("failed", message)
             raise
         finally:
-            if self.workers:
-                self.workers.close()
             self.telemetry.close()
 
     def _ended_by_disk(self, failure: str) -> DiskFailure:
@@ -138,7 +136,11 @@ class TrainLoop:
         self.calls.on_start()
         self.agreement.update()
         self.workers = self._worker_metrics()
-        failure = self._train_steps()
+        try:
+            failure = self._train_steps()
+        finally:  # the last checkpoint and the test are no steps
+            if self.workers:
+                self.workers.close()
         if not failure and self.step < self.total_steps and not self.stopped_by:
             failure = self._save()
             if not failure:

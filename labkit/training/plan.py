@@ -7,7 +7,6 @@ be refused before that. Nothing is written, except a data set that has to be pre
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +17,8 @@ from labkit import home
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.from_file import callbacks_of, checked_callbacks
 from labkit.config import Config
-from labkit.config.architectures import model_name
 from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
-from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.of_run import data_of_run
 from labkit.data.resolve import find_data_set, resolve
@@ -33,8 +30,8 @@ from labkit.parts.trust import check_approved, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.run_directory.directory import check_folders
-from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
-from labkit.run_directory.find import missing_config
+from labkit.run_directory.disk import check_writable
+from labkit.run_directory.metrics import own_test
 from labkit.run_directory.reader import MetricsReader
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 from labkit.training.checks import (
@@ -44,7 +41,7 @@ from labkit.training.checks import (
     check_targets,
     refuse_cluster,
 )
-from labkit.transfer.source import find_weight_source
+from labkit.training.place import check_place, fork_command, place_run, with_crop, with_recorded_choices
 
 if TYPE_CHECKING:
     from labkit.distributed.devices import Devices
@@ -56,15 +53,12 @@ __all__ = [
     "RunPlan",
     "TrainResult",
     "TrainingPlan",
-    "check_place",
     "data_directory",
     "decide_devices",
     "finished_result",
-    "fork_command",
     "launchers_choice",
     "looked_up_again",
     "on_one_device",
-    "place_run",
     "plan_data",
     "plan_evaluation",
     "plan_measurement",
@@ -74,8 +68,6 @@ __all__ = [
     "with_devices",
 ]
 
-BYTES_PER_METRICS_ROW = 400  # a train row (measured: below 300) and its TensorBoard event
-BASE_BYTES = 64 * 2**20  # test-set predictions (about 30 MB), logs and other files
 # A launcher passes its choice of data set to its tasks, for the run's record: {"asked_for": …, "note": …}
 DATA_CHOICE = "LABKIT_DATA_CHOICE"
 
@@ -237,7 +229,7 @@ def plan_run(
     check_approved(files, approved)
     for path, content in files.items():
         callbacks = (*callbacks_of(Path(path), content), *callbacks)
-    config = _with_recorded_choices(config, overwrite)
+    config = with_recorded_choices(config, overwrite)
 
     def first(config: Config) -> None:
         if config.run.job_dir is not None:
@@ -258,21 +250,25 @@ def plan_run(
 def plan_data(
     config: Config,
     *,
+    overwrite: bool = False,
     announce: Callable[[str], None] = print,
     before_preparing: Callable[[Config], None] = lambda config: None,
 ) -> tuple[Config, Manifest, str]:
     """Find or prepare the data set of a training that writes no run here.
+
+    With ``auto`` and the directory of a run it is that run's data set, unless the run is to be overwritten.
 
     Returns the resolved configuration, the data set, and a line that says which one was chosen, and why.
     Raises InputError if the configuration doesn't fit the data, or is one of a cluster.
     """
     check_keras_backend()
     refuse_cluster(config)
+    config = with_recorded_choices(config, overwrite)
     config, manifest, note = _with_data_set(
         config, may_prepare=True, announce=announce, before_preparing=before_preparing
     )
     _check_shards(manifest)
-    return _with_crop(config.replace({"dataset": manifest.dataset}), manifest), manifest, note
+    return with_crop(config.replace({"dataset": manifest.dataset}), manifest), manifest, note
 
 
 def plan_measurement(config: Config, *, announce: Callable[[str], None] = print) -> Measurement:
@@ -348,19 +344,6 @@ def _fields(plan: RunPlan) -> dict[str, Any]:
 # ---- configuration and data set ------------------------------------------------------------------------
 
 
-def _with_recorded_choices(config: Config, overwrite: bool) -> Config:
-    """Replace ``auto`` by the data set and input path recorded in the run, if it is resumed."""
-    automatic = [name for name in ("dataset", "input_path") if getattr(config.data, name) == "auto"]
-    if not automatic or config.run.job_dir is None or overwrite:
-        return config
-    run = RunDirectory(config.run.job_dir)
-    check_writable(run.path, "--job-dir")
-    if not run.exists():
-        return config
-    recorded = recorded_config(run).flat()
-    return config.replace({name: recorded[name] for name in automatic})
-
-
 def launchers_choice() -> tuple[str, str] | None:
     """Return the requested data set and the note that this task's launcher passed on, or None."""
     text = os.environ.get(DATA_CHOICE, "")
@@ -411,7 +394,7 @@ def _with_data_set(
     *,
     may_prepare: bool,
     announce: Callable[[str], None],
-    before_preparing: Callable[[Config], None] = lambda config: None,
+    before_preparing: Callable[[Config], None],
 ) -> tuple[Config, Manifest, str]:
     """Return the configuration with its number of steps, its data set, and a line on the choice."""
     manifest, why = prepared_data_set(config, may_prepare=may_prepare)
@@ -470,100 +453,16 @@ def _refuse_overwrite(overwrite: bool) -> None:
         )
 
 
-# ---- the run directory ---------------------------------------------------------------------------------
-
-
-def place_run(
-    config: Config, manifest: Manifest, *, overwrite: bool = False, cluster: str = ""
-) -> tuple[Config, RunDirectory, str]:
-    """Choose the run directory: ``job_dir``, or a name derived from the configuration if that is None.
-
-    Returns the configuration with actual data set, input path, crop and directories; the run directory; and
-    its state: ``new``, ``resumable`` or ``finished``. Raises InputError if the directory can't be written,
-    holds something else or a run with another configuration, or if the disk is too full.
-    """
-    # The name comes from the requested values, so that it doesn't depend on how ``auto`` resolves.
-    run = RunDirectory(config.run.job_dir or home.runs_home() / _run_name(config, manifest.dataset, cluster))
-    # A folder that nobody chose isn't recorded: it is found again after labkit's home was moved.
-    chosen = None if config.data.data_dir is None else str(manifest.directory.parent)
-    config = config.replace({"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": chosen})
-    config = _with_recorded_choices(config, overwrite)
-    config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
-    config = _with_crop(config, manifest)
-    check_place(config, run)
-    found = "new"
-    if run.exists():
-        recorded = _with_crop(recorded_config(run), manifest)
-        if not overwrite:
-            found = _found(run, recorded, config)
-    if found == "new" and config.transfer.start_from is not None:
-        find_weight_source(config.transfer.start_from, config.model)
-    return config, run, found
-
-
-def _with_crop(config: Config, manifest: Manifest) -> Config:
-    return config.replace({"random_resized_crop": resolved_crop(config.data, manifest.image_shape)})
-
-
-def _found(run: RunDirectory, recorded: Config, config: Config) -> str:
-    differences = recorded.differences(config)
-    status = run.read_status()
-    if differences:
-        way_out = "name another directory, or discard that run with --overwrite"
-        steps = config.run.train_steps
-        if (
-            status is not None
-            and len(differences) == 1
-            and 0 < status.step < steps != recorded.run.train_steps
-        ):
-            way_out = f"to go on from it to step {steps}: {fork_command(run, status.step, train_steps=steps)}"
-        raise InputError(
-            f"--job-dir {run.path} holds a run with another configuration: {'; '.join(differences)}; "
-            + way_out
-        )
-    return "finished" if status is not None and status.state == "finished" else "resumable"
-
-
-def fork_command(run: RunDirectory, step: int, **settings: Any) -> str:
-    """Return the command that goes on from a step of a run with other settings, in another directory."""
-    name = run.name if run.path.parent == home.runs_home() else str(run.path)
-    given = [f"{setting}={value}" for setting, value in settings.items()]
-    return shlex.join(["labkit", "fork", name, "--at", str(step), "--set", *given])
-
-
-def check_place(config: Config, run: RunDirectory) -> None:
-    """Raise InputError if ``run`` can't be written, holds something else, or has too little disk space."""
-    check_writable(run.path, "--job-dir")
-    check_folders(run)
-    check_disk_space(run.path, BASE_BYTES + config.run.train_steps * BYTES_PER_METRICS_ROW)
-    if reason := missing_config(run):
-        raise InputError(f"--job-dir {run.path}: {reason}, or name another directory")
-    if not run.exists() and holds_something_else(run):
-        raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
-
-
-def _run_name(config: Config, dataset: str, cluster: str) -> str:
-    """Return a readable name, determined by the configuration.
-
-    Several GPUs or a ``cluster`` give a different name, so that they start a run of their own instead of
-    finding the finished run of one process. (With ``--job-dir``, a run resumes on any number of replicas.)
-    """
-    resolved = config.replace({"dataset": dataset})
-    replicas = config.distribution.num_gpus or 1
-    suffix = (f"-{replicas}gpus" if replicas > 1 else "") + (f"-{cluster}" if cluster else "")
-    return f"{model_name(config.model)}-{dataset}-{resolved.fingerprint()}{suffix}"
-
-
 def finished_result(run: RunDirectory) -> TrainResult:
     """Return the result of a finished run, with the test metrics that it reported."""
     reader = MetricsReader(run.metrics_path)
     reader.poll()
     status = run.read_status()
     step = status.step if status else 0
-    tests = reader.split("test")
+    test = own_test(reader.split("test"), None, ())
     how = run.read_environment().get("description", "unknown devices")
     message = (
         f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}; "
         f"for more steps: {fork_command(run, step, train_steps=2 * step)}"
     )
-    return TrainResult("finished", run, step, message, tests[-1] if tests else None, did_work=False)
+    return TrainResult("finished", run, step, message, None if test is None else dict(test), did_work=False)

@@ -24,7 +24,7 @@ def make_predict_step(
     """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica.
 
     Batch normalization is folded into the convolutions (``models.folding``). ``test_time_augmentation``
-    averages the logits over several augmented copies of each image (``models.test_time_augmentation``).
+    averages the logits over several augmented copies of each image (``averaged_over_views``).
     With ``has_remote_weights``, weights are read once for each batch.
     """
     on_one_cpu = strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU")

@@ -1,4 +1,4 @@
-"""``train`` and ``evaluate`` do what a plan says. Only here is TensorFlow imported, after all checks."""
+"""``train`` and ``evaluate`` do what a plan says."""
 
 from typing import Any
 
@@ -15,8 +15,10 @@ def train(plan: RunPlan) -> TrainResult:
     to other data or can't be restored, or if the network can't be trained with this configuration; PeerLost
     if the cluster loses a task that it needs.
     """
-    if not isinstance(plan, TrainingPlan):  # without devices: a finished run
+    if plan.found == "finished":
         return finished_result(plan.run)
+    if not isinstance(plan, TrainingPlan):
+        raise TypeError("the plan has no devices; plan_training makes one that has")
     import_tensorflow()
     if plan.task is not None:
         from labkit.training.cluster import train_as_task

@@ -108,3 +108,11 @@ def test_runs_come_newest_first_and_by_name(tmp_path: Path, monkeypatch: pytest.
     assert [run.name for run in labkit.runs()] == ["newer", "older"]
     assert [run.name for run in labkit.runs(tmp_path / "runs")] == ["newer", "older"]
     assert labkit.load_run("older").path == tmp_path / "runs" / "older"
+
+
+def test_a_run_with_a_link_is_left_out_and_named(tmp_path: Path) -> None:
+    for name in "abc":
+        (_run(tmp_path / name).path / "predictions").mkdir(exist_ok=True)
+    (tmp_path / "b" / "predictions" / "x").symlink_to("/etc/hostname")
+    with pytest.warns(UserWarning, match="left out: .*b/predictions/x is a link"):
+        assert sorted(run.name for run in labkit.runs(tmp_path)) == ["a", "c"]

@@ -10,7 +10,7 @@ from labkit.data.manifest import load_manifest
 from labkit.data.of_run import NotPrepared, data_dir_of_run, data_of_run, folder_to_prepare, recorded_manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
-from labkit.training.plan import place_run
+from labkit.training.place import place_run
 from tests.tiny import prepare_tiny
 
 

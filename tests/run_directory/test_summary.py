@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import labkit
 from labkit.config import Config
 from labkit.config.recorded import describe
 from labkit.errors import InputError
-from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.filters import chosen_runs
 from labkit.run_directory.metrics import SPARK_POINTS, MetricsSummary
 from labkit.run_directory.notes import change_notes
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import MAX_COLUMNS, MetricsReader
 from labkit.run_directory.reader import summary_of as summary_of_rows
 from labkit.run_directory.summary import Summaries
 from tests.commands.made_runs import evaluation, make_run
@@ -183,6 +184,69 @@ def test_rows_that_the_status_does_not_tell_of_are_read(tmp_path):
         damaged = run.read_status().metrics | wrong
         run.write_status(replace(run.read_status(), metrics=damaged))
         assert summary_of(run).training_loss == 1.0
+
+
+def test_the_rows_count_once_the_process_is_gone(tmp_path):
+    run = make_run(tmp_path, "a", state="running", pid=os.getpid(), heartbeat=time.time(), rows=[row(1)])
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    run.write_status(replace(run.read_status(), metrics=summary_of_rows(reader).to_json()))
+    write(run.metrics_path, [row(1), row(2), evaluation("test", 2, 0.7)])
+    summaries = Summaries(describe)
+    [before] = summaries.of([run])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Status, "liveness", lambda *given: "interrupted")  # killed; no file has changed
+        [after] = summaries.of([run])
+    assert (before.test_accuracy, after.test_accuracy) == (None, 0.7)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"resumed_at_step": -9},
+        {"resumed_at_step": 10**400},
+        {"split": "train", "step": 10**400, "loss": 1.0},
+        {"split": "train", "step": 2**60, "loss": 1.0},
+        {"split": "train", "step": -5, "loss": 1.0},
+        {"split": "test", "step": 2, "loss": "NaN", "accuracy": "x"},
+        {"split": "validation", "step": 2, "accuracy": None},
+        {"a": [None], "not_finite": {f"a[{'9' * 5000}]": "NaN", "a" + "[0]" * 5000: "NaN"}},
+    ],
+    ids=lambda bad: json.dumps(bad)[:50],
+)
+def test_a_damaged_row_hides_no_result(bad, tmp_path):
+    rows = [row(1), row(2), evaluation("validation", 2, 0.6), evaluation("test", 2, 0.7)]
+    run = make_run(tmp_path, "a", rows=[*rows, bad])
+    write(run.path / "evaluations.jsonl", [bad, {"split": "test"}])
+    found = summary_of(run)
+    assert (found.step, found.test_accuracy, found.best_validation_accuracy) == (20, 0.7, 0.6)
+    assert found.training_loss == 1.0
+    assert labkit.load_run(run.path).evaluations("test")["step"].tolist() == [2]
+    assert any("evaluations.jsonl: " in one for one in found.damage)
+    assert labkit.load_run(run.path).metrics("train")["step"].tolist() == [1, 2]
+
+
+def test_an_unreadable_file_is_named(tmp_path):
+    run = make_run(tmp_path, "a", rows=[row(1)])
+    run.metrics_path.rename(tmp_path / "elsewhere")
+    run.metrics_path.symlink_to(tmp_path / "elsewhere")
+    assert any("metrics.jsonl can't be read: it is a link" in one for one in summary_of(run).damage)
+
+
+def test_new_names_at_every_step_do_not_fill_the_memory(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [{**row(step), f"name{step}": 1.0} for step in range(1, 6_001)])
+    reader = MetricsReader(path)
+    reader.poll()
+    assert len(reader.train) == 6_000 and len(reader.train.columns) <= MAX_COLUMNS
+
+
+@pytest.mark.parametrize("wrong", [{"step": 1e308}, {"state": "<b>"}, {"state": ["running"]}])
+def test_a_status_that_labkit_would_not_write_is_not_shown(wrong, tmp_path):
+    run = make_run(tmp_path, "a", rows=[row(1)])
+    run.status_path.write_text(json.dumps(json.loads(run.status_path.read_text()) | wrong))
+    found = summary_of(run)
+    assert found.step == 1 and found.state in ("finished", "unknown")
 
 
 @pytest.mark.parametrize(

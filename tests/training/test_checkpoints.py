@@ -1,11 +1,13 @@
 """A checkpoint is complete or not there."""
 
+import errno
 import os
 
 import pytest
 import tensorflow as tf
 
 from labkit.errors import InputError
+from labkit.run_directory.checkpoints import checkpoint_steps
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 
 
@@ -104,3 +106,15 @@ def test_a_checkpoint_of_another_network_is_whole_and_kept(store, variable):
         path.write_bytes(path.read_bytes()[:2])
     with pytest.raises(InputError, match="can't be restored"):
         store.restore(tf.train.Checkpoint(v=variable), 3)
+
+
+def test_a_disk_that_does_not_answer_is_not_an_empty_folder(store, variable, monkeypatch):
+    save(store, variable, 3)
+
+    def stale(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    monkeypatch.setattr(os, "listdir", stale)
+    with pytest.raises(OSError, match="Stale"):
+        store.latest_state()
+    assert checkpoint_steps(store.path(3).parent) == []

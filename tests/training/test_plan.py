@@ -12,7 +12,8 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.disk import discard
 from labkit.training import plan
-from labkit.training.plan import place_run
+from labkit.training.place import place_run
+from labkit.training.train import train
 from tests.tiny import prepare_tiny
 
 
@@ -228,3 +229,19 @@ def test_a_checkpoint_that_is_not_kept_is_refused_before_tensorflow_is_loaded(
     (run.checkpoints_path / "step-00000004").mkdir()
     with pytest.raises(InputError, match="allowed: best, last, or one of the steps 4"):
         plan.plan_evaluation(run, "test", data_dir=str(manifest.directory.parent), checkpoint=checkpoint)
+
+
+def test_a_notebooks_cluster_means_the_data_set_of_the_run_too(steps, tmp_path, manifest):
+    recorded = config(tmp_path / "run", dataset="pets", data_dir=str(manifest.directory.parent))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(recorded.to_json()))
+    wanted = recorded.replace({"dataset": "auto"})
+    with pytest.raises(InputError, match="pets"):
+        plan.plan_data(wanted)
+    assert plan.plan_data(wanted, overwrite=True)[1].dataset == "shapes"
+
+
+def test_a_plan_without_devices_is_not_taken_for_a_finished_run(manifest, tmp_path):
+    planned = plan.plan_run(config(tmp_path / "new", data_dir=str(manifest.directory.parent)))
+    with pytest.raises(TypeError, match="plan_training"):
+        train(planned)

@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.config import DataConfig
 from labkit.experiments.comparison.files import read_measurements, run_directory
-from labkit.run_directory.metrics import chosen_step
+from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader
 
 __all__ = ["NOT_STARTED", "WARM_UP_STEPS", "RunMetrics", "read_run"]
@@ -85,13 +85,14 @@ def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> 
 
 def _accuracies(reader: MetricsReader) -> dict[str, Any]:
     """Return the accuracies of the weights that the run selected."""
-    tests, validations = reader.split("test"), reader.split("validation")
+    validations = reader.split("validation")
+    test = own_test(reader.split("test"), None, ()) or {}
     # Without a test, the validation that the training loop would choose.
-    chosen = tests[-1]["step"] if tests else chosen_step(validations)
-    validated = [row["accuracy"] for row in validations if row["step"] == chosen]
+    chosen = test["step"] if test else chosen_step(validations)
+    validated = [row.get("accuracy") for row in validations if row["step"] == chosen]
     return {
-        "test_accuracy": tests[-1]["accuracy"] if tests else None,
-        "tta_accuracy": tests[-1].get("tta_accuracy") if tests else None,
+        "test_accuracy": test.get("accuracy"),
+        "tta_accuracy": test.get("tta_accuracy"),
         "validation_accuracy": validated[0] if validated else None,
     }
 

@@ -21,7 +21,8 @@ from labkit.experiments.comparison.files import Request, read_request, run_direc
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import refuse_cluster
-from labkit.training.plan import place_run, plan_run, prepared_data_set
+from labkit.training.place import place_run
+from labkit.training.plan import plan_run, prepared_data_set
 
 __all__ = ["ComparisonPlan", "Trial", "default_output", "plan_comparison"]
 

@@ -17,7 +17,7 @@ from labkit.experiments.comparison.processes import run_to_end
 from labkit.experiments.replicas.layouts import Layout
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import MetricsReader
-from labkit.training.plan import place_run
+from labkit.training.place import place_run
 
 __all__ = ["Training", "job_dir", "plan_trainings", "run_trainings"]
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from html import escape
 from typing import Any, Protocol
 
+import numpy as np
+
 from labkit.api.run import Run, load_run
 from labkit.errors import InputError, short
 from labkit.notebook import plots
@@ -136,7 +138,7 @@ class Panel:
         active = running or state in (*ACTIVE_STATES, "stalled")
         total = self._run.status.total_steps if self._run.status else 0
         resumed = [point.step for point in self._reader.resume_points]
-        html = panel_html(self._run.name, state, self._reader.split("train"), total, resumed)
+        html = panel_html(self._run.name, state, _thinned(self._reader), total, resumed)
         if html != self.view.value:
             self.view.value = html
         _enable(self.stop, active and state != "finished")  # its process needs a moment to end
@@ -205,6 +207,14 @@ def _click_on_subshell(button: Any) -> None:
 # ---- what is shown -------------------------------------------------------------------------------------
 
 
+def _thinned(reader: MetricsReader) -> list[dict[str, Any]]:
+    """Return rows of ``train``, evenly spread, and the last ones, which the speed is of."""
+    count = len(reader.train)
+    spread = np.linspace(0, count - 1, min(count, MAX_POINTS)).astype(np.int64)
+    places = np.union1d(spread, np.arange(max(0, count - AVERAGED), count))
+    return reader.train.select(places).rows("train")
+
+
 def panel_html(
     name: str, state: str, rows: Sequence[Mapping[str, Any]], total: int, resumed: Sequence[int]
 ) -> str:
@@ -212,7 +222,7 @@ def panel_html(
 
     Args:
         name, state: of the run.
-        rows: of the split ``train``, in order of steps.
+        rows: of the split ``train``, in order of steps; some may be left out.
         total: steps of the whole run; 0: not known yet.
         resumed: steps after which the training went on from a checkpoint.
     """
