@@ -16,6 +16,7 @@ import numpy as np
 
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import MetricsReader, summary_of
 
 __all__ = [
     "EventStream",
@@ -49,7 +50,9 @@ def make_run(home: Path, name: str, *, state: str = "finished", step: int = 0) -
 
 
 def write_status(run: RunDirectory, state: str, step: int) -> None:
-    now = time.time()
+    """Write the status with the summary of the metrics that are there, as a training does."""
+    now, reader = time.time(), MetricsReader(run.metrics_path)
+    reader.poll()
     run.write_status(
         Status(
             state=state,
@@ -61,6 +64,7 @@ def write_status(run: RunDirectory, state: str, step: int) -> None:
             host=socket.gethostname(),
             examples_per_second=1000.0,
             eta_seconds=1e4,
+            metrics=summary_of(reader).to_json(),
         )
     )
 
@@ -93,6 +97,8 @@ def write_metrics(run: RunDirectory, count: int) -> None:
     """Write ``count`` rows. Quicker than ``MetricsWriter``, which is not measured here."""
     with open(run.metrics_path, "w") as file:
         file.writelines(json.dumps(values) + "\n" for values in rows(count))
+    if status := run.read_status():
+        write_status(run, status.state, status.step)
 
 
 def write_events(folder: Path, count: int) -> None:
