@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.commands import main as cli
+from labkit.errors import InputError
 from labkit.export import metrics
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
@@ -73,12 +74,13 @@ def from_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 @settings(max_examples=60, deadline=None)
+@example(rows=[{"split": "validation", "step": 0, "loss": None}], evaluated=[], block=1)
 @given(
     rows=st.lists(ROWS | RESUMES, max_size=25),
     evaluated=st.lists(ROWS, max_size=4),
     block=st.integers(1, 30),
 )
-def test_both_formats_read_back_as_the_rows_that_count(rows, evaluated, block):
+def test_both_formats_read_back_as_the_rows_that_count_and_lines_without_a_row_are_refused(rows, evaluated, block):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "BLOCK_ROWS", block)
         run = RunDirectory(Path(folder))
@@ -86,6 +88,10 @@ def test_both_formats_read_back_as_the_rows_that_count(rows, evaluated, block):
         run.metrics_path.write_text(text.replace("\n", "\n{oops\n", 1) + '{"split": "train", "st')
         (run.path / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluated))
         wanted = expected(run)
+        if not wanted and text and not any("resumed_at_step" in row for row in rows):
+            with pytest.raises(InputError, match="none is a row"):
+                write_metrics(run, run.path / "out.csv")
+            return
         for ending, read in ((".csv", from_csv), (".parquet", from_parquet)):
             path = run.path / f"out{ending}"
             assert write_metrics(run, path).rows == len(wanted)
