@@ -192,7 +192,7 @@ def _training_columns(lines: bytes) -> tuple[int, dict[str, Column]] | None:
     if not _one_to_a_line(lines, len(rows)) or set(map(split, rows)) != {"train"}:
         return None
     columns = {name: _fast_column(list(map(read, rows))) for name, read in readers.items()}
-    for place, words in enumerate(map(broken, rows)):
+    for place, words in enumerate(map(broken, rows)) if NOT_FINITE.encode() in lines else ():
         for name, word in (words or {}).items():
             if name in columns and word in ("NaN", "Infinity", "-Infinity"):
                 columns[name].values[place], columns[name].present[place] = float(word), True
