@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.prepare import prepare
@@ -17,6 +18,9 @@ from labkit.startup.quiet_import import choose_kernels
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 choose_kernels(os.environ)  # as labkit does before it imports TensorFlow, which many tests do themselves
 
+# Hypothesis tries the same examples on every machine; --hypothesis-profile=default tries others each time.
+settings.register_profile("repeatable", derandomize=True, print_blob=True)
+settings.load_profile("repeatable")
 
 # Files with the longest slow tests: they begin before other slow ones, so that none is waited for at the end.
 LONGEST = (
