@@ -80,7 +80,7 @@ def from_parquet(path: Path) -> list[dict[str, Any]]:
     evaluated=st.lists(ROWS, max_size=4),
     block=st.integers(1, 30),
 )
-def test_both_formats_read_back_as_the_rows_that_count_and_lines_without_a_row_are_refused(rows, evaluated, block):
+def test_both_formats_read_back_as_the_rows_that_count(rows, evaluated, block):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "BLOCK_ROWS", block)
         run = RunDirectory(Path(folder))
