@@ -13,7 +13,7 @@ from benchmarks.common import ROOT
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader, with_evaluations
+from labkit.run_directory.reader import read_metrics, with_evaluations
 
 __all__ = ["Trained", "evaluate_checkpoints", "train_to_end"]
 
@@ -76,8 +76,7 @@ def _labkit(run: RunDirectory, *arguments: str) -> None:
 
 def read_trained(run: RunDirectory, split: str = "validation") -> Trained:
     """Return the result of a run so far, with its curve on ``split``."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     rows = sorted(reader.split("train"), key=lambda row: row["step"])
     spent = dict(
         zip(

@@ -13,7 +13,6 @@ from labkit.run_directory.metrics import (
     evaluations_path,
     evaluations_that_count,
     own_test_step,
-    split_and_step,
 )
 from labkit.run_directory.reader import AXES, Floats, MetricsReader, Table, columns_of
 from labkit.run_directory.rows import ResumePoint, RowReader
@@ -140,9 +139,7 @@ class CurveStore:
     def _made(self, version: int) -> Snapshot:
         reader, beside = self._reader, self._beside
         rows, points = reader.evaluations, reader.resume_points
-        known = set(map(split_and_step, rows))
-        more = evaluations_that_count(beside.rows, points)
-        rows += [row for row in more if split_and_step(row) not in known]
+        rows += evaluations_that_count(beside.rows, points, rows)
         tables = {"train": reader.train.view()} if len(reader.train) else {}
         for split in SPLITS[1:]:
             chosen = [row for row in rows if row.get("split") == split]

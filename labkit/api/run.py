@@ -153,10 +153,9 @@ class Run:
 
     def _rows(self) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
         """Return the run's own test result, and all rows that count."""
-        from labkit.run_directory.reader import MetricsReader, with_evaluations
+        from labkit.run_directory.reader import read_metrics, with_evaluations
 
-        reader = MetricsReader(self._directory.metrics_path)
-        reader.poll()
+        reader = read_metrics(self._directory)
         every = with_evaluations(reader)
         tests = [row for row in every if row["split"] == "test"]
         chosen = chosen_step(reader.split("validation"))

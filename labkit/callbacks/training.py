@@ -73,10 +73,9 @@ class Training:
 
         Rows of steps that the run makes again after a resume aren't among them.
         """
-        from labkit.run_directory.reader import MetricsReader
+        from labkit.run_directory.reader import read_metrics
 
-        reader = MetricsReader(self.run.metrics_path)
-        reader.poll()
+        reader = read_metrics(self.run)
         return [row for row in reader.split(split) if row["step"] <= self._step]
 
     def weights(self) -> "dict[str, NDArray[np.float32]]":

@@ -25,10 +25,9 @@ from labkit.config import fields_by_name
 from labkit.errors import InputError
 from labkit.parts.trust import check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory, Status, list_runs
-from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.find import COMPARISONS, find_run, known_runs, remember
 from labkit.run_directory.lineage import read_lineage, write_lineage
-from labkit.run_directory.notes import Notes, change_notes, notes_path, read_notes
+from labkit.run_directory.notes import Notes, change_notes, read_notes
 from labkit.run_directory.stop import (
     LOCKS,
     ask_to_stop,
@@ -293,7 +292,7 @@ def _delete(options: argparse.Namespace) -> int:
             print("nothing was deleted")
             return 1
         discard(run)
-        notes_path(run).unlink(missing_ok=True)
+        run.notes_path.unlink(missing_ok=True)
         _remove_empty(run)
     finally:
         for lock in locks:
@@ -321,7 +320,7 @@ def _confirmed(run: RunDirectory, status: Status | None) -> bool:
 
 def _remove_empty(run: RunDirectory) -> None:
     """Remove locks, unfinished files, and then each of the run's folders that is empty."""
-    for path in (*(run.path / name for name in (*LOCKS, STOP_REQUEST)), *run.path.glob(".*.tmp")):
+    for path in (*(run.path / name for name in LOCKS), run.stop_path, *run.path.glob(".*.tmp")):
         if path.is_file():
             path.unlink()
     for folder in (run.events_path, run.checkpoints_path, run.path):

@@ -14,14 +14,14 @@ from labkit.experiments.replay.recorded import recorded_step
 from labkit.experiments.replay.step import engine_from_start, plan_replay
 from labkit.parts.trust import accept, acting, check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
-from labkit.run_directory.checkpoints import checkpoint_path, checkpoint_state
+from labkit.run_directory.checkpoints import checkpoint_path, state_path
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable
-from labkit.run_directory.files import check_regular, open_run_file
+from labkit.run_directory.files import check_regular, open_run_file, read_object
 from labkit.run_directory.find import remember
 from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["fork"]
@@ -143,8 +143,7 @@ def _rows(parent: RunDirectory, step: int) -> list[Mapping[str, Any]]:
 
     Raises InputError if the run hasn't made the step.
     """
-    reader = MetricsReader(parent.metrics_path)
-    reader.poll()
+    reader = read_metrics(parent)
     last = max((row["step"] for row in reader.rows if row.get("split") == "train"), default=0)
     if not 1 <= step <= last:
         raise InputError(f"--at is {step}; allowed: 1 to {last}, the last step of {parent.path}")
@@ -184,8 +183,7 @@ def _copy_checkpoint(parent: RunDirectory, made: RunDirectory, step: int) -> Non
 
 def _copy_best(parent: RunDirectory, made: RunDirectory, step: int) -> None:
     """Copy the checkpoint that was best on validation then, if the parent still keeps it."""
-    state = checkpoint_state(made.checkpoints_path, step)
-    best = state.get("best_step")
+    best = read_object(state_path(made.checkpoints_path, step)).get("best_step")
     if best is not None and best != step and best in parent.checkpoint_steps():
         _copy_checkpoint(parent, made, best)
 

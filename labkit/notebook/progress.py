@@ -57,7 +57,7 @@ class Progress:
         self._seen = len(train)
 
     def _state(self) -> tuple[int, int]:
-        return self._reader.restarts, len(self._reader.resume_points)
+        return self._reader.generation, len(self._reader.resume_points)
 
     def _show(self, console: Console, row: dict[str, Any]) -> None:
         self.step = row["step"]

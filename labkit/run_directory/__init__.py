@@ -1,4 +1,4 @@
-"""The run directory, which training, notebook, command line and dashboard share. Standard library only."""
+"""The run directory, which training, notebook, command line and dashboard share."""
 
 from labkit.run_directory.directory import (
     ACTIVE_STATES,

@@ -4,16 +4,14 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import InputError
-from labkit.run_directory.files import read_json
+from labkit.run_directory.files import read_object
 
 __all__ = [
     "best_checkpoint",
     "check_checkpoint",
     "checkpoint_path",
-    "checkpoint_state",
     "checkpoint_steps",
     "state_path",
 ]
@@ -48,24 +46,13 @@ def checkpoint_steps(folder: Path, *, strict: bool = False) -> list[int]:
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
-def checkpoint_state(folder: Path, step: int) -> dict[str, Any]:
-    """Return what a checkpoint says of itself. Raises OSError or ValueError if it can't be read."""
-    content = read_json(state_path(folder, step))
-    if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
-    return content
-
-
 def best_checkpoint(folder: Path) -> int | None:
     """Return the step of the checkpoint chosen on validation, or of the newest if that is missing.
 
     None if there is no checkpoint.
     """
     steps = checkpoint_steps(folder)
-    try:
-        best = checkpoint_state(folder, steps[-1]).get("best_step") if steps else None
-    except (OSError, ValueError):
-        best = None
+    best = read_object(state_path(folder, steps[-1])).get("best_step") if steps else None
     return best if best in steps else steps[-1] if steps else None
 
 

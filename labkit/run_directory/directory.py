@@ -15,11 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+import msgspec
 
 from labkit.errors import InputError
 from labkit.run_directory.checkpoints import checkpoint_steps
-from labkit.run_directory.files import open_run_file, read_json, read_object
+from labkit.run_directory.files import Count, open_run_file, read_json, read_object
 
 __all__ = [
     "ACTIVE_STATES",
@@ -84,21 +86,14 @@ def overwrite(path: Path, text: str) -> None:
 
 def process_alive(pid: int) -> bool:
     """Return whether a process with this id exists on this machine and isn't a zombie."""
+    import psutil
+
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return stat.rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return False
-    except OSError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.AccessDenied:
         return True
-    return True
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -112,11 +107,11 @@ class Status:
     """
 
     state: str
-    step: int = 0
-    total_steps: int = 0
+    step: Count = 0
+    total_steps: Count = 0
     heartbeat: float = 0.0
     started: float = 0.0
-    pid: int = 0
+    pid: Count = 0
     host: str = ""
     message: str = ""
     examples_per_second: float | None = None
@@ -141,6 +136,16 @@ class Status:
         return "stalled" if age > self.stalled_after_seconds else self.state
 
 
+class _Inside:
+    """The path of a file or folder of a run, which has the same name in every run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunDirectory", owner: type) -> Path:
+        return run.path / self._name
+
+
 class RunDirectory:
     """The paths of one run, and access to its small files. Creating the object touches nothing on disk."""
 
@@ -151,63 +156,28 @@ class RunDirectory:
     def name(self) -> str:
         return self.path.name
 
-    @property
-    def config_path(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def environment_path(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def layers_path(self) -> Path:
-        return self.path / "layers.jsonl"
-
-    @property
-    def machine_path(self) -> Path:
-        return self.path / "machine.jsonl"
-
-    @property
-    def status_path(self) -> Path:
-        return self.path / "status.json"
-
-    @property
-    def log_path(self) -> Path:
-        return self.path / "out.log"
-
-    @property
-    def console_path(self) -> Path:
-        """What the processes print that the dashboard started: also errors of Python and TensorFlow."""
-        return self.path / "console.log"
-
-    @property
-    def events_path(self) -> Path:
-        return self.path / "events"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def numerics_path(self) -> Path:
-        """The states that ``--check-numerics`` kept."""
-        return self.path / "numerics"
-
-    @property
-    def transfer_path(self) -> Path:
-        return self.path / "transfer.json"
-
-    @property
-    def cluster_path(self) -> Path:
-        return self.path / "cluster"
-
-    @property
-    def predictions_path(self) -> Path:
-        return self.path / "predictions"
+    config_path = _Inside("config.json")
+    environment_path = _Inside("environment.json")
+    metrics_path = _Inside("metrics.jsonl")
+    evaluations_path = _Inside("evaluations.jsonl")
+    layers_path = _Inside("layers.jsonl")
+    machine_path = _Inside("machine.jsonl")
+    status_path = _Inside("status.json")
+    notes_path = _Inside("notes.json")
+    transfer_path = _Inside("transfer.json")
+    lineage_path = _Inside("lineage.json")
+    certificate_path = _Inside("certificate.json")
+    log_path = _Inside("out.log")
+    #: What the processes print that the dashboard started: also errors of Python and TensorFlow.
+    console_path = _Inside("console.log")
+    #: Names the process that ``labkit stop`` asked to stop.
+    stop_path = _Inside(".stop")
+    events_path = _Inside("events")
+    checkpoints_path = _Inside("checkpoints")
+    #: The states that ``--check-numerics`` kept.
+    numerics_path = _Inside("numerics")
+    cluster_path = _Inside("cluster")
+    predictions_path = _Inside("predictions")
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -271,18 +241,11 @@ class RunDirectory:
     def read_config(self) -> dict[str, Any]:
         """Return the run's configuration. Raises InputError if it is missing or isn't a JSON object."""
         try:
-            value = read_json(self.config_path)
+            return dict(read_json(self.config_path))
         except FileNotFoundError:
             raise InputError(
                 f"config.json is missing in {self.path}, which is not a run without it"
             ) from None
-        except UnicodeDecodeError:
-            raise InputError(f"{self.config_path} can't be read: it isn't text in UTF-8") from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.config_path} can't be read: {error}") from None
-        if not isinstance(value, dict):
-            raise InputError(f"{self.config_path} isn't a JSON object")
-        return value
 
     def read_environment(self) -> dict[str, Any]:
         """Return the recorded environment, or an empty dict if there is no readable one."""
@@ -290,17 +253,12 @@ class RunDirectory:
 
     def read_status(self) -> Status | None:
         """Return the last written status, or None if there is no readable one."""
-        value = read_object(self.status_path)
-        if value.get("state") not in STATES:
-            return None
-        kinds = {"host": str, "message": str, "state": str, "pid": int, "metrics": dict}
-        kinds |= {"step": int, "total_steps": int}
-        known = {
-            name: value[name]
-            for name in Status.__dataclass_fields__
-            if isinstance(value.get(name), kinds.get(name, int | float)) and _fits(value[name])
-        }
-        return Status(**known)
+        value, known = read_object(self.status_path), {}
+        kinds = get_type_hints(Status, include_extras=True)
+        for name in kinds.keys() & value.keys():
+            with suppress(ValueError):  # what isn't of its kind counts as not written
+                known[name] = msgspec.convert(value[name], kinds[name])
+        return Status(**known) if known.get("state") in STATES else None
 
     def write_status(self, status: Status) -> None:
         """Replace ``status.json``. Raises ValueError for an unknown state."""
@@ -311,11 +269,6 @@ class RunDirectory:
         except OSError:
             # On a full disk there is no room for a second file, but still for the one that is there.
             overwrite(self.status_path, json.dumps(asdict(status)))
-
-
-def _fits(value: Any) -> bool:
-    """Return whether ``value`` isn't a whole number beyond 64 bits: JSON allows it, a float may not."""
-    return not isinstance(value, int) or abs(value) < 2**63
 
 
 def check_folders(run: RunDirectory) -> None:

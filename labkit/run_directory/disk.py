@@ -10,13 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import InputError
-from labkit.run_directory.certificate import certificate_path
 from labkit.run_directory.directory import RunDirectory
-from labkit.run_directory.lineage import lineage_path
-from labkit.run_directory.metrics import evaluations_path
 
 __all__ = [
-    "STOP_REQUEST",
     "check_disk_space",
     "check_writable",
     "discard",
@@ -25,7 +21,6 @@ __all__ = [
     "quiet_threads",
 ]
 
-STOP_REQUEST = ".stop"  # names the process that ``labkit stop`` asked to stop
 _FAILURES = {  # with what helps
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or have the quota raised",
@@ -108,19 +103,19 @@ def _existing(path: Path, flag: str) -> Path:
 def holds_something_else(run: RunDirectory) -> bool:
     """Return whether there is anything that a run killed in its first moments would not have left."""
     ours = {
-        ".lock",
-        ".launcher",
-        "notes.json",
-        STOP_REQUEST,
-        "cluster",
-        run.log_path.name,
-        run.console_path.name,
-        run.events_path.name,
-        run.checkpoints_path.name,
+        run.path / ".lock",
+        run.path / ".launcher",
+        run.notes_path,
+        run.stop_path,
+        run.cluster_path,
+        run.log_path,
+        run.console_path,
+        run.events_path,
+        run.checkpoints_path,
     }
     if not run.path.is_dir():
         return False
-    return any(path.name not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())
+    return any(path not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())
 
 
 def discard(run: RunDirectory) -> None:
@@ -133,7 +128,7 @@ def discard(run: RunDirectory) -> None:
             shutil.rmtree(folder)
     for path in (
         run.metrics_path,
-        evaluations_path(run.metrics_path),
+        run.evaluations_path,
         run.layers_path,
         run.machine_path,
         run.status_path,
@@ -141,9 +136,9 @@ def discard(run: RunDirectory) -> None:
         run.log_path,
         run.console_path,
         run.transfer_path,
-        certificate_path(run),
-        lineage_path(run),
-        run.path / STOP_REQUEST,
+        run.certificate_path,
+        run.lineage_path,
+        run.stop_path,
         run.config_path,
     ):
         path.unlink(missing_ok=True)

@@ -1,18 +1,28 @@
-"""Open, read and follow the files of a run, which may be somebody else's. Standard library only."""
+"""Open, read, lock and follow the files of a run, which may be somebody else's."""
 
 import errno
 import io
 import json
 import os
 import stat
+import time
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+import msgspec
+
+from labkit.errors import InputError
 
 __all__ = [
     "LONGEST_LINE",
     "AppendedLines",
+    "Count",
     "check_regular",
+    "locked",
     "open_regular",
     "open_run_descriptor",
     "open_run_file",
@@ -20,6 +30,8 @@ __all__ = [
     "read_object",
 ]
 
+#: A number of steps or bytes, as float64 knows it too.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds
 KEPT_BYTES = 256  # of what was read last: they tell whether the file is still the same
 _LARGE = 2**26  # bytes; larger files may have no hole, which would declare any size and take no space
@@ -77,44 +89,77 @@ def check_regular(folder: str | Path) -> None:
             raise OSError(errno.EINVAL, "it is no regular file", entry.path)
 
 
-def read_json(path: str | Path) -> Any:
-    """Return the value in a file of a run.
+def read_json(path: str | Path, kind: Any = dict[str, Any]) -> Any:
+    """Return the JSON value in a file of a run as a ``kind``, which is any type that msgspec converts to.
 
-    Raises OSError as ``open_run_file`` does, and ValueError if it isn't JSON or is too long or deep.
+    Raises FileNotFoundError if the file is missing, and InputError, which says what is wrong, if it can't be
+    opened or holds something else.
     """
-    with open_run_file(path) as file:
-        text = file.read(_MOST_JSON + 1)
-    if len(text) > _MOST_JSON:
-        raise ValueError(f"it has more than {_MOST_JSON >> 20} MB")
     try:
-        return json.loads(text)
+        with open_run_file(path) as file:
+            text = file.read(_MOST_JSON + 1)
+        if len(text) > _MOST_JSON:
+            raise ValueError(f"it has more than {_MOST_JSON >> 20} MB")
+        value = json.loads(text)
+        if typing.get_origin(kind) is dict and not isinstance(value, dict):
+            raise ValueError("it isn't a JSON object")
+        return msgspec.convert(value, kind)
+    except FileNotFoundError:
+        raise
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        reason = "it is nested too deeply"
+    except UnicodeDecodeError:
+        reason = "it isn't text in UTF-8"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    raise InputError(f"{path} can't be read: {reason}")
 
 
 def read_object(path: str | Path) -> dict[str, Any]:
     """Return the JSON object in a file of a run; empty if it is missing, damaged or none."""
     try:
-        value = read_json(path)
-    except (OSError, ValueError):
+        return dict(read_json(path))
+    except (OSError, InputError):
         return {}
-    return value if isinstance(value, dict) else {}
+
+
+@contextmanager
+def locked(path: Path, seconds: float) -> Iterator[None]:
+    """Hold an exclusive lock on a file, which is made if it is missing.
+
+    Raises InputError if another process keeps it locked for ``seconds``.
+    """
+    import fcntl
+
+    give_up = time.monotonic() + seconds
+    with open_run_file(path, "ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up:
+                    raise InputError(f"{path} is locked by another process; end it and try again") from None
+                time.sleep(0.02)
+        yield
 
 
 # ---- lines that another process appends ---------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class AppendedLines:
     """Reads what was appended to ``path`` since the last call, up to the last newline.
 
-    ``restarts`` grows when the file turns out to be another one or to have been shortened: it is then read
+    ``generation`` grows when the file turns out to be another one or to have been shortened: it is then read
     from its beginning, and what was read before no longer counts. ``caught_up`` tells whether the last call
     reached the end of the file.
     """
 
     path: Path
-    restarts: int = 0
+    generation: int = 0
     caught_up: bool = False
     _offset: int = 0
     _inode: int | None = None
@@ -168,6 +213,6 @@ class AppendedLines:
         return bool(file.read(len(self._tail)) == self._tail)
 
     def _restart(self) -> None:
-        self.restarts += 1
+        self.generation += 1
         self._offset = 0
         self._tail = b""

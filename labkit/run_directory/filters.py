@@ -1,4 +1,4 @@
-"""Choose runs by words and by conditions such as ``accuracy>0.8``. Standard library only."""
+"""Choose runs by words and by conditions such as ``accuracy>0.8``."""
 
 import operator
 import re

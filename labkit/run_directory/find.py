@@ -6,15 +6,14 @@ of each, one a line, the newest last.
 
 import difflib
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from labkit import home
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import check_folders, make_private, replacing
+from labkit.run_directory.files import locked
 
 __all__ = [
     "COMPARISONS",
@@ -48,10 +47,11 @@ def find_run(name: str) -> Path:
 
     Raises InputError, which lists the nearest or else the newest runs, if there is no such run.
     """
-    for path in (Path(name), home.runs_home() / name):
+    paths = (Path(name), home.runs_home() / name)
+    for path in paths:
         if RunDirectory(path).exists():
             return path
-    for path in (Path(name), home.runs_home() / name):
+    for path in paths:
         if reason := missing_config(RunDirectory(path)):
             raise InputError(f"{path}: {reason}")
     if (Path(name) / "comparison.json").is_file():
@@ -117,9 +117,9 @@ def remember(run: RunDirectory) -> None:
         return
     if any((folder / name).exists() for folder in around[:2] for name in COMPARISONS):
         return
-    with suppress(OSError):
+    with suppress(OSError, InputError):
         make_private(home.runs_home())
-        with _locked(home.runs_home() / ".elsewhere.lock"):
+        with locked(home.runs_home() / ".elsewhere.lock", LOCK_SECONDS):
             kept = [os.fsencode(other.path) for other in runs_elsewhere() if other.path != run.path]
             with replacing(_list_path()) as temporary:
                 temporary.write_bytes(b"".join(line + b"\n" for line in [*kept, path][-MOST_RUNS:]))
@@ -145,21 +145,3 @@ def known_runs() -> list[RunDirectory]:
 
 def _list_path() -> Path:
     return home.runs_home() / ".elsewhere"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file. Raises TimeoutError, an OSError, if another process keeps it."""
-    import fcntl
-
-    give_up = time.monotonic() + LOCK_SECONDS
-    with open(path, "a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= give_up:
-                    raise TimeoutError(f"{path} is locked") from None
-                time.sleep(0.02)
-        yield

@@ -1,16 +1,18 @@
 """Read ``layers.jsonl`` of a run directory: what each layer of the network did, every few steps.
 
-``docs/run-directory.md`` describes the lines. Standard library only.
+``docs/run-directory.md`` describes the lines.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
+from labkit.run_directory.files import Count
 from labkit.run_directory.metrics import is_superseded
-from labkit.run_directory.rows import ResumePoint, RowReader
+from labkit.run_directory.rows import ResumePoint, RowReader, number
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -43,44 +45,41 @@ class LayerRow:
     quantiles: dict[str, tuple[tuple[float, ...] | None, ...]]
 
 
-class LayerReader:
-    """Follows ``layers.jsonl``: each poll reads only what was appended, as ``RowReader`` does.
+@dataclass(eq=False)
+class LayerReader(RowReader):
+    """Follows ``layers.jsonl`` as ``RowReader`` does; ``poll`` returns the new ones as ``LayerRow``."""
 
-    The caller stores what ``poll`` returns, and drops it when ``generation`` has grown: the file was then
-    replaced. Lines that aren't in the format are skipped and counted in ``damaged_lines``.
-    """
+    keep_rows: bool = False
 
-    def __init__(self, path: Path) -> None:
-        self._reader = RowReader(path, keep_rows=False)
-        self._damaged = 0
+    def parse(self, row: dict[str, Any]) -> LayerRow | None:
+        """Return the row; None if it isn't in the format. Older files have no quantiles."""
+        try:
+            step = msgspec.convert(row.get("step"), Count)
+            names = msgspec.convert(row.get("layers"), tuple[str, ...])
+            missing = [None] * len(names)
+            values = {name: msgspec.convert(row.get(name, missing), _VALUES) for name in QUANTITIES}
+        except ValueError:
+            return None
+        if not names or len(set(names)) != len(names):
+            return None
+        if any(len(column) != len(names) for column in values.values()):
+            return None
+        time = number(row.get("wall_time"))
+        quantiles = {name: _quantiles(row.get(name), len(names)) for name in DISTRIBUTIONS}
+        return LayerRow(step, math.inf if time is None else time, names, values, quantiles)
 
-    def poll(self, max_bytes: int | None = None) -> list[LayerRow]:
-        """Return the rows that were appended since the last call. A missing file has none.
 
-        Args:
-            max_bytes: the most to read in one call; ``caught_up`` then tells whether the end was reached.
+_VALUES = tuple[float | None, ...]
 
-        Raises OSError if the file can't be read.
-        """
-        generation = self.generation
-        lines = self._reader.poll(max_bytes)
-        if self.generation != generation:
-            self._damaged = 0
-        rows = [row for row in map(_parse, lines) if row is not None]
-        self._damaged += len(lines) - len(rows)
-        return rows
 
-    @property
-    def generation(self) -> int:
-        return self._reader.generation
-
-    @property
-    def caught_up(self) -> bool:
-        return self._reader.caught_up
-
-    @property
-    def damaged_lines(self) -> int:
-        return self._reader.damaged_lines + self._damaged
+def _quantiles(column: Any, layers: int) -> tuple[tuple[float, ...] | None, ...]:
+    """Return the quantiles of each layer. Without a column in the format, each is None."""
+    try:
+        found = msgspec.convert(column, tuple[tuple[float, ...] | None, ...])
+    except ValueError:
+        found = ()
+    whole = len(found) == layers and all(each is None or len(each) == len(LEVELS) for each in found)
+    return found if whole else (None,) * layers
 
 
 class _Timed(Protocol):
@@ -103,38 +102,3 @@ def layer_rows_that_count(rows: Iterable[Row], resume_points: Iterable[ResumePoi
     points = list(resume_points)
     kept = {row.step: row for row in rows if not is_superseded(row.step, row.wall_time, points)}
     return [kept[step] for step in sorted(kept)]
-
-
-def _parse(line: dict[str, Any]) -> LayerRow | None:
-    step, names, wall_time = line.get("step"), line.get("layers"), line.get("wall_time")
-    if type(step) is not int or not isinstance(names, list) or not names:
-        return None
-    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        return None
-    try:
-        values = {name: _numbers(line.get(name, [None] * len(names))) for name in QUANTITIES}
-        time = float(wall_time) if type(wall_time) in (int, float) else math.inf  # type: ignore[arg-type]
-    except (TypeError, OverflowError):
-        return None
-    if any(len(column) != len(names) for column in values.values()):
-        return None
-    quantiles = {name: _quantiles(line.get(name), len(names)) for name in DISTRIBUTIONS}
-    return LayerRow(step, time, tuple(names), values, quantiles)
-
-
-def _numbers(column: Any) -> tuple[float | None, ...]:
-    if not isinstance(column, list) or not {int, float, type(None)}.issuperset(map(type, column)):
-        raise TypeError("not a list of numbers and nulls")
-    return tuple(None if value is None else float(value) for value in column)
-
-
-def _quantiles(column: Any, layers: int) -> tuple[tuple[float, ...] | None, ...]:
-    """Return the quantiles of each layer. What isn't in the format, as in older files, is None."""
-    if not isinstance(column, list) or len(column) != layers:
-        return (None,) * layers
-    return tuple(
-        tuple(map(float, found))
-        if isinstance(found, list) and len(found) == len(LEVELS) and {int, float}.issuperset(map(type, found))
-        else None
-        for found in column
-    )

@@ -1,14 +1,15 @@
-"""Where a forked run comes from (``lineage.json``), and what was forked from it. Standard library only."""
+"""Where a forked run comes from (``lineage.json``), and what was forked from it."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
-from labkit.run_directory.files import read_json
+from labkit.run_directory.files import Count, read_json
 
-__all__ = ["Lineage", "Relative", "family_of", "lineage_path", "read_lineage", "write_lineage"]
+__all__ = ["Lineage", "Relative", "family_of", "read_lineage", "write_lineage"]
 
 MOST_GENERATIONS = 100  # of a family: a folder that was copied over another can name itself as its parent
 
@@ -21,7 +22,7 @@ class Lineage:
     """
 
     parent: str
-    step: int
+    step: Count
     changes: dict[str, tuple[Any, Any]]
 
     def describe(self) -> str:
@@ -38,24 +39,18 @@ class Relative:
     lineage: Lineage | None
 
 
-def lineage_path(run: RunDirectory) -> Path:
-    """Return where the lineage of a run lies."""
-    return run.path / "lineage.json"
-
-
 def write_lineage(run: RunDirectory, lineage: Lineage) -> None:
     """Record where a run comes from."""
-    write_json_atomic(lineage_path(run), asdict(lineage))
+    write_json_atomic(run.lineage_path, asdict(lineage))
 
 
 def read_lineage(run: RunDirectory) -> Lineage | None:
     """Return where a run comes from; None if it wasn't forked, or if that can't be read."""
     try:
-        content = read_json(lineage_path(run))
-        changes = {str(name): (old, new) for name, (old, new) in content["changes"].items()}
-        return Lineage(str(content["parent"]), int(content["step"]), changes)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        lineage: Lineage = read_json(run.lineage_path, Lineage)
+    except (OSError, InputError):
         return None
+    return lineage
 
 
 def family_of(run: RunDirectory, runs: Iterable[RunDirectory]) -> list[Relative]:

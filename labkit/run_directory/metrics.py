@@ -1,28 +1,27 @@
 """Write ``metrics.jsonl`` and ``evaluations.jsonl`` of a run directory, and what their rows mean.
 
 Only the training process writes ``metrics.jsonl``. Other processes that evaluate the run append their rows to
-``evaluations.jsonl``, each row under a lock. ``docs/run-directory.md`` describes the rows. Standard library
-only.
+``evaluations.jsonl``, each row under a lock. ``docs/run-directory.md`` describes the rows.
 """
 
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from labkit.errors import InputError
-from labkit.run_directory.files import open_run_descriptor, open_run_file
+import msgspec
+
+from labkit.run_directory.files import Count, locked, open_run_descriptor
 from labkit.run_directory.rows import (
     EVALUATION_METRICS,
     ResumePoint,
     RowReader,
     as_line,
     is_row,
-    is_step,
     number,
     restored,
     valid,
@@ -47,7 +46,6 @@ __all__ = [
     "own_test",
     "own_test_step",
     "selection_metric",
-    "split_and_step",
 ]
 
 
@@ -219,67 +217,42 @@ class MetricsSummary:
     isn't known is None.
     """
 
-    file_bytes: int = 0
-    last_step: int | None = None
+    file_bytes: Count = 0
+    last_step: Count | None = None
     training_loss: float | None = None
     duration: float | None = None
     spark: tuple[float, ...] = ()
     validation: Row | None = None
     best_accuracy: float | None = None
-    validated: tuple[int, ...] = ()
-    chosen_step: int | None = None
+    validated: tuple[Count, ...] = ()
+    chosen_step: Count | None = None
     tests: tuple[Row, ...] = ()
     resume_points: tuple[ResumePoint, ...] = ()
-    damaged_lines: int = 0
+    damaged_lines: Count = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` takes, ready for JSON."""
-        return valid(
-            vars(self)
-            | {
-                "validation": self.validation and valid(self.validation),
-                "tests": [valid(row) for row in self.tests],
-                "resume_points": [[point.step, point.wall_time] for point in self.resume_points],
-            }
-        )
+        validation = self.validation and valid(self.validation)
+        return valid(vars(self) | {"validation": validation, "tests": list(map(valid, self.tests))})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MetricsSummary | None":
         """Return the summary; None if there is none, or none that ``to_json`` could have made."""
-        try:
-            values = restored(dict(content))
-            tests = tuple(restored(dict(row)) for row in values["tests"])
-            validation = values["validation"] and restored(dict(values["validation"]))
-            points = tuple(ResumePoint(int(step), float(time)) for step, time in values["resume_points"])
-            rows = [*tests, *([validation] if validation else [])]
-            whole = [step for step, _ in values["resume_points"]] + list(values["validated"])
-            numbers = {name: values[name] for name in _NUMBERS if values[name] is not None}
-            whole += [value for name, value in numbers.items() if _NUMBERS[name] is int]
-            if not (all(map(is_row, rows)) and all(map(is_step, whole))):
-                return None
-            return cls(
-                **{name: _NUMBERS[name](value) for name, value in numbers.items()},
-                spark=tuple(map(float, values["spark"])),
-                validated=tuple(map(int, values["validated"])),
-                validation=validation,
-                tests=tests,
-                resume_points=points,
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
+        values = restored(dict(content))
+        if not cls.__dataclass_fields__.keys() <= values.keys():
             return None
+        try:
+            tests = [restored(dict(row)) for row in values["tests"]]
+            validation = values["validation"] and restored(dict(values["validation"]))
+            summary = msgspec.convert(values | {"tests": tests, "validation": validation}, cls)
+        except (TypeError, ValueError):
+            return None
+        rows = (*summary.tests, *([summary.validation] if summary.validation else []))
+        return summary if all(map(is_row, rows)) else None
 
 
 SPARK_POINTS = 40  # values of the small line chart
 MOST_VALIDATED = 1_000
-_NUMBERS: dict[str, Any] = {
-    "file_bytes": int,
-    "last_step": int,
-    "training_loss": float,
-    "duration": float,
-    "best_accuracy": float,
-    "chosen_step": int,
-    "damaged_lines": int,
-}
 
 
 def evaluations_path(metrics_path: Path) -> Path:
@@ -288,22 +261,32 @@ def evaluations_path(metrics_path: Path) -> Path:
 
 
 def evaluations_that_count(
-    rows: Iterable[dict[str, Any]], resume_points: Iterable[ResumePoint], *, by_views: bool = False
+    rows: Iterable[dict[str, Any]],
+    resume_points: Iterable[ResumePoint],
+    known: Iterable[Row] = (),
+    *,
+    by_views: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the rows of ``evaluations.jsonl`` that count: the first one for each split and step.
 
-    With ``by_views``, rows with another test-time augmentation than the run's count as well.
-
     As in ``metrics.jsonl``, a resume point at step s makes earlier rows of later steps invalid. Here a row
     is earlier if its checkpoint was read (``wall_time``) before the time of the resume point.
+
+    Args:
+        rows: in the order written.
+        resume_points: of the run's metrics.
+        known: evaluations that the training has made itself, which leave out those of their split and step.
+        by_views: whether rows with another test-time augmentation than the run's count as well.
     """
     points = list(resume_points)
-    kept: dict[tuple[str, float, str], dict[str, Any]] = {}
+    key: Callable[[Row], tuple[Any, ...]] = evaluation_key if by_views else _split_and_step
+    others = set(map(key, known))
+    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in filter(is_row, rows):
         wall_time = row.get("wall_time")
         read = wall_time if isinstance(wall_time, int | float) else math.inf
-        if not is_superseded(_step_of(row), read, points):
-            kept.setdefault((*split_and_step(row), str(row.get(VIEWS)) if by_views else ""), row)
+        if key(row) not in others and not is_superseded(_step_of(row), read, points):
+            kept.setdefault(key(row), row)
     return list(kept.values())
 
 
@@ -335,8 +318,7 @@ def append_evaluation(
     Raises InputError if another process keeps the file locked.
     """
     path = evaluations_path(metrics_path)
-    with open_run_file(path, "ab") as locked:
-        _lock(locked, path)
+    with locked(path, LOCK_TIMEOUT_SECONDS):
         reader = RowReader(path)
         reader.poll()
         counting = evaluations_that_count(reader.rows, resume_points, by_views=True)
@@ -348,29 +330,15 @@ def append_evaluation(
     return True
 
 
-def _lock(file: Any, path: Path) -> None:
-    import fcntl
-
-    give_up = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while True:
-        try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= give_up:
-                raise InputError(f"{path} is locked by another process; end it and try again") from None
-            time.sleep(0.05)
-
-
-def evaluation_key(row: Mapping[str, Any]) -> tuple[str, float, str]:
+def evaluation_key(row: Row) -> tuple[str, float, str]:
     """Return what an evaluation is of: split, step, and the test-time augmentation if it isn't the run's."""
-    return *split_and_step(row), str(row.get(VIEWS))
+    return *_split_and_step(row), str(row.get(VIEWS))
 
 
-def split_and_step(row: Mapping[str, Any]) -> tuple[str, float]:
-    """Return what an evaluation with the run's own views is of."""
+def _split_and_step(row: Row) -> tuple[str, float]:
     return str(row.get("split")), _step_of(row)
 
 
-def _step_of(row: Mapping[str, Any]) -> float:
+def _step_of(row: Row) -> float:
     step = row.get("step")
     return step if isinstance(step, int | float) else 0

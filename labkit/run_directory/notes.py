@@ -1,16 +1,15 @@
-"""What people write down about a run: tags, a text, and whether it is archived. Standard library only."""
+"""What people write down about a run: tags, a text, and whether it is archived."""
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import read_object
 
-__all__ = ["MAX_NOTE", "MAX_TAG", "MAX_TAGS", "Notes", "change_notes", "notes_path", "read_notes"]
+__all__ = ["MAX_NOTE", "MAX_TAG", "MAX_TAGS", "Notes", "change_notes", "read_notes"]
 
 MAX_TAG = 40  # characters
 MAX_TAGS = 20
@@ -56,14 +55,9 @@ def _is_text(text: str, but: str = "\n\r\t") -> bool:
     )
 
 
-def notes_path(run: RunDirectory) -> Path:
-    """Return the path of the run's ``notes.json``."""
-    return run.path / "notes.json"
-
-
 def read_notes(run: RunDirectory) -> Notes:
     """Return what is written down about the run. What is missing or damaged counts as not written."""
-    value = read_object(notes_path(run))
+    value = read_object(run.notes_path)
     tags, note = value.get("tags"), value.get("note")
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         tags = []
@@ -103,16 +97,12 @@ def change_notes(
     tags = tuple(
         tag for tag in dict.fromkeys((*before.tags, *(tag.strip() for tag in add))) if tag not in gone
     )
-    after = Notes(
-        tags,
-        before.note if note is None else note,
-        before.archived if archived is None else archived,
-    )
+    changed: dict[str, Any] = {"note": note, "archived": archived}
+    changed = {name: value for name, value in changed.items() if value is not None}
+    after = replace(before, tags=tags, **changed)
     if after != before:
         try:
-            write_json_atomic(
-                notes_path(run), {"tags": list(tags), "note": after.note, "archived": after.archived}
-            )
+            write_json_atomic(run.notes_path, asdict(after))
         except OSError as error:
-            raise InputError(f"{notes_path(run)} can't be written: {error.strerror}") from None
+            raise InputError(f"{run.notes_path} can't be written: {error.strerror}") from None
     return after

@@ -24,7 +24,6 @@ from labkit.run_directory.metrics import (
     evaluations_path,
     evaluations_that_count,
     own_test_step,
-    split_and_step,
 )
 from labkit.run_directory.rows import (
     NOT_FINITE,
@@ -47,6 +46,7 @@ __all__ = [
     "columns_of",
     "evaluations_beside",
     "own_test_step_of",
+    "read_metrics",
     "summary_of",
     "with_evaluations",
 ]
@@ -241,7 +241,7 @@ def _decoder(names: tuple[str, ...]) -> tuple[Callable[[bytes], list[Any]], Any,
 # ---- the reader --------------------------------------------------------------------------------------------
 
 
-class MetricsReader:
+class MetricsReader(AppendedLines):
     """Follows ``metrics.jsonl``: each poll reads only the bytes that were appended since the last one.
 
     Only rows that count are kept: after a resume point at step s, earlier rows with a step greater than s are
@@ -259,34 +259,17 @@ class MetricsReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lines = AppendedLines(path)
+        super().__init__(path)
         self.version = 0
-        self._restart()
+        self._clear()
 
-    def _restart(self) -> None:
-        self._restarts = self._lines.restarts
+    def _clear(self) -> None:
         self.train = Table()
         self._evaluations: list[tuple[int, Row]] = []  # with the number of training rows before it
         self.resume_points: list[ResumePoint] = []
         self.damaged_lines = 0
         self.duration: float | None = None
         self._last_time: float | None = None
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of the file whose rows are known."""
-        return self._lines.offset
-
-    @property
-    def restarts(self) -> int:
-        """How often the file was replaced, rewritten or truncated."""
-        return self._lines.restarts
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether the last poll reached the end of the file."""
-        return self._lines.caught_up
 
     def poll(self, max_bytes: int | None = None) -> bool:
         """Read what was appended since the last call. Returns whether anything was.
@@ -300,15 +283,16 @@ class MetricsReader:
         """
         before = self.version
         while True:
-            lines = self._lines.read(max_bytes or BLOCK_BYTES)
-            if self._lines.restarts != self._restarts:
-                self._restart()
+            generation = self.generation
+            lines = self.read(max_bytes or BLOCK_BYTES)
+            if self.generation != generation:
+                self._clear()
                 self.version += 1
             for part, mark in _sessions(lines):
                 self._take(part)
                 if mark:
                     self._resume(mark)
-            if max_bytes is not None or self._lines.caught_up:
+            if max_bytes is not None or self.caught_up:
                 return self.version != before
 
     def _take(self, lines: bytes) -> None:
@@ -413,6 +397,13 @@ class MetricsReader:
         return iter(self.rows)
 
 
+def read_metrics(run: RunDirectory) -> MetricsReader:
+    """Return a reader that has read ``metrics.jsonl`` of a run to its end. Raises OSError as ``poll``."""
+    reader = MetricsReader(run.metrics_path)
+    reader.poll()
+    return reader
+
+
 def summary_of(reader: MetricsReader) -> MetricsSummary:
     """Return what a table of runs tells of the rows that a reader knows."""
     train, validations = reader.train, reader.split("validation")
@@ -421,7 +412,7 @@ def summary_of(reader: MetricsReader) -> MetricsSummary:
     spread = losses[np.linspace(0, len(losses) - 1, min(SPARK_POINTS, len(losses))).astype(int)]
     accuracies = [found for row in validations if (found := number(row.get("accuracy"))) is not None]
     return MetricsSummary(
-        file_bytes=reader.bytes_read,
+        file_bytes=reader.offset,
         last_step=int(train.columns["step"][len(train) - 1]) if len(train) else None,
         training_loss=float(losses[-1]) if len(losses) and there[-1] else None,
         duration=reader.duration,
@@ -443,20 +434,15 @@ def with_evaluations(reader: MetricsReader) -> list[Row]:
 
 def evaluations_beside(reader: MetricsReader) -> list[Row]:
     """Return the rows of ``evaluations.jsonl`` that count, for splits and steps that ``reader`` has not."""
-    beside = RowReader(evaluations_path(reader.path))
-    if not beside.poll():
-        return []
-    steps = reader.train.columns["step"][: len(reader.train)].tolist()
-    known = {*(("train", step) for step in steps), *map(split_and_step, reader.evaluations)}
-    more = evaluations_that_count(beside.rows, reader.resume_points)
-    return [row for row in more if split_and_step(row) not in known]
+    rows = RowReader(evaluations_path(reader.path)).poll()
+    more = evaluations_that_count(rows, reader.resume_points, reader.evaluations)
+    steps = set(reader.train.columns["step"][: len(reader.train)].tolist()) if more else set()
+    return [row for row in more if row["split"] != "train" or row["step"] not in steps]
 
 
 def own_test_step_of(run: RunDirectory) -> int | None:
     """Return ``own_test_step`` of a run, from its files."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
-    return own_test_step(reader.evaluations)
+    return own_test_step(read_metrics(run).evaluations)
 
 
 def _or_nan(value: Any) -> float:

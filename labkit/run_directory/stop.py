@@ -1,4 +1,4 @@
-"""Which process trains a run, and how it is asked to save and stop. Standard library only."""
+"""Which process trains a run, and how it is asked to save and stop."""
 
 import os
 import re
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from labkit.errors import InputError
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, RunLock, write_text_atomic
-from labkit.run_directory.disk import STOP_REQUEST
 from labkit.run_directory.files import read_json
 
 __all__ = [
@@ -45,7 +44,7 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
 
     Raises InputError if the process belongs to another user.
     """
-    asked = run.path / STOP_REQUEST
+    asked = run.stop_path
     if asked_to_stop(run) == process:
         return f"process {process} was asked before and is stopping"
     if not _takes_sigterm(process):
@@ -64,10 +63,9 @@ def ask_to_stop(run: RunDirectory, process: int) -> str:
 def asked_to_stop(run: RunDirectory) -> int | None:
     """Return the process of the run that somebody has asked to save and stop; None if there is none."""
     try:
-        process = read_json(run.path / STOP_REQUEST)
-    except (OSError, ValueError):
+        return int(read_json(run.stop_path, int))
+    except (OSError, InputError):
         return None
-    return process if isinstance(process, int) else None
 
 
 def refuse_elsewhere(run: RunDirectory, command: str) -> None:
@@ -85,7 +83,7 @@ def refuse_elsewhere(run: RunDirectory, command: str) -> None:
 
 def forget_request(run: RunDirectory) -> None:
     """Remove what ``ask_to_stop`` left, once the process has ended."""
-    (run.path / STOP_REQUEST).unlink(missing_ok=True)
+    run.stop_path.unlink(missing_ok=True)
 
 
 def take_locks(run: RunDirectory, *, release: bool = False) -> list[RunLock]:
@@ -93,18 +91,12 @@ def take_locks(run: RunDirectory, *, release: bool = False) -> list[RunLock]:
 
     ``release``: give them back at once.
     """
-    taken: list[RunLock] = []
-    for name in LOCKS:
-        lock = RunLock(run, name)
-        if not lock.acquire():
-            for other in taken:
-                other.release()
-            return []
-        taken.append(lock)
-    if release:
-        for lock in taken:
+    locks = [RunLock(run, name) for name in LOCKS]
+    all_taken = all(lock.acquire() for lock in locks)
+    if release or not all_taken:
+        for lock in locks:
             lock.release()
-    return taken
+    return locks if all_taken else []
 
 
 def _takes_sigterm(process: int) -> bool:

@@ -1,6 +1,6 @@
 """Workers of a cluster that take much longer for a step than the others.
 
-Console and dashboard decide alike, from the rows of ``worker_metrics``. Standard library only.
+Console and dashboard decide alike, from the rows of ``worker_metrics``.
 """
 
 import math
@@ -33,10 +33,8 @@ class Straggler:
 
     @property
     def in_words(self) -> str:
-        return (
-            f"{self.worker} takes {self.seconds:.3f} s a step, {self.seconds / self.others:.1f} times as "
-            f"long as the others (median {self.others:.3f} s)"
-        )
+        times = f"{self.seconds / self.others:.1f} times as long as the others (median {self.others:.3f} s)"
+        return f"{self.worker} takes {self.seconds:.3f} s a step, {times}"
 
 
 def find_stragglers(

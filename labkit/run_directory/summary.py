@@ -1,4 +1,4 @@
-"""One line of a table of runs, for ``labkit runs`` and the dashboard's first page. Standard library only.
+"""One line of a table of runs, for ``labkit runs`` and the dashboard's first page.
 
 What was read is kept with the time of change and size of its file, so that the next look at a thousand runs
 reads only what has changed.
@@ -21,13 +21,11 @@ from labkit.run_directory.metrics import (
     MetricsSummary,
     Row,
     damaged_rows,
-    evaluation_key,
-    evaluations_path,
     evaluations_that_count,
     own_test,
 )
-from labkit.run_directory.notes import Notes, notes_path, read_notes
-from labkit.run_directory.rows import RowReader, number
+from labkit.run_directory.notes import Notes, read_notes
+from labkit.run_directory.rows import RowReader, number, valid
 
 __all__ = ["Described", "RunSummary", "Summaries"]
 
@@ -37,30 +35,31 @@ GRACE_NANOSECONDS = 2 * 10**9  # of file systems: the status is written after th
 
 @dataclass(frozen=True)
 class Described:
-    """What a configuration says: names of data set and model, all values, and those that aren't defaults."""
+    """What a configuration says.
+
+    Attributes:
+        dataset, model: their names; None where the configuration is damaged.
+        settings: the values that differ from the defaults; None where the configuration is damaged.
+        values: all values by their names; empty where the configuration is damaged.
+    """
 
     dataset: str | None = None
     model: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class RunSummary:
+@dataclass(frozen=True, kw_only=True)
+class RunSummary(Described):
     """What is known of a run. None stands for what isn't known.
 
     Attributes:
         state: ``starting``, ``running``, ``stalled``, ``lost``, ``finished``, ``interrupted``, ``failed``, or
             ``unknown`` without a readable status.
         message: the reason of the state, or what is wrong with the run's files.
-        progress: the fraction of the steps that is done, 0 to 1.
-        accuracy: of the test set, before its evaluation the latest on validation; 0 to 1, as the other two.
-        accuracy_split: which of both it is.
         training_loss: of the last step, in nats; may be NaN or infinite.
         duration: seconds of training, without the pauses between two sessions.
         last_active: when the status was last written, in seconds since 1970.
-        settings: the values that differ from the defaults; None where the configuration is damaged.
-        values: all values of the configuration by their names; empty where it is damaged.
         results: the run's own row of ``test`` (``own_test``) and the latest of ``validation``, where there
             is one.
         damage: what is wrong with the run's files, a sentence each; part of ``message``.
@@ -76,78 +75,64 @@ class RunSummary:
     message: str
     step: int | None
     total_steps: int | None
-    progress: float | None
-    accuracy: float | None
-    accuracy_split: str | None
     best_validation_accuracy: float | None
-    test_accuracy: float | None
     training_loss: float | None
     examples_per_second: float | None
     duration: float | None
     last_active: float
-    dataset: str | None
-    model: str | None
-    settings: Mapping[str, Any] | None
-    values: Mapping[str, Any]
     notes: Notes
     results: Mapping[str, Row]
     spark: tuple[float, ...]
-    forked_from: str | None = None
-    complete: bool = True
-    other_tests: tuple[Row, ...] = ()
-    damage: tuple[str, ...] = ()
+    forked_from: str | None
+    complete: bool
+    other_tests: tuple[Row, ...]
+    damage: tuple[str, ...]
 
     @property
     def age(self) -> float:
         """Seconds since the run was last active."""
         return max(0.0, time.time() - self.last_active)
 
+    @property
+    def progress(self) -> float | None:
+        """The fraction of the steps that is done, 0 to 1."""
+        if self.step is None or not self.total_steps:
+            return None
+        return min(max(self.step / self.total_steps, 0.0), 1.0)
+
+    @property
+    def accuracy_split(self) -> str | None:
+        """Whose accuracy counts: that of the test set, before its evaluation the latest on validation."""
+        return next(iter(self.results), None)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of ``accuracy_split``, 0 to 1."""
+        return None if self.accuracy_split is None else _accuracy(self.results[self.accuracy_split])
+
+    @property
+    def test_accuracy(self) -> float | None:
+        return _accuracy(self.results.get("test", {}))
+
     def to_json(self) -> dict[str, Any]:
         """Return the summary for programs, ready for JSON: NaN and infinity are None."""
-        names = [name for name in self.__dataclass_fields__ if name not in _NOT_IN_JSON]
-        values = {name: getattr(self, name) for name in names}
-        finite = {name: None if _is_no_number(value) else value for name, value in values.items()}
-        return {
-            **finite,
-            "age": self.age,
+        values = valid({name: getattr(self, name) for name in _IN_JSON})
+        return {name: values[name] for name in _IN_JSON} | {
             "settings": None if self.settings is None else dict(self.settings),
             "tags": list(self.notes.tags),
             "note": self.notes.note,
             "archived": self.notes.archived,
-            "spark": list(self.spark),
         }
 
 
-_NOT_IN_JSON = ("last_active", "values", "notes", "results", "complete", "other_tests", "damage")
+_IN_JSON = (
+    "name", "path", "state", "message", "step", "total_steps", "progress", "accuracy", "accuracy_split",
+    "best_validation_accuracy", "test_accuracy", "training_loss", "examples_per_second", "duration",
+    "dataset", "model", "settings", "spark", "forked_from", "age",
+)  # fmt: skip
 
 Describe = Callable[[Mapping[str, Any]], Described]
 Signature = tuple[int, int, int] | None
-
-
-class _Known:
-    """What was last read of one run."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self.seen: dict[str, Signature] = {}
-        self.status: Status | None = None
-        self.described: Described | None = None
-        self.damage = ""
-        self.notes = Notes()
-        self.forked_from: str | None = None
-        self.summary: RunSummary | None = None
-        self.from_status: Status | None = None  # when the metrics were last looked at
-        self.metrics: MetricsSummary | None = None  # None: there was no time to read it
-        self.from_rows = False  # the writer kept no summary, or was killed
-        self.reader: Any = None  # of such a run, while it is read or written
-        self.unread: dict[str, str] = {}  # what can't be opened, and why
-        self.evaluations = RowReader(evaluations_path(run.metrics_path))
-
-    def changed(self, path: Path) -> bool:
-        """Return whether the file is another one than at the last call."""
-        signature = _signature(path)
-        before = self.seen.get(path.name, ())
-        self.seen[path.name] = signature
-        return before != signature
 
 
 class Summaries:
@@ -160,7 +145,7 @@ class Summaries:
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
-        self._known: dict[Path, _Known] = {}
+        self._followers: dict[Path, _Follower] = {}
         self._lock = threading.Lock()
 
     def of(self, runs: Iterable[RunDirectory], seconds: float = math.inf) -> list[RunSummary]:
@@ -173,178 +158,190 @@ class Summaries:
         """
         deadline = time.monotonic() + seconds
         with self._lock:
-            runs = list(runs)
-            listed = {run.path for run in runs}
-            self._known = {path: known for path, known in self._known.items() if path in listed}
-            return [self._summary(run, deadline) for run in runs]
+            before = self._followers
+            self._followers = {
+                run.path: before.get(run.path) or _Follower(run, self._describe) for run in runs
+            }
+            return [self._followers[run.path].look(deadline) for run in runs]
 
-    def _summary(self, run: RunDirectory, deadline: float) -> RunSummary:
-        known = self._known.get(run.path)
-        if known is None:
-            known = self._known[run.path] = _Known(run)
-        changed = self._read(run, known)
-        changed |= _read_metrics(run, known, deadline)
+
+class _Follower:
+    """Follows the files of one run, and reads those that have changed."""
+
+    def __init__(self, run: RunDirectory, describe: Describe) -> None:
+        self._run, self._describe = run, describe
+        self._signatures: dict[str, Signature] = {}
+        self._status: Status | None = None
+        self._described = Described()
+        self._damage = ""  # of the configuration
+        self._notes = Notes()
+        self._forked_from: str | None = None
+        self._summary: RunSummary | None = None
+        self._from_status: Status | None = None  # when the metrics were last looked at
+        self._metrics: MetricsSummary | None = None  # None: there was no time to read it
+        self._from_rows = False  # the writer kept no summary, or was killed
+        self._reader: Any = None  # of such a run, while it is read or written
+        self._unread: dict[str, str] = {}  # what can't be opened, and why
+        self._evaluations = RowReader(run.evaluations_path)
+
+    def look(self, deadline: float) -> RunSummary:
+        """Read what has changed, metrics until ``deadline``, and return the summary."""
+        changed = self._read_small_files()
+        changed |= self._read_metrics(deadline)
         # The state of an active run may change without a file: its process may be gone.
-        active = known.status is not None and known.status.state in ACTIVE_STATES
-        if changed or active or known.summary is None:
-            known.summary = _summarised(run, known)
-        return known.summary
+        active = self._status is not None and self._status.state in ACTIVE_STATES
+        if changed or active or self._summary is None:
+            self._summary = self._summarised()
+        return self._summary
 
-    def _read(self, run: RunDirectory, known: _Known) -> bool:
-        """Read the small files that have changed. Returns whether there were any."""
-        status, notes, config = map(known.changed, (run.status_path, notes_path(run), run.config_path))
+    def _has_changed(self, path: Path) -> bool:
+        """Return whether the file is another one than at the last call."""
+        try:
+            found = os.stat(path)
+            signature: Signature = (found.st_mtime_ns, found.st_size, found.st_ino)
+        except (OSError, ValueError):
+            signature = None
+        before = self._signatures.get(path.name, ())
+        self._signatures[path.name] = signature
+        return before != signature
+
+    def _read_small_files(self) -> bool:
+        run = self._run
+        status, notes, config = map(self._has_changed, (run.status_path, run.notes_path, run.config_path))
         if status:
-            known.status = run.read_status()
+            self._status = run.read_status()
         if notes:
-            known.notes = read_notes(run)
+            self._notes = read_notes(run)
         if config:
             lineage = read_lineage(run)
-            known.forked_from = f"{Path(lineage.parent).name}, step {lineage.step}" if lineage else None
+            self._forked_from = f"{Path(lineage.parent).name}, step {lineage.step}" if lineage else None
             try:
-                known.described, known.damage = self._describe(run.read_config()), ""
+                self._described, self._damage = self._describe(run.read_config()) or Described(), ""
             except InputError as error:
-                known.described, known.damage = None, str(error)
+                self._described, self._damage = Described(), str(error)
         return status or notes or config
 
+    def _read_metrics(self, deadline: float) -> bool:
+        """Look at the metrics until ``deadline``. Returns whether anything has changed."""
+        run = self._run
+        changed = self._has_changed(run.metrics_path)
+        if self._has_changed(run.evaluations_path):
+            changed = True
+            self._unread.pop(run.evaluations_path.name, None)
+            try:
+                self._evaluations.poll()
+            except OSError as error:
+                self._unread[run.evaluations_path.name] = str(error.strerror)
+        seen = self._metrics if self._from_status is self._status else None
+        # An active run's summary may be behind its rows; once its process is gone, the rows count.
+        if not changed and seen is not None and (self._from_rows or self._is_current(seen)):
+            return False
+        written = MetricsSummary.from_json(self._status.metrics) if self._status else None
+        if written is not None and self._is_current(written):
+            self._reader = None
+            self._keep(written, from_rows=False)
+            return True
+        if time.monotonic() >= deadline and self._reader is None:
+            return changed
+        from labkit.run_directory.reader import MetricsReader, summary_of  # with NumPy, so only where needed
 
-def _read_metrics(run: RunDirectory, known: _Known, deadline: float) -> bool:
-    """Look at the metrics until ``deadline``. Returns whether anything has changed."""
-    changed = known.changed(run.metrics_path)
-    if known.changed(known.evaluations.path):
-        changed = True
-        known.unread.pop(known.evaluations.path.name, None)
+        self._reader = self._reader or MetricsReader(run.metrics_path)
+        self._unread.pop(run.metrics_path.name, None)
         try:
-            known.evaluations.poll()
+            while True:
+                self._reader.poll(BLOCK_BYTES)
+                if self._reader.caught_up:
+                    self._keep(summary_of(self._reader), from_rows=True)
+                    if not self._is_written():
+                        self._reader = None  # it has all rows; of a thousand runs they would fill the memory
+                    return True
+                if time.monotonic() >= deadline:
+                    return changed
         except OSError as error:
-            known.unread[known.evaluations.path.name] = str(error.strerror)
-    seen = known.metrics if known.from_status is known.status else None
-    # An active run's summary may be behind its rows; once its process is gone, the rows count.
-    if not changed and seen is not None and (known.from_rows or _is_of(seen, known)):
-        return False
-    written = MetricsSummary.from_json(known.status.metrics) if known.status else None
-    if written is not None and _is_of(written, known):
-        known.metrics, known.reader, known.from_status = written, None, known.status
-        known.from_rows = False
-        return True
-    if time.monotonic() >= deadline and known.reader is None:
-        return changed
-    from labkit.run_directory.reader import MetricsReader, summary_of  # with NumPy, so only where needed
+            self._reader = None
+            self._keep(MetricsSummary(), from_rows=True)
+            self._unread[run.metrics_path.name] = str(error.strerror)
+            return True
 
-    known.reader = known.reader or MetricsReader(run.metrics_path)
-    known.unread.pop(run.metrics_path.name, None)
-    try:
-        while True:
-            known.reader.poll(BLOCK_BYTES)
-            if known.reader.caught_up:
-                known.metrics, known.from_status = summary_of(known.reader), known.status
-                known.from_rows = True
-                if known.status is None or known.status.liveness() not in ACTIVE_STATES:
-                    known.reader = None  # it has all rows; of a thousand runs they would fill the memory
-                return True
-            if time.monotonic() >= deadline:
-                return changed
-    except OSError as error:
-        known.metrics, known.from_status = MetricsSummary(), known.status
-        known.from_rows, known.reader = True, None
-        known.unread[run.metrics_path.name] = str(error.strerror)
-        return True
+    def _keep(self, metrics: MetricsSummary, *, from_rows: bool) -> None:
+        self._metrics, self._from_status, self._from_rows = metrics, self._status, from_rows
 
+    def _is_written(self) -> bool:
+        """Return whether a process still writes the run."""
+        return self._status is not None and self._status.liveness() in ACTIVE_STATES
 
-def _is_of(summary: MetricsSummary, known: _Known) -> bool:
-    """Return whether a summary tells of the file that is there, or of a run that still writes it."""
-    found, status = known.seen.get("metrics.jsonl"), known.seen.get("status.json")
-    if known.status is not None and known.status.liveness() in ACTIVE_STATES:
-        return summary.file_bytes <= (found[1] if found else 0)
-    if found is None or status is None:
-        return found is None and summary.file_bytes == 0
-    changed, size, _ = found
-    return size == summary.file_bytes and changed <= status[0] + GRACE_NANOSECONDS
+    def _is_current(self, summary: MetricsSummary) -> bool:
+        """Return whether a summary tells of the file that is there, or of a run that still writes it."""
+        found, status = self._signatures.get("metrics.jsonl"), self._signatures.get("status.json")
+        if self._is_written():
+            return summary.file_bytes <= (found[1] if found else 0)
+        if found is None or status is None:
+            return found is None and summary.file_bytes == 0
+        changed, size, _ = found
+        return size == summary.file_bytes and changed <= status[0] + GRACE_NANOSECONDS
 
+    def _summarised(self) -> RunSummary:
+        run, status, complete = self._run, self._status, self._metrics is not None
+        metrics = self._metrics or MetricsSummary()
+        state = status.liveness() if status else "unknown"
+        beside = self._evaluations_beside(metrics) if complete else []
+        tests = [row for row in beside if row.get("split") == "test"]
+        test = own_test(metrics.tests, metrics.chosen_step, tests)
+        validations = [metrics.validation] if metrics.validation else []
+        validations += [row for row in beside if row.get("split") == "validation"]
+        validation = max(validations, key=lambda row: number(row.get("step")) or 0, default=None)
+        bests = [metrics.best_accuracy, *map(_accuracy, validations)]
+        steps = [step for step in (status.step if status else None, metrics.last_step) if step is not None]
+        total = (status.total_steps if status else None) or number(self._described.values.get("train_steps"))
+        damage = tuple(self._all_damage())
+        active = self._signatures.get("status.json") or self._signatures.get("config.json")
+        return RunSummary(
+            **vars(self._described),
+            name=run.name,
+            path=str(run.path),
+            state=state,
+            message="; ".join(filter(None, (_reason(status, state), *damage))),
+            damage=damage,
+            step=max(steps, default=None),
+            total_steps=None if total is None else int(total),
+            best_validation_accuracy=max((best for best in bests if best is not None), default=None),
+            training_loss=metrics.training_loss,
+            examples_per_second=number(status.examples_per_second) if status else None,
+            duration=metrics.duration,
+            last_active=active[0] / 1e9 if active else 0.0,
+            notes=self._notes,
+            other_tests=tuple(row for row in (*metrics.tests, *tests) if row is not test),
+            results={str(row["split"]): row for row in (test, validation) if row is not None},
+            spark=metrics.spark,
+            forked_from=self._forked_from,
+            complete=complete,
+        )
 
-def _summarised(run: RunDirectory, known: _Known) -> RunSummary:
-    status, complete = known.status, known.metrics is not None
-    metrics = known.metrics or MetricsSummary()
-    state = status.liveness() if status else "unknown"
-    steps = [
-        step for step in (number(status.step) if status else None, metrics.last_step) if step is not None
-    ]
-    step = int(max(steps)) if steps else None
-    total = (number(status.total_steps) if status else None) or _configured_steps(known)
-    beside = _beside(known, metrics) if complete else []
-    tests = [row for row in beside if row.get("split") == "test"]
-    test = own_test(metrics.tests, metrics.chosen_step, tests)
-    others = [row for row in (*metrics.tests, *tests) if row is not test]
-    validations = [metrics.validation] if metrics.validation else []
-    validations += [row for row in beside if row.get("split") == "validation"]
-    validation = max(validations, key=lambda row: number(row.get("step")) or 0, default=None)
-    shown = validation if test is None else test
-    bests = [metrics.best_accuracy, *(number(row.get("accuracy")) for row in validations)]
-    described = known.described
-    damage = tuple(_damage(run, known))
-    return RunSummary(
-        name=run.name,
-        path=str(run.path),
-        state=state,
-        message="; ".join(filter(None, (_reason(status, state), *damage))),
-        damage=damage,
-        step=step,
-        total_steps=None if total is None else int(total),
-        progress=min(max(step / total, 0.0), 1.0) if step is not None and total else None,
-        accuracy=_of(shown, "accuracy"),
-        accuracy_split=None if shown is None else str(shown["split"]),
-        best_validation_accuracy=max((best for best in bests if best is not None), default=None),
-        test_accuracy=_of(test, "accuracy"),
-        training_loss=metrics.training_loss,
-        examples_per_second=number(status.examples_per_second) if status else None,
-        duration=metrics.duration,
-        last_active=_last_active(known),
-        dataset=described.dataset if described else None,
-        model=described.model if described else None,
-        settings=described.settings if described else None,
-        values=described.values if described else {},
-        notes=known.notes,
-        other_tests=tuple(others),
-        results={str(row["split"]): row for row in (test, validation) if row is not None},
-        spark=metrics.spark,
-        forked_from=known.forked_from,
-        complete=complete,
-    )
+    def _evaluations_beside(self, metrics: MetricsSummary) -> list[dict[str, Any]]:
+        """Return the evaluations of ``labkit evaluate`` that the training hasn't made itself."""
+        validated = ({"split": "validation", "step": step} for step in metrics.validated)
+        known = (*metrics.tests, *validated)
+        return evaluations_that_count(self._evaluations.rows, metrics.resume_points, known, by_views=True)
+
+    def _all_damage(self) -> Iterator[str]:
+        """Yield a sentence for each of the run's files that can't be read."""
+        if self._damage:
+            yield self._damage
+        if self._status is None and self._signatures.get("status.json"):
+            yield "status.json is damaged"
+        elif self._status is None and self._metrics and self._metrics.last_step:
+            yield "status.json is missing"
+        for name, reason in self._unread.items():
+            yield f"{name} can't be read: {reason}"
+        evaluations = self._evaluations.damaged_lines + damaged_rows(self._evaluations.rows)
+        counts = {"metrics.jsonl": self._metrics.damaged_lines if self._metrics else 0}
+        for name, lines in (counts | {"evaluations.jsonl": evaluations}).items():
+            if lines:
+                yield f"left out of {name}: {counted(lines, 'damaged line')}"
 
 
-def _beside(known: _Known, metrics: MetricsSummary) -> list[Row]:
-    """Return the evaluations of ``labkit evaluate`` that the training hasn't made itself."""
-    there = {*map(evaluation_key, metrics.tests), *(_validation(step) for step in metrics.validated)}
-    more = evaluations_that_count(known.evaluations.rows, metrics.resume_points, by_views=True)
-    return [row for row in more if evaluation_key(row) not in there]
-
-
-def _configured_steps(known: _Known) -> float | None:
-    return number(known.described.values.get("train_steps")) if known.described else None
-
-
-def _validation(step: int) -> tuple[str, float, str]:
-    return evaluation_key({"split": "validation", "step": step})
-
-
-def _damage(run: RunDirectory, known: _Known) -> Iterator[str]:
-    """Yield a sentence for each of the run's files that can't be read."""
-    if known.damage:
-        yield known.damage
-    if known.status is None and known.seen.get("status.json"):
-        yield "status.json is damaged"
-    elif known.status is None and known.metrics and known.metrics.last_step:
-        yield "status.json is missing"
-    counts = {"metrics.jsonl": known.metrics.damaged_lines if known.metrics else 0}
-    counts["evaluations.jsonl"] = known.evaluations.damaged_lines + damaged_rows(known.evaluations.rows)
-    for name, reason in known.unread.items():
-        yield f"{name} can't be read: {reason}"
-    for name, lines in counts.items():
-        if lines:
-            yield f"left out of {name}: {counted(lines, 'damaged line')}"
-
-
-def _of(row: Row | None, key: str) -> float | None:
-    return None if row is None else number(row.get(key))
+def _accuracy(row: Row) -> float | None:
+    return number(row.get("accuracy"))
 
 
 def _reason(status: Status | None, state: str) -> str:
@@ -352,7 +349,7 @@ def _reason(status: Status | None, state: str) -> str:
     if status is None:
         return ""
     if state == "lost":
-        return f"process {status.pid:.0f} no longer exists and gave no reason"
+        return f"process {status.pid} no longer exists and gave no reason"
     if state == "stalled" and status.state in ACTIVE_STATES:
         try:
             return time.strftime("no heartbeat since %Y-%m-%d %H:%M:%S", time.localtime(status.heartbeat))
@@ -363,21 +360,3 @@ def _reason(status: Status | None, state: str) -> str:
             f"{status.message}; its heartbeat lies in the future: a clock was set, and a stall wouldn't show"
         )
     return status.message
-
-
-def _last_active(known: _Known) -> float:
-    """Return when the status was written, or else the configuration, as ``RunDirectory.last_active``."""
-    seen = known.seen.get("status.json") or known.seen.get("config.json")
-    return seen[0] / 1e9 if seen else 0.0
-
-
-def _signature(path: Path) -> Signature:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _is_no_number(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

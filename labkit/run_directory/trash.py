@@ -1,4 +1,4 @@
-"""The trash of a folder of runs, ``.trash``: a run is moved there, and back. Standard library only.
+"""The trash of a folder of runs, ``.trash``: a run is moved there, and back.
 
 Only a folder that holds a run and lies directly in a folder of runs is moved, and no link is followed.
 """
@@ -6,15 +6,15 @@ Only a folder that holds a run and lies directly in a folder of runs is moved, a
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import InputError
-from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory
-from labkit.run_directory.stop import take_locks
+from labkit.run_directory.directory import RunDirectory, RunLock
+from labkit.run_directory.stop import refuse_elsewhere, take_locks
 
 __all__ = ["TRASH", "Trashed", "delete_for_good", "list_trash", "move_to_trash", "restore"]
 
@@ -52,33 +52,27 @@ def move_to_trash(run: RunDirectory, folders: Iterable[Path]) -> Trashed:
         raise InputError(f"{run.path} is a link; remove the link by hand, the run stays where it is")
     if run.name.startswith(".") or not run.exists():
         raise InputError(f"there is no run at {run.path}")
-    status = run.read_status()
-    if status and status.host != socket.gethostname() and status.liveness() in ACTIVE_STATES:
-        raise InputError(f"{run.name} is running on host {status.host!r}; stop it there first")
+    refuse_elsewhere(run, "stop")
+    locks: list[RunLock] = []
     try:
-        return _move(run)
-    except OSError as error:
-        raise InputError(f"{run.path} can't be moved to the trash: {error.strerror}") from None
-
-
-def _move(run: RunDirectory) -> Trashed:
-    locks = take_locks(run)
-    if not locks:
-        raise InputError(f"{run.name} is running; labkit stop {run.name} stops it")
-    try:
-        trash = _trash_of(run.path.parent)
+        locks = take_locks(run)
+        if not locks:
+            raise InputError(f"{run.name} is running; labkit stop {run.name} stops it")
+        trash = _trash_of(folder)
         trash.mkdir(exist_ok=True)
         now = time.time()
-        stem = f"{run.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
-        for number in range(1, 1000):
-            target = trash / (stem if number == 1 else f"{stem}-{number}")
-            if not os.path.lexists(target):
-                os.rename(run.path, target)
-                return Trashed(target, run.name, now)
-        raise InputError(f"{trash} is full of {run.name}; delete some for good")
+        target = trash / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+        stem, number = target.name, 1
+        while os.path.lexists(target):
+            number += 1
+            target = trash / f"{stem}-{number}"
+        os.rename(run.path, target)
+    except OSError as error:
+        raise InputError(f"{run.path} can't be moved to the trash: {error.strerror}") from None
     finally:
         for lock in locks:
             lock.release()
+    return Trashed(target, run.name, now)
 
 
 def _trash_of(folder: Path) -> Path:
@@ -97,12 +91,10 @@ def list_trash(folder: Path) -> list[Trashed]:
         return []
     found = []
     for entry in entries:
-        if named := _ENTRY.fullmatch(entry.name):
-            try:
+        with suppress(ValueError, OverflowError):
+            if named := _ENTRY.fullmatch(entry.name):
                 moved = time.mktime(time.strptime(named[2], "%Y%m%d-%H%M%S"))
-            except (ValueError, OverflowError):
-                continue
-            found.append(Trashed(Path(entry.path), named[1], moved))
+                found.append(Trashed(Path(entry.path), named[1], moved))
     return sorted(found, key=lambda one: (one.moved, one.path.name), reverse=True)
 
 

@@ -98,18 +98,13 @@ class RunWatch:
                 return Standing(state, False, f"the run is running{progress}")
             state = "stalled"
             patience += status.stalled_after_seconds
-        phrases = {
-            "unknown": "has not written its status yet",
-            "lost": "is lost",
-            "stalled": "has stalled",
-        }
+        phrases = {"unknown": "has not written its status yet", "lost": "is lost", "stalled": "has stalled"}
         reason = f" ({status.message})" if status and status.message else ""
         what = f"the run {phrases.get(state, f'is {state}')}{progress}{reason}"
+        limit = f"{self._wait_seconds:g} s"
         if silence < patience:
-            return Standing(
-                state, False, f"{what}; waiting {self._wait_seconds:g} s for it to resume ({self._flag})"
-            )
-        return Standing(state, True, f"{what}, and did not resume within {self._wait_seconds:g} s")
+            return Standing(state, False, f"{what}; waiting {limit} for it to resume ({self._flag})")
+        return Standing(state, True, f"{what}, and did not resume within {limit}")
 
 
 def _reported_state(status: Status | None) -> str:

@@ -1,7 +1,7 @@
 """How each worker of a cluster spends its time, in two files a worker in the run directory.
 
 One has a row a second, for the dashboard and the notebook; the other the last steps, moment by moment, for
-``labkit trace``. Standard library only.
+``labkit trace``.
 """
 
 import math
@@ -10,6 +10,8 @@ from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from labkit.errors import InputError
 from labkit.run_directory.directory import write_json_atomic
@@ -164,19 +166,15 @@ class WorkerMetrics:
         if worker not in self._spans:
             self._spans[worker] = deque(maxlen=KEPT_STEPS)
             # After a restart it makes the same steps again, at other moments.
-            self._spans_path(worker).unlink(missing_ok=True)
+            _spans_path(self._folder, worker).unlink(missing_ok=True)
         self._spans[worker].append(spans)
 
     def _write_spans(self, worker: str) -> None:
         if worker in self._spans:
-            path = self._spans_path(worker)
+            path = _spans_path(self._folder, worker)
             path.parent.mkdir(exist_ok=True)
-            write_json_atomic(
-                path, {"worker": worker, "steps": [asdict(each) for each in self._spans[worker]]}
-            )
-
-    def _spans_path(self, worker: str) -> Path:
-        return spans_folder(self._folder) / f"{worker.replace(':', '-')}.json"
+            steps = [asdict(each) for each in self._spans[worker]]
+            write_json_atomic(path, {"worker": worker, "steps": steps})
 
     def finish(self) -> None:
         """Write a row of what was counted so far for each worker."""
@@ -213,17 +211,15 @@ def read_worker_metrics(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        reader = RowReader(path)
-        reader.poll()
-        rows = [row for row in reader.rows if isinstance(row.get("worker"), str)]
+        rows = [row for row in RowReader(path).poll() if isinstance(row.get("worker"), str)]
         if rows:
             found[rows[-1]["worker"]] = rows
     return found
 
 
-def spans_folder(folder: Path) -> Path:
-    """Return where the last steps of the workers lie. ``folder``: ``<run>/cluster``."""
-    return folder / "spans"
+def _spans_path(folder: Path, worker: str) -> Path:
+    """Return where the last steps of a worker lie. ``folder``: ``<run>/cluster``."""
+    return folder / "spans" / f"{worker.replace(':', '-')}.json"
 
 
 def read_spans(folder: Path) -> dict[str, list[StepSpans]]:
@@ -235,16 +231,10 @@ def read_spans(folder: Path) -> dict[str, list[StepSpans]]:
     Raises InputError for a damaged file: without a worker, the others would seem to wait for nobody.
     """
     found = {}
-    for path in sorted(spans_folder(folder).glob("*.json")):
+    for path in sorted(folder.glob("spans/*.json")):
         try:
             content = read_json(path)
-            found[str(content["worker"])] = [_spans_of(step) for step in content["steps"]]
-        except (OSError, ValueError, TypeError, LookupError):
+            found[str(content["worker"])] = msgspec.convert(content["steps"], list[StepSpans])
+        except (OSError, ValueError, LookupError):
             raise InputError(f"{path} is damaged; remove it to see the other workers") from None
     return found
-
-
-def _spans_of(step: dict[str, Any]) -> StepSpans:
-    ends = tuple((str(kind), float(end)) for kind, end in step["ends"])
-    seen = None if step["seen"] is None else float(step["seen"])
-    return StepSpans(int(step["step"]), float(step["began"]), ends, seen)

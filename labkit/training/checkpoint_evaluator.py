@@ -8,7 +8,7 @@ from labkit.config.recorded import recorded_config
 from labkit.data.manifest import check_same_data
 from labkit.errors import InputError
 from labkit.run_directory.metrics import VIEWS, append_evaluation, evaluation_key
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.tensorboard.events import EventWriter
 from labkit.training.checkpoints import CheckpointStore
 from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions
@@ -111,8 +111,7 @@ def evaluate_checkpoint(plan: EvaluationPlan, split: str, checkpoint: str) -> di
     evaluator.load(step)
     evaluation = evaluator.evaluate()
     metrics = write_predictions(run, evaluation, manifest, checkpoint_step=step)
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     row = evaluator.row(evaluation)
     views = plan.config.run.test_time_augmentation
     if evaluation.augmented is not None and views != recorded_config(run).run.test_time_augmentation:

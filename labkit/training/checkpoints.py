@@ -21,11 +21,11 @@ from labkit.errors import InputError
 from labkit.run_directory.checkpoints import (
     check_checkpoint,
     checkpoint_path,
-    checkpoint_state,
     checkpoint_steps,
+    state_path,
 )
 from labkit.run_directory.directory import flush
-from labkit.run_directory.files import check_regular
+from labkit.run_directory.files import check_regular, read_json
 
 __all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
 
@@ -90,13 +90,11 @@ class CheckpointStore:
         """Return the state saved at ``step``. Raises InputError if it can't be read."""
         try:
             check_regular(self.path(step))  # TensorFlow would follow links and wait for pipes
-            content = checkpoint_state(self._folder, step)
-            content.pop("best_loss", None)  # of an earlier labkit
-            state = CheckpointState(**content)
-            if state.step != step or not isinstance(state.best_step, int | None):
+            state: CheckpointState = read_json(state_path(self._folder, step), CheckpointState)
+            if state.step != step:
                 raise ValueError(f"its state.json is not of step {step}")
             return state
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise self._damaged(step, error) from None
 
     def save(self, checkpoint: tf.train.Checkpoint, state: CheckpointState) -> None:

@@ -15,7 +15,7 @@ from labkit.config.triggers import Triggers
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 
 if TYPE_CHECKING:
     from labkit.training.network import Network
@@ -305,8 +305,7 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
         lines.append(f"{network.freezing.describe(total_steps)}; {count:,} weights are trained now")
     if resumed:
         lines.append(f"continuing from step {step} of {total_steps}")
-        reader = MetricsReader(run.metrics_path)
-        reader.poll()
+        reader = read_metrics(run)
         recorded = int(reader.train.view().columns["step"].max(initial=0))
         if recorded < step:
             lost = f"step {step}" if recorded == step - 1 else f"steps {recorded + 1} to {step}"

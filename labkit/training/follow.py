@@ -211,7 +211,7 @@ class Follower:
         return {row["step"] for row in rows if row.get("split") == self._split and type(row["step"]) is int}
 
     def _take(self, step: int) -> None:
-        restarts = self._training.restarts
+        restarts = self._training.generation
         try:
             self._evaluator.load(step)
         except InputError as error:
@@ -226,7 +226,7 @@ class Follower:
         row = self._evaluator.evaluate_row()
         self._recorded()
         points = self._training.resume_points
-        if self._training.restarts != restarts or is_superseded(step, row["wall_time"], points):
+        if self._training.generation != restarts or is_superseded(step, row["wall_time"], points):
             self._announce(
                 f"step {step} was left out: the run was started over, or resumed from an earlier step"
             )

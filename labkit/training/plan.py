@@ -32,7 +32,7 @@ from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_writable
 from labkit.run_directory.metrics import own_test
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 from labkit.training.checks import (
     check_cluster,
@@ -455,8 +455,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 def finished_result(run: RunDirectory) -> TrainResult:
     """Return the result of a finished run, with the test metrics that it reported."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     status = run.read_status()
     step = status.step if status else 0
     test = own_test(reader.split("test"), None, ())

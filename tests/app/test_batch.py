@@ -27,7 +27,7 @@ from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflo
 from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from tests.app.boards import boards, decoded
 from tests.app.browser import Visit, browser_visit, dashboard
 from tests.app.conftest import train_row
@@ -177,8 +177,7 @@ def test_the_losses_right_before_a_step_are_those_of_the_step(trained, monkeypat
     text = text_of(at)
     assert "the weights of step 4, the nearest kept checkpoint (right before this step)" in text
     mean, recorded = re.search(r"Their mean is ([\d.]+); the step recorded ([\d.]+)\.", text).groups()
-    reader = MetricsReader(trained.metrics_path)
-    reader.poll()
+    reader = read_metrics(trained)
     [row] = [row for row in reader.split("train") if row["step"] == 5]
     assert mean == recorded == f"{row['loss']:.4g}"
     losses = [float(loss) for loss in re.findall(r"<br>loss ([\d.]+)", cards_of(at))]

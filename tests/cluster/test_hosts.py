@@ -19,7 +19,7 @@ from labkit.commands.main import main
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 
 NAMES = ["worker:0", "worker:1"]
 SECONDS = 60.0
@@ -240,8 +240,7 @@ def test_a_cluster_of_hosts_trains_every_step_once(tmp_path, shapes):
         capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    reader = MetricsReader(run_directory.metrics_path)
-    reader.poll()
+    reader = read_metrics(run_directory)
     assert [row["step"] for row in reader.split("train")] == list(range(1, 11))
     heartbeats = read_heartbeats(run_directory.cluster_path).values()
     assert {each.host for each in heartbeats} == {"worker-0", "worker-1"}

@@ -18,7 +18,7 @@ from labkit.commands.main import main
 from labkit.config import Config
 from labkit.models.registry import build_model
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.worker_metrics import read_worker_metrics
 from tests.analysis.test_timeline import assert_is_trace
 from tests.listening import listening_addresses
@@ -52,8 +52,7 @@ class Ended:
 
     @property
     def train_rows(self) -> list[dict]:
-        reader = MetricsReader(self.run.metrics_path)
-        reader.poll()
+        reader = read_metrics(self.run)
         assert not reader.damaged_lines
         return reader.split("train")
 
@@ -100,8 +99,7 @@ def test_a_cluster_trains_every_step_once_and_tests_what_it_trained(ended):
     status = ended.run.read_status()
     assert status is not None
     assert (status.state, status.step) == ("finished", STEPS)
-    reader = MetricsReader(ended.run.metrics_path)
-    reader.poll()
+    reader = read_metrics(ended.run)
     validations = reader.split("validation")
     assert [row["examples"] for row in validations] == [1000, 1000, 1000]
     # Asked for after step 25; asynchronous steps that were under way ended before it.

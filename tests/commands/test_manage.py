@@ -109,7 +109,7 @@ def test_a_launcher_that_is_stopping_is_not_asked_twice(folder, training, capsys
     process.wait()
     after = training(run)  # another process is asked, whatever the file says of the last one
     assert f"asked process {after.pid} to save" in labkit(capsys, "stop", "mine").out
-    assert not (run.path / manage.STOP_REQUEST).exists()
+    assert not run.stop_path.exists()
 
 
 def test_a_process_that_would_die_without_saving_is_not_signalled(folder, training, capsys):

@@ -9,7 +9,7 @@ import pytest
 from labkit.experiments.fork import _rows
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.lineage import Lineage, family_of, read_lineage, write_lineage
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.summary import Summaries
 from tests.properties.harness import assert_bit_equal, checkpoint_values, labkit
 from tests.tiny import prepare_tiny
@@ -30,8 +30,7 @@ def parent(tmp_path_factory) -> RunDirectory:
 
 
 def training_rows(run: RunDirectory) -> dict[int, tuple[float, float]]:
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     rows = reader.split("train")
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
     return {row["step"]: (row["loss"], row["learning_rate"]) for row in rows}

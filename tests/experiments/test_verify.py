@@ -10,7 +10,7 @@ import pytest
 
 from labkit.experiments.verify.steps import Difference, VerifiedSteps
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.certificate import certificate_path, read_certificate
+from labkit.run_directory.certificate import read_certificate
 from tests.properties.harness import labkit
 from tests.tiny import prepare_tiny
 
@@ -93,7 +93,7 @@ def test_a_changed_bit_of_a_row_is_named_with_and_without_the_certificate(run, v
     code, said = verify(run)
     assert code == 1
     assert "the train row of step 7 was changed" in said
-    certificate_path(run).unlink()
+    run.certificate_path.unlink()
     code, said = verify(run)
     assert code == 1
     assert "step 7 is the first that differs: loss was" in said
@@ -112,7 +112,7 @@ def test_a_loss_that_differs_on_the_way_to_equal_weights_is_no_rounding():
 
 
 def test_a_row_that_is_missing_is_no_difference(run, verify):
-    certificate_path(run).unlink()
+    run.certificate_path.unlink()
     lines = metrics(run).splitlines(keepends=True)
     run.metrics_path.write_bytes(b"".join(line for line in lines if b'"step": 7,' not in line))
     code, said = verify(run)
@@ -164,7 +164,7 @@ def test_a_changed_setting_and_a_changed_certificate_are_named(run, verify):
     code, said = verify(run)
     assert code == 1
     assert "config.json: learning_rate was 0.05 and is 0.06" in said
-    flip(certificate_path(run), 2000)
+    flip(run.certificate_path, 2000)
     code, said = verify(run)
     assert code == 2
     assert "damaged or was changed" in said
@@ -186,7 +186,7 @@ def test_a_start_or_steps_that_are_not_there_are_refused(run, verify):
 
 def test_a_run_without_steps_is_refused(run, verify):
     run.metrics_path.unlink()
-    certificate_path(run).unlink()
+    run.certificate_path.unlink()
     code, said = verify(run)
     assert code == 2
     assert "no step yet" in said

@@ -19,7 +19,7 @@ import psutil
 
 from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import MetricsReader, read_metrics
 from labkit.run_directory.rows import RowReader
 
 # Small enough for seconds, with a schedule by which every step is known: no two have the same learning rate.
@@ -178,9 +178,7 @@ class Cluster:
         return bool(heartbeat and process and heartbeat.pid == process.pid and heartbeat.phase == "waiting")
 
     def metrics(self) -> MetricsReader:
-        reader = MetricsReader(self.run.metrics_path)
-        reader.poll()
-        return reader
+        return read_metrics(self.run)
 
     def step(self) -> int:
         """Return the step of the last row."""

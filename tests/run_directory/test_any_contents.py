@@ -15,7 +15,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate
 from labkit.run_directory.lineage import family_of, read_lineage
 from labkit.run_directory.notes import read_notes
-from labkit.run_directory.reader import MetricsReader, with_evaluations
+from labkit.run_directory.reader import read_metrics, with_evaluations
 from tests.commands.in_process import ends_well, tree
 from tests.commands.made_runs import whole_run
 from tests.fuzzing import as_file, damaged_bytes, damaged_json, json_values
@@ -74,8 +74,7 @@ def read_all(run: RunDirectory) -> None:
     if lineage is not None:
         lineage.describe()
     assert run.path in [relative.run.path for relative in family_of(run, [run])]
-    with_rows = MetricsReader(run.metrics_path)
-    with_rows.poll()
+    with_rows = read_metrics(run)
     assert all(isinstance(row, dict) for row in with_evaluations(with_rows))
 
 

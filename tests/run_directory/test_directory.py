@@ -155,7 +155,7 @@ def test_a_replaced_file_is_read_from_its_beginning(tmp_path, longer, in_place):
     reader.poll()
     assert {value["session"] for value in reader} == {2}
     assert [value["step"] for value in reader] == list(range(1, 12 if longer else 3))
-    assert reader.restarts == 1
+    assert reader.generation == 1
 
 
 def test_a_missing_file_has_no_rows_and_may_be_created_later(tmp_path):

@@ -76,7 +76,7 @@ def test_damaged_lines_are_counted_and_left_out(written, damaged):
 def test_a_torn_line_waits_until_it_is_complete(written):
     write, reader = written
     write(line(50))
-    path = reader._reader.path
+    path = reader.path
     text = json.dumps(line(100)) + "\n"
     with open(path, "a") as file:
         file.write("nonsense\n" + text[:40])
@@ -101,7 +101,7 @@ def test_a_replaced_file_is_read_again(written):
     write(line(50), {"step": None})
     reader.poll()
     generation = reader.generation
-    reader._reader.path.unlink()
+    reader.path.unlink()
     write(line(7))
     assert [row.step for row in reader.poll()] == [7]
     assert reader.generation > generation

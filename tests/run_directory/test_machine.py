@@ -1,13 +1,16 @@
-"""What a process records of its machine."""
+"""What a process records of its machine. The driver of GPUs is played by a class: no GPU is needed."""
 
 import json
+import os
+import re
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from labkit.run_directory import RunDirectory, machine
 from labkit.run_directory.disk import discard
-from labkit.run_directory.machine import machine_recorded, machine_rows_paths
+from labkit.run_directory.machine import Gpus, machine_recorded, machine_rows_paths
 
 
 @pytest.fixture
@@ -73,3 +76,105 @@ def test_the_rows_of_a_long_run_are_few():
     assert machine._pause(0) == machine._pause(900) == 1
     assert machine._pause(5000) == pytest.approx(5)
     assert machine._pause(1e7) == 10
+
+
+# ---- GPUs -----------------------------------------------------------------------------------------------
+
+OURS = 4711
+
+
+class Driver:
+    """Behaves like ``pynvml`` with four GPUs. ``users``: the processes on each, and their memory."""
+
+    def __init__(self, users, refuses=()):
+        self.users, self.refuses, self.asked = users, refuses, []
+
+    def __getattr__(self, name):
+        def ask(*given):
+            self.asked.append(name)
+            if name in self.refuses:
+                raise RuntimeError("Not Supported")
+            own = re.sub("([A-Z])", r"_\1", name).lower()  # nvmlDeviceGetCount: nvml_device_get_count
+            return getattr(self, own)(*given)
+
+        return ask
+
+    def nvml_device_get_count(self):
+        return len(self.users)
+
+    def nvml_device_get_handle_by_index(self, index):
+        return f"handle {index}"
+
+    def nvml_device_get_minor_number(self, handle):
+        return int(handle.split()[1]) + 4  # device files aren't numbered as the driver's GPUs are
+
+    def nvml_device_get_compute_running_processes(self, handle):
+        users = self.users[int(handle.split()[1])]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in users]
+
+    def nvml_device_get_utilization_rates(self, handle):
+        return SimpleNamespace(gpu=10 + int(handle.split()[1]), memory=99)
+
+    def nvml_device_get_memory_info(self, handle):
+        return SimpleNamespace(total=16 * 2**30, used=2**30, free=15 * 2**30)
+
+
+def nothing_opened() -> set[int]:
+    return set()
+
+
+def test_the_gpus_of_this_process_are_measured_and_no_others():
+    driver = Driver([[(1, 5)], [(OURS, 300), (2, 7)], [], [(OURS, None)]])
+    assert Gpus(driver, OURS, nothing_opened).row() == {
+        "gpu1_use_fraction": 0.11,
+        "gpu1_memory_bytes": 2**30,
+        "gpu1_total_memory_bytes": 16 * 2**30,
+        "gpu1_process_memory_bytes": 300,
+        "gpu3_use_fraction": 0.13,
+        "gpu3_memory_bytes": 2**30,
+        "gpu3_total_memory_bytes": 16 * 2**30,
+    }
+
+
+def test_a_gpu_appears_when_the_process_begins_to_use_it():
+    driver = Driver([[]])
+    gpus = Gpus(driver, OURS, nothing_opened)
+    assert gpus.row() == {}
+    driver.users[0].append((OURS, 1))
+    assert gpus.row()["gpu0_process_memory_bytes"] == 1
+
+
+def test_within_a_container_the_opened_device_files_tell_which():
+    row = Gpus(Driver([[(900_001, 1)], [], []]), OURS, lambda: {5, 6}).row()
+    assert {key.partition("_")[0] for key in row} == {"gpu1", "gpu2"}
+    assert "gpu1_process_memory_bytes" not in row
+
+
+@pytest.mark.parametrize(
+    "refused",
+    ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetComputeRunningProcesses"],
+)
+def test_a_driver_that_tells_nothing_is_no_error(refused):
+    assert Gpus(Driver([[(OURS, 1)]], [refused]), OURS, nothing_opened).row() == {}
+
+
+def test_what_a_gpu_does_not_support_is_left_out():
+    row = Gpus(Driver([[(OURS, 8)]], ["nvmlDeviceGetUtilizationRates"]), OURS, nothing_opened).row()
+    assert "gpu0_use_fraction" not in row
+    assert row["gpu0_process_memory_bytes"] == 8
+
+
+def recorded(run: RunDirectory, gpu_library) -> list[dict]:
+    with machine_recorded(run, gpu_library=gpu_library):
+        wait_for_rows(run.machine_path, 2)
+    return rows(run.machine_path)
+
+
+def test_the_rows_of_a_run_hold_its_gpus_beside_the_rest(run):
+    written = recorded(run, lambda: Driver([[(os.getpid(), 123)]]))
+    assert all(row["gpu0_process_memory_bytes"] == 123 and row["memory_bytes"] > 0 for row in written)
+
+
+@pytest.mark.parametrize("library", [lambda: None, lambda: Driver([])])
+def test_without_gpus_the_rows_are_as_before(run, library):
+    assert not [key for row in recorded(run, library) for key in row if key.startswith("gpu")]

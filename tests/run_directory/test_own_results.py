@@ -17,7 +17,7 @@ from labkit.run_directory.metrics import (
     own_test,
     own_test_step,
 )
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.summary import Summaries
 from labkit.training.checkpoints import CheckpointStore
 from tests.commands.made_runs import evaluation, make_run
@@ -34,8 +34,7 @@ def run(tmp_path, monkeypatch):
 
 def evaluate(run, step, accuracy, **more):
     """Record an evaluation as ``labkit evaluate`` does."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     row = evaluation("test", step, accuracy) | {"examples": 3, "wall_time": 1.0} | more
     return append_evaluation(run.metrics_path, row, reader.resume_points)
 

@@ -20,7 +20,7 @@ from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.filters import chosen_runs
 from labkit.run_directory.metrics import SPARK_POINTS, MetricsSummary
 from labkit.run_directory.notes import change_notes
-from labkit.run_directory.reader import MAX_COLUMNS, MetricsReader
+from labkit.run_directory.reader import MAX_COLUMNS, MetricsReader, read_metrics
 from labkit.run_directory.reader import summary_of as summary_of_rows
 from labkit.run_directory.summary import Summaries
 from tests.commands.made_runs import evaluation, make_run
@@ -163,8 +163,7 @@ def test_the_summary_in_the_status_says_what_the_rows_say(tmp_path_factory, rows
     run = make_run(tmp_path_factory.mktemp("runs"), "a", rows=rows)
     write(run.path / "evaluations.jsonl", beside)
     by_rows = summary_of(run)
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     run.write_status(replace(run.read_status(), metrics=summary_of_rows(reader).to_json()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MetricsReader, "poll", lambda *given: pytest.fail("the rows are read"))
@@ -174,8 +173,7 @@ def test_the_summary_in_the_status_says_what_the_rows_say(tmp_path_factory, rows
 
 def test_rows_that_the_status_does_not_tell_of_are_read(tmp_path):
     run = make_run(tmp_path, "a", rows=[row(1)])
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     run.write_status(replace(run.read_status(), metrics=summary_of_rows(reader).to_json()))
     assert summary_of(run).training_loss == 2.0
     write(run.metrics_path, [row(1), row(2)])  # by a writer that was killed before its next status
@@ -188,8 +186,7 @@ def test_rows_that_the_status_does_not_tell_of_are_read(tmp_path):
 
 def test_the_rows_count_once_the_process_is_gone(tmp_path):
     run = make_run(tmp_path, "a", state="running", pid=os.getpid(), heartbeat=time.time(), rows=[row(1)])
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     run.write_status(replace(run.read_status(), metrics=summary_of_rows(reader).to_json()))
     write(run.metrics_path, [row(1), row(2), evaluation("test", 2, 0.7)])
     summaries = Summaries(describe)

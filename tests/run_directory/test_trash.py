@@ -16,7 +16,6 @@ from labkit.run_directory.notes import (
     MAX_TAGS,
     Notes,
     change_notes,
-    notes_path,
     read_notes,
 )
 from labkit.run_directory.trash import delete_for_good, list_trash, move_to_trash, restore
@@ -29,7 +28,7 @@ def test_notes_are_kept_and_changed_one_by_one(tmp_path):
     change_notes(run, add=["one", " two "], note="first\nsecond")
     change_notes(run, add=["one"], remove=["two"], archived=True)
     assert read_notes(run) == Notes(("one",), "first\nsecond", True)
-    assert json.loads(notes_path(run).read_text()) == {
+    assert json.loads(run.notes_path.read_text()) == {
         "tags": ["one"],
         "note": "first\nsecond",
         "archived": True,
@@ -72,7 +71,7 @@ def test_what_is_beyond_the_limits_changes_nothing(tmp_path, change):
 )
 def test_damaged_notes_are_none(tmp_path, content):
     run = make_run(tmp_path, "a")
-    notes_path(run).write_bytes(content)
+    run.notes_path.write_bytes(content)
     assert read_notes(run) == Notes()
     assert change_notes(run, add=["x"]).tags == ("x",)
 

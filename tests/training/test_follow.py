@@ -22,7 +22,7 @@ from labkit.run_directory.metrics import (
     evaluations_path,
     evaluations_that_count,
 )
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.rows import RowReader
 from labkit.run_directory.watch import RunWatch, wait_for_run
 from labkit.training.follow import Follower, FollowResult
@@ -202,8 +202,7 @@ def test_a_checkpoint_that_was_trained_anew_after_a_seam_is_evaluated_anew(fake)
     rows = RowReader(evaluations_path(fake.run.metrics_path)).poll()
     counting = evaluations_that_count(rows, [])
     assert [row["wall_time"] for row in counting] == [100.0, 100.0, 100.0]
-    reader = MetricsReader(fake.run.metrics_path)
-    reader.poll()
+    reader = read_metrics(fake.run)
     counting = evaluations_that_count(rows, reader.resume_points)
     assert [(row["step"], row["wall_time"]) for row in counting] == [(10, 100.0), (20, 100.0), (30, 200.0)]
 
@@ -401,8 +400,7 @@ def test_both_files_are_one_curve_with_each_step_once(tmp_path_factory, events):
             own["validation", trained] = loss
         elif "beside" in kind and number <= trained:
             split = "test" if "test" in kind else "validation"
-            reader = MetricsReader(run.metrics_path)
-            reader.poll()
+            reader = read_metrics(run)
             append_evaluation(
                 run.metrics_path, evaluation(number, split, loss=loss, read=time), reader.resume_points
             )

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from labkit.config import Config
 from labkit.run_directory import RunDirectory, write_json_atomic
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.training import console
 from labkit.training.console import format_duration, step_line
 from labkit.training.telemetry import Pace, Telemetry
@@ -64,8 +64,7 @@ def scalars(run: RunDirectory, tag: str) -> list[tuple[int, float]]:
 
 def test_tensorboard_sees_what_the_metrics_say(run):
     session(run, [(1, 2.5), (2, math.inf), (3, 1.5)]).close()
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     assert [(r["step"], r["loss"]) for r in reader.split("train")] == scalars(run, "train/loss")
     assert scalars(run, "train/learning_rate")[0] == (1, pytest.approx(0.1))
 
@@ -74,8 +73,7 @@ def test_a_resumed_run_is_one_curve_in_both(run):
     session(run, [(1, 2.5), (2, 2.4), (3, 2.3)]).close()
     time.sleep(1)  # the files' names have the second, then a number of this process that isn't padded
     session(run, [(2, 2.2), (3, 2.1)], first_step=1, resumed=True).close()
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     assert [(r["step"], r["loss"]) for r in reader.split("train")] == [(1, 2.5), (2, 2.2), (3, 2.1)]
     assert [resume_point.step for resume_point in reader.resume_points] == [1]
     assert [step for step, _ in scalars(run, "train/loss")] == [1, 2, 3]
@@ -132,8 +130,7 @@ def test_an_evaluation_is_recorded_once_a_step(run):
     again.evaluation_row(test)
     again.evaluation_row(test | {"split": "validation"})
     again.close()
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     assert len(reader.split("test")) == len(reader.split("validation")) == 1
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from labkit.config import DataConfig
 from labkit.experiments.comparison.files import read_measurements, run_directory
 from labkit.run_directory.metrics import chosen_step, own_test
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import MetricsReader, read_metrics
 
 __all__ = ["NOT_STARTED", "WARM_UP_STEPS", "RunMetrics", "read_run"]
 
@@ -67,8 +67,7 @@ def read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> 
     status = run.read_status()
     if status is None:
         return RunMetrics(model, seed)
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     measured = read_measurements(run)
     return RunMetrics(
         model,

@@ -18,7 +18,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.files import read_json
 from labkit.run_directory.lineage import read_lineage
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 
 __all__ = [
     "MAX_STEPS",
@@ -143,8 +143,7 @@ def recorded_step(
 
 def recorded_rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
     """Return the rows of training steps by their step, without damaged ones."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     return {row["step"]: row for row in reader.split("train") if isinstance(row.get("loss"), int | float)}
 
 

@@ -16,7 +16,7 @@ from labkit.errors import InputError
 from labkit.experiments.comparison.processes import run_to_end
 from labkit.experiments.replicas.layouts import Layout
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.reader import read_metrics
 from labkit.training.place import place_run
 
 __all__ = ["Training", "job_dir", "plan_trainings", "run_trainings"]
@@ -119,8 +119,7 @@ def _train(training: Training, signals: Sequence[int]) -> None:
 
 
 def _read_losses(training: Training) -> NDArray[np.float64]:
-    reader = MetricsReader(training.run.metrics_path)
-    reader.poll()
+    reader = read_metrics(training.run)
     rows, steps = reader.split("train"), training.config.run.train_steps
     if [row["step"] for row in rows] != list(range(1, steps + 1)):
         raise RuntimeError(
