@@ -9,9 +9,8 @@ import streamlit as st
 from pandas.io.formats.style import Styler
 
 from app.state import clean
-from labkit.analysis.run_results.groups import Group, known_measures, title_of
+from labkit.analysis.run_results.groups import NO_VALUE, Group, known_measures, spread_text, title_of
 from labkit.analysis.run_results.results import MEASURES, differing, value_text
-from labkit.analysis.run_results.text import NO_VALUE, spread_text
 
 __all__ = ["frame", "show_table"]
 

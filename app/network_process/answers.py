@@ -15,12 +15,17 @@ from numpy.typing import NDArray
 
 from app.ask.wire import MAX_ARRAY_BYTES, Message
 from app.network_process.checked import image_of, images_of, labels_of, number_of, split_of
-from labkit.analysis.network import Network, images_at_once, load_network
+from labkit.analysis.network import (
+    Network,
+    images_at_once,
+    load_network,
+    restorable_model,
+    trained_model,
+)
 from labkit.analysis.saliency import features_model, grad_cam, integrated_gradients
 from labkit.config.recorded import recorded_config
 from labkit.data.loading import load_split
 from labkit.errors import InputError
-from labkit.export.trained import restorable_model, trained_model
 from labkit.run_directory import RunDirectory
 from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network
 

@@ -15,9 +15,8 @@ from app.report.markup import escaped, folded, moment, note, section, table
 from app.report.pictures import predictions_html
 from app.report.summary import COLUMNS, all_results, head, overview_row
 from app.views.configuration import flatten, shell_line
-from labkit.analysis.run_results.groups import grouped
+from labkit.analysis.run_results.groups import grouped, result_rows
 from labkit.analysis.run_results.results import result_of
-from labkit.analysis.run_results.text import result_rows
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.plurals import counted

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader, with_evaluations
+from labkit.run_directory.reader import read_metrics, with_evaluations
 from labkit.run_directory.rows import ResumePoint
 
 __all__ = ["Curve", "Curves", "moving_average", "read_curves"]
@@ -60,8 +60,7 @@ def _is_number(value: Any) -> bool:
 
 def read_curves(run: RunDirectory) -> Curves:
     """Read all metrics of a run, including separate evaluations. Empty if there are none yet."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     return Curves(with_evaluations(reader), reader.resume_points)
 
 

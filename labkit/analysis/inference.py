@@ -73,6 +73,9 @@ class Interval:
     def contains_zero(self) -> bool:
         return self.low <= 0 <= self.high
 
+    def __neg__(self) -> "Interval":
+        return Interval(-self.mean, -self.high, -self.low, self.count)
+
     def __str__(self) -> str:
         return f"{100 * self.mean:+.1f} points, 95 % interval {100 * self.low:+.1f} to {100 * self.high:+.1f}"
 

@@ -8,18 +8,34 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data
-from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner, network_input_of
+from labkit.data.network_input.settings import (
+    WHOLE_IMAGE,
+    NetworkInput,
+    central_corner,
+    input_shape,
+    network_input_of,
+)
 from labkit.data.of_run import data_of_run
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.startup.quiet_import import import_tensorflow
 
 if TYPE_CHECKING:
+    from labkit.training.checkpoints import CheckpointState, CheckpointStore
     from labkit.training.losses import Loss
 
-__all__ = ["BATCH", "Network", "images_at_once", "load_network"]
+__all__ = [
+    "BATCH",
+    "Network",
+    "images_at_once",
+    "load_network",
+    "restorable_model",
+    "restored_network",
+    "trained_model",
+]
 
 BATCH = 500  # images of 32 x 32 pixels in a forward pass
 
@@ -109,13 +125,57 @@ def load_network(
     if note:
         announce(note)
     check_checkpoint(directory.checkpoints_path, directory.checkpoint_steps(), checkpoint)
+    return restored_network(directory, config, manifest, checkpoint)[0]
+
+
+def restored_network(
+    run: RunDirectory, config: Config, manifest: Manifest, checkpoint: str
+) -> tuple[Network, "CheckpointState"]:
+    """Return the network of a checkpoint, and what the checkpoint says of itself.
+
+    Args:
+        run: the run.
+        config: its configuration, with any number of replicas, layout and precision.
+        manifest: the data set that it was trained on.
+        checkpoint: ``best``, ``last``, or a step.
+
+    Raises InputError if the checkpoint doesn't exist, is damaged, or belongs to another network or data set.
+    """
     import_tensorflow()
-    from labkit.export.trained import trained_model
     from labkit.training.checkpoints import CheckpointStore
     from labkit.training.losses import LOSSES
 
-    store = CheckpointStore(directory.checkpoints_path)
-    step = store.step_of(checkpoint)
-    check_same_data(manifest, store.state(step).data_checksum, directory.path)
-    model = trained_model(config, manifest, store, step)
-    return Network(model, manifest, LOSSES[config.optimizer.loss], step, network_input_of(config.data))
+    store = CheckpointStore(run.checkpoints_path)
+    state = store.state(store.step_of(checkpoint))
+    check_same_data(manifest, state.data_checksum, run.path)
+    model = trained_model(config, manifest, store, state.step)
+    loss = LOSSES[config.optimizer.loss]
+    return Network(model, manifest, loss, state.step, network_input_of(config.data)), state
+
+
+def trained_model(config: Config, manifest: Manifest, store: "CheckpointStore", step: int) -> Any:
+    """Return labkit's network with the weights saved at ``step``, channels last and float32.
+
+    The weights are the moving average if the run keeps one. Raises InputError as ``restored_network``.
+    """
+    from labkit.training.checkpoints import checkpoint_of_network
+
+    saved = restorable_model(config, manifest)
+    store.restore(checkpoint_of_network(config, saved), step, partial=True)
+    model = _untrained(config.replace({"precision": "float32"}), manifest)
+    model.set_weights(saved.get_weights())
+    return model
+
+
+def restorable_model(config: Config, manifest: Manifest) -> Any:
+    """Return labkit's network with untrained weights of the types that the run's checkpoints hold."""
+    # In mixed precision the weights are float32 as well.
+    is_double = config.model.precision == "float64"
+    return _untrained(config if is_double else config.replace({"precision": "float32"}), manifest)
+
+
+def _untrained(config: Config, manifest: Manifest) -> Any:
+    from labkit.models.registry import build_model
+
+    shape = input_shape(manifest, config.data)
+    return build_model(config.model, num_classes=manifest.num_classes, image_shape=shape)

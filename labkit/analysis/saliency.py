@@ -90,13 +90,7 @@ def gradient_map(network: "Network", image: Images, label: int) -> NDArray[np.fl
     Returns float64 [height, width]: the largest absolute derivative over the channels, for standardized
     pixels.
     """
-    import tensorflow as tf
-
-    pixels = network.inputs(image[None])
-    with tf.GradientTape() as tape:
-        tape.watch(pixels)
-        logit = network.model(pixels, training=False)[0, label]
-    found = np.abs(tape.gradient(logit, pixels).numpy()[0]).max(axis=-1).astype(np.float64)
+    found = np.abs(_gradients(network.model, network.inputs(image[None]), label)[0]).max(axis=-1)
     return network.on_image(found, image)
 
 
@@ -118,18 +112,22 @@ def integrated_gradients(
     Returns float64 [height, width], summed over the channels. All pixels together give about the logit's
     difference between the image and the grey one; positive values raise the logit.
     """
-    import tensorflow as tf
-
     pixels = network.inputs(image[None])
     fractions = ((np.arange(steps) + 0.5) / steps).astype(np.float32)
     total = np.zeros(pixels.shape[1:])
     for part in np.array_split(fractions, max(1, steps // 16)):
-        path = pixels * part[:, None, None, None]
-        with tf.GradientTape() as tape:
-            tape.watch(path)
-            logits = network.model(path, training=False)[:, label]
-        total += tape.gradient(logits, path).numpy().astype(np.float64).sum(axis=0)
+        total += _gradients(network.model, pixels * part[:, None, None, None], label).sum(axis=0)
     return network.on_image((total / steps * pixels.numpy()[0]).sum(axis=-1), image)
+
+
+def _gradients(model: Any, pixels: Any, label: int) -> NDArray[np.float64]:
+    """Return the derivatives of a class's logits by the pixels, float64 [n, height, width, channels]."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(pixels)
+        logits = model(pixels, training=False)[:, label]
+    return np.asarray(tape.gradient(logits, pixels), np.float64)
 
 
 def grad_cam(network: "Network", image: Images, label: int) -> NDArray[np.float64]:

@@ -139,9 +139,8 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]
 
 def _compare_runs(options: argparse.Namespace) -> int:
     """Print the results of runs that are there, and what is known of their difference. Returns 0."""
-    from labkit.analysis.run_results.groups import grouped, known_measures
+    from labkit.analysis.run_results.groups import grouped, known_measures, result_rows
     from labkit.analysis.run_results.results import MEASURES, read_results
-    from labkit.analysis.run_results.text import result_rows
     from labkit.analysis.run_results.versus import told_of_two
 
     groups = grouped(read_results(_named_runs(options)))

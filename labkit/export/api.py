@@ -11,8 +11,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run, recorded_manifest
 from labkit.errors import InputError
 from labkit.export.formats import FORMATS, check_installed
-from labkit.export.output import check_output
-from labkit.export.request import ExportRequest, ExportResult
+from labkit.export.output import ExportRequest, ExportResult, check_output
 from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint

@@ -6,26 +6,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from labkit.analysis.network import Network
 from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
-from labkit.data.network_input.tensors import as_input
 from labkit.export import predict
 from labkit.export.formats import Format
 from labkit.startup.child import python_command
-from labkit.training.evaluate import evaluate_split
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.training.predict import make_predict_step
 from labkit.training.scores import right
 
 __all__ = ["TOLERANCE", "Comparison", "compare", "compare_outputs"]
 
 TOLERANCE = 1e-5  # relative to the largest output; float32 rounding alone gave 3e-7 to 3e-6
-BATCH_SIZE = 250
 
 
 @dataclass(frozen=True)
@@ -88,25 +82,14 @@ def compare_outputs(
 
 
 def compare(
-    format: Format,
-    path: Path,
-    trained: keras.Model,
-    manifest: Manifest,
-    *,
-    loss: Loss = SOFTMAX,
-    network_input: NetworkInput = WHOLE_IMAGE,
-    standardized_input: bool,
-    probabilities: bool,
+    format: Format, path: Path, network: Network, *, standardized_input: bool, probabilities: bool
 ) -> Comparison:
-    """Compare the exported file ``path`` with ``trained`` on every test image, both on the CPU.
+    """Compare the exported file ``path`` with the run's network on every test image, both on the CPU.
 
     Args:
         format: the file's format.
         path: the file.
-        trained: the run's own network.
-        manifest: the data set with the test images.
-        loss: the run's loss.
-        network_input: what the run's network takes of an image.
+        network: of the run.
         standardized_input: whether the exported network expects standardized images.
         probabilities: whether the exported network returns probabilities.
 
@@ -114,22 +97,12 @@ def compare(
         InputError: the test images can't be read.
         RuntimeError: the exported file can't be read.
     """
+    images, labels = load_split(network.manifest, "test")
     with tf.device("/cpu:0"):  # a GPU may round the factors of float32 products to 10 bits
-        evaluation = evaluate_split(
-            tf.distribute.get_strategy(),
-            make_predict_step(tf.distribute.get_strategy(), trained),
-            manifest,
-            "test",
-            loss=loss,
-            network_input=network_input,
-            global_batch_size=BATCH_SIZE,
-        )
-    own = evaluation.probabilities if probabilities else evaluation.logits
-    images, _ = load_split(manifest, "test")
-    if standardized_input:
-        images = as_input(images, manifest, network_input).numpy()
-    outputs = predict_without_labkit(format, path, images)
-    return compare_outputs(outputs, own, evaluation.labels, loss=loss, probabilities=probabilities)
+        own = network.probabilities(images) if probabilities else network.logits(images)
+    given = network.inputs(images).numpy() if standardized_input else images
+    outputs = predict_without_labkit(format, path, given)
+    return compare_outputs(outputs, own, labels, loss=network.loss, probabilities=probabilities)
 
 
 def predict_without_labkit(format: Format, path: Path, images: np.ndarray) -> np.ndarray:

@@ -13,7 +13,14 @@ from labkit.errors import InputError, require_extra
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import replacing
-from labkit.run_directory.reader import MAX_COLUMNS, MetricsReader, columns_of, evaluations_beside
+from labkit.run_directory.reader import (
+    MAX_COLUMNS,
+    MetricsReader,
+    Table,
+    columns_of,
+    evaluations_beside,
+    read_metrics,
+)
 
 __all__ = ["FORMATS", "Written", "write_metrics"]
 
@@ -29,7 +36,7 @@ class Written:
     notes: tuple[str, ...]
 
 
-def write_metrics(run: RunDirectory, path: Path, format: str | None = None) -> Written:
+def write_metrics(run: RunDirectory, path: Path) -> Written:
     """Write the rows of ``metrics.jsonl`` that count, then those of ``evaluations.jsonl`` for other steps.
 
     A column stands for each name with a number in some row, and ``split`` for the text of that name. What is
@@ -38,54 +45,44 @@ def write_metrics(run: RunDirectory, path: Path, format: str | None = None) -> W
 
     Args:
         run: may be training meanwhile; what it writes after the start is not in the file.
-        path: is replaced, once all rows are written.
-        format: a key of ``FORMATS``; None: the ending of ``path``.
+        path: is replaced, once all rows are written. Its ending is a key of ``FORMATS``.
 
     Raises InputError if a package is missing or no line is a row, OSError for files that can't be read or
     written.
     """
-    write = FORMATS[format or path.suffix]
-    contents = _Contents(run)
+    reader = read_metrics(run)
+    table, splits = _all_rows(reader)
+    if not splits and reader.damaged_lines and not reader.resume_points:
+        raise InputError(
+            f"{reader.path} is damaged: it has {counted(reader.damaged_lines, 'line')} and none is a row, so "
+            "nothing was written; restore the file from a copy"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        write(temporary, contents)
-    return Written(len(contents.splits), len(contents.table.columns) + 1, tuple(contents.notes()))
+        FORMATS[path.suffix](temporary, table, splits)
+    return Written(len(splits), len(table.columns) + 1, tuple(_notes(reader, table)))
 
 
-class _Contents:
-    """The rows of a run at this moment, those of ``evaluations.jsonl`` at the end.
+def _all_rows(reader: MetricsReader) -> tuple[Table, list[str]]:
+    """Return the numbers of all rows and the split of each; those of ``evaluations.jsonl`` are the last."""
+    evaluations = [*reader.evaluations, *evaluations_beside(reader)]
+    table = reader.train.view()
+    table.extend(len(evaluations), columns_of(evaluations))
+    splits = ["train"] * len(reader.train) + [_text(str(row.get("split"))) for row in evaluations]
+    order = np.append(reader.order, np.arange(len(reader.order), len(splits)))
+    return table.select(order), [splits[place] for place in order.tolist()]
 
-    ``splits``: of each row. ``table``: the numbers of all rows.
-    """
 
-    def __init__(self, run: RunDirectory) -> None:
-        self.reader = reader = MetricsReader(run.metrics_path)
-        reader.poll()
-        evaluations = [*reader.evaluations, *evaluations_beside(reader)]
-        count = len(reader.train)
-        if not count and not evaluations and reader.damaged_lines and not reader.resume_points:
-            lines = counted(reader.damaged_lines, "line")
-            raise InputError(
-                f"{run.metrics_path} is damaged: it has {lines} and none is a row, so nothing was written; "
-                "restore the file from a copy"
-            )
-        table = reader.train.view()
-        table.extend(len(evaluations), columns_of(evaluations))
-        splits = ["train"] * count + [_text(str(row.get("split"))) for row in evaluations]
-        order = np.append(reader.order, np.arange(len(reader.order), len(splits)))
-        self.table, self.splits = table.select(order), [splits[place] for place in order.tolist()]
-
-    def notes(self) -> Iterator[str]:
-        """Yield a sentence for each thing that was left out."""
-        reader = self.reader
-        if not self.splits:
-            yield f"{reader.path} {'has no rows' if reader.path.exists() else 'is missing'}"
-        if points := len(reader.resume_points):
-            yield f"rows that were made again after {counted(points, 'resume point')} are left out"
-        if reader.damaged_lines:
-            yield f"left out: {counted(reader.damaged_lines, 'damaged line')}"
-        if len(self.table.columns) >= MAX_COLUMNS:
-            yield f"the run has more than {MAX_COLUMNS:,} metrics; the first of them are in the file"
+def _notes(reader: MetricsReader, table: Table) -> Iterator[str]:
+    """Yield a sentence for each thing that was left out."""
+    if not len(table):
+        yield f"{reader.path} {'has no rows' if reader.path.exists() else 'is missing'}"
+    if points := len(reader.resume_points):
+        yield f"rows that were made again after {counted(points, 'resume point')} are left out"
+    if reader.damaged_lines:
+        yield f"left out: {counted(reader.damaged_lines, 'damaged line')}"
+    if len(table.columns) >= MAX_COLUMNS:
+        yield f"the run has more than {MAX_COLUMNS:,} metrics; the first of them are in the file"
 
 
 def _text(name: str) -> str:
@@ -95,8 +92,7 @@ def _text(name: str) -> str:
 # ---- formats -----------------------------------------------------------------------------------------------
 
 
-def _write_csv(path: Path, contents: _Contents) -> None:
-    table = contents.table
+def _write_csv(path: Path, table: Table, splits: list[str]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["split", *map(_text, table.columns)])
@@ -109,7 +105,7 @@ def _write_csv(path: Path, contents: _Contents) -> None:
                 ]
                 for name, column in table.columns.items()
             ]
-            writer.writerows(zip(contents.splits[rows], *columns, strict=True))
+            writer.writerows(zip(splits[rows], *columns, strict=True))
 
 
 def _as_text(value: np.float64, *, whole: bool) -> str:
@@ -118,16 +114,15 @@ def _as_text(value: np.float64, *, whole: bool) -> str:
     return repr(int(value)) if whole else repr(float(value))
 
 
-def _write_parquet(path: Path, contents: _Contents) -> None:
+def _write_parquet(path: Path, table: Table, splits: list[str]) -> None:
     require_extra("app", ("pyarrow",), "Parquet")
     import pyarrow
     import pyarrow.parquet
 
-    table = contents.table
     names = ["split", *map(_text, table.columns)]
     if len(set(names)) < len(names):
         raise InputError("two metrics of the run have names that Parquet can't tell apart; write CSV")
-    arrays: list[Any] = [pyarrow.array(contents.splits, pyarrow.string())]
+    arrays: list[Any] = [pyarrow.array(splits, pyarrow.string())]
     for name, column in table.columns.items():
         kind = np.int64 if table.whole[name] else np.float64
         values = np.where(table.present[name], column, 0).astype(kind)
@@ -136,4 +131,7 @@ def _write_parquet(path: Path, contents: _Contents) -> None:
 
 
 #: The function that writes each format, by the ending of its files.
-FORMATS: dict[str, Callable[[Path, _Contents], None]] = {".csv": _write_csv, ".parquet": _write_parquet}
+FORMATS: dict[str, Callable[[Path, Table, list[str]], None]] = {
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+}

@@ -1,18 +1,63 @@
-"""The path of an exported file: check it early, and write the file and its description atomically."""
+"""What an export writes and where: check the path early, write the file and its description atomically."""
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.config import Config
+from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.export.formats import FORMATS, Format
-from labkit.run_directory import write_json_atomic
+from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.disk import check_writable
 
-__all__ = ["check_output", "description_path", "folder_beside", "publish"]
+__all__ = ["ExportRequest", "ExportResult", "check_output", "description_path", "folder_beside", "publish"]
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """The checked arguments of ``labkit.export.api.export``.
+
+    ``config`` is the run's recorded configuration, ``manifest`` describes its data set, and ``path`` is the
+    file or folder to write.
+    """
+
+    run: RunDirectory
+    config: Config
+    manifest: Manifest
+    format: Format
+    path: Path
+    checkpoint: str
+    standardized_input: bool
+    probabilities: bool
+    check: bool
+
+    @property
+    def output_name(self) -> str:
+        """The name of the exported network's output."""
+        return "probabilities" if self.probabilities else "logits"
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """The result of an export, with the content of the file's description.
+
+    ``comparison`` is a ``labkit.export.check.Comparison``, or None if no check was requested. If the check
+    failed, nothing was written to ``path``.
+    """
+
+    path: Path
+    step: int
+    description: dict[str, Any]
+    comparison: Any = None
+
+    @property
+    def written(self) -> bool:
+        return self.comparison is None or self.comparison.passed
 
 
 def description_path(path: Path) -> Path:

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from labkit.analysis.network import Network
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput, central_corner
-from labkit.data.network_input.tensors import as_input
+from labkit.data.network_input.settings import central_corner
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
 
@@ -71,87 +71,68 @@ class KerasLayerFactory(LayerFactory):
 
 
 def standard_model(
-    config: ModelConfig,
-    trained: keras.Model,
-    manifest: Manifest,
-    *,
-    network_input: NetworkInput = WHOLE_IMAGE,
-    standardized_input: bool = False,
-    probabilities: bool = False,
-    loss: str = "softmax",
+    config: ModelConfig, network: Network, *, standardized_input: bool = False, probabilities: bool = False
 ) -> keras.Model:
-    """Return ``trained`` rebuilt from Keras's own layers, channels last and float32.
+    """Return a run's network rebuilt from Keras's own layers, channels last and float32.
 
     Args:
         config: the configuration of the network.
-        trained: the network that ``build_model`` made from ``config`` for ``manifest``, channels last.
-        manifest: the data set that it was trained on.
-        network_input: what ``trained`` takes of an image.
+        network: what ``build_model`` made from ``config``, channels last.
         standardized_input: whether the network expects standardized images. Otherwise it expects pixels from
             0 to 255, of any dtype that Keras casts to float32.
         probabilities: whether the network returns probabilities instead of logits.
-        loss: the loss of the training, ``softmax`` or ``sigmoid``; it decides how probabilities are computed.
 
     Raises:
         RuntimeError: the network contains an object that plain Keras doesn't have, or the outputs of the two
             networks differ. Neither happens with the networks in ``labkit.config.architectures``.
     """
-    options: dict[str, Any] = {
-        "network_input": network_input,
-        "standardized_input": standardized_input,
-        "activation": loss if probabilities else "linear",
-    }
-    model = _assemble(config, manifest, **options)
+    activation = network.loss.name if probabilities else "linear"
+    model = _assemble(config, network, standardized_input, activation)
     foreign = sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
     if foreign:
         raise RuntimeError(
             f"{model_name(config)} can't be exported, because plain Keras has no {', '.join(foreign)}; "
             "replace them in KerasLayerFactory"
         )
-    copy_weights(trained, model)
-    images = _probe_images(manifest)
-    activate = keras.activations.get(options["activation"])
-    inputs = as_input(images, manifest, network_input)
-    expected = activate(trained(inputs, training=False))
+    copy_weights(network.model, model)
+    images = _probe_images(network.manifest)
+    inputs = network.inputs(images)
+    expected = keras.activations.get(activation)(network.model(inputs, training=False))
     found = model(inputs if standardized_input else images, training=False)
     # A difference may be only rounding; then it disappears in float64.
-    if not _close(found, expected) and not _equal_in_float64(config, trained, manifest, network_input):
+    if not _close(found, expected) and not _equal_in_float64(config, network):
         raise RuntimeError(f"{model.name} gives other outputs with Keras's layers than with labkit's")
     return model
 
 
 def _assemble(
-    config: ModelConfig,
-    manifest: Manifest,
-    network_input: NetworkInput,
-    standardized_input: bool,
-    activation: str,
-    dtype: str = "float32",
+    config: ModelConfig, network: Network, standardized_input: bool, activation: str, dtype: str = "float32"
 ) -> keras.Model:
     """Return the network made of Keras's own layers, with initial weights."""
     layers = KerasLayerFactory(
         batch_norm_decay=config.norm_decay, batch_norm_epsilon=config.batch_norm_epsilon, dtype=dtype
     )
-    shape = network_input.shape(manifest) if standardized_input else manifest.image_shape
+    manifest = network.manifest
+    shape = network.network_input.shape(manifest) if standardized_input else manifest.image_shape
     images = keras.Input(shape, name="images", dtype=dtype)
-    x = images if standardized_input else _standardized(images, manifest, network_input, dtype)
-    network, values = BUILDERS[config.model]
-    x = network(layers, x, **values(config), num_classes=manifest.num_classes)
+    x = images if standardized_input else _standardized(images, network, dtype)
+    build, values = BUILDERS[config.model]
+    x = build(layers, x, **values(config), num_classes=manifest.num_classes)
     if activation != "linear":
         x = keras.layers.Activation(activation, name="probabilities", dtype=dtype)(x)
     return keras.Model(images, x, name=model_name(config).replace("-", "_"))
 
 
-def _standardized(x: Any, manifest: Manifest, network_input: NetworkInput, dtype: str) -> Any:
-    """Return what the network takes of pixels from 0 to 255, as ``as_input`` does."""
-    size = network_input.crop_size
+def _standardized(x: Any, network: Network, dtype: str) -> Any:
+    """Return what the network takes of pixels from 0 to 255, as ``Network.inputs`` does."""
+    manifest, size = network.manifest, network.network_input.crop_size
     height, width, channels = manifest.image_shape
     if size is not None:
         top, left = central_corner(height, width, size)
         around = ((top, height - size - top), (left, width - size - left))
         x = keras.layers.Cropping2D(around, data_format="channels_last", name="middle", dtype=dtype)(x)
         height = width = size
-    if network_input.standardization == "per_image":
+    if network.network_input.standardization == "per_image":
         x = x - keras.ops.mean(x, axis=(1, 2, 3), keepdims=True)
         std = keras.ops.sqrt(keras.ops.mean(keras.ops.square(x), axis=(1, 2, 3), keepdims=True))
         return x / keras.ops.maximum(std, (height * width * channels) ** -0.5)
@@ -205,21 +186,19 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
             raise RuntimeError(f"{other.name} has no variable for {', '.join(values)} of {layer.name}")
 
 
-def _equal_in_float64(
-    config: ModelConfig, trained: keras.Model, manifest: Manifest, network_input: NetworkInput
-) -> bool:
+def _equal_in_float64(config: ModelConfig, network: Network) -> bool:
     """Return whether labkit's and Keras's layers give the same outputs in float64 for standardized images."""
-    shapes: dict[str, Any] = {
-        "num_classes": manifest.num_classes,
-        "image_shape": network_input.shape(manifest),
-    }
-    double = build_model(dataclasses.replace(config, precision="float64"), **shapes)
-    for weight, value in zip(double.weights, trained.weights, strict=True):
+    manifest = network.manifest
+    double = build_model(
+        dataclasses.replace(config, precision="float64"),
+        num_classes=manifest.num_classes,
+        image_shape=network.network_input.shape(manifest),
+    )
+    for weight, value in zip(double.weights, network.model.weights, strict=True):
         weight.assign(np.asarray(value, np.float64))
-    options: dict[str, Any] = {"standardized_input": True, "activation": "linear", "dtype": "float64"}
-    exact = _assemble(config, manifest, network_input, **options)
+    exact = _assemble(config, network, standardized_input=True, activation="linear", dtype="float64")
     copy_weights(double, exact)
-    images = as_input(_probe_images(manifest), manifest, network_input)
+    images = network.inputs(_probe_images(manifest))
     return _close(exact(images, training=False), double(images, training=False))
 
 

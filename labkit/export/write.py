@@ -6,18 +6,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from labkit.analysis.network import restored_network
 from labkit.config.architectures import model_name
-from labkit.data.manifest import Manifest, check_same_data
+from labkit.data.manifest import Manifest
 from labkit.data.network_input.settings import network_input_of
 from labkit.export.check import compare
-from labkit.export.output import folder_beside, publish
-from labkit.export.request import ExportRequest, ExportResult
+from labkit.export.output import ExportRequest, ExportResult, folder_beside, publish
 from labkit.export.standard import standard_model
-from labkit.export.trained import trained_model
 from labkit.plurals import counted
-from labkit.run_directory.reader import MetricsReader, evaluations_beside
-from labkit.training.checkpoints import CheckpointState, CheckpointStore
-from labkit.training.losses import LOSSES
+from labkit.run_directory.reader import evaluations_beside, read_metrics
+from labkit.training.checkpoints import CheckpointState
 from labkit.version import VERSION
 
 __all__ = ["write_export"]
@@ -29,17 +27,9 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
     Raises:
         InputError: the checkpoint does not exist, is damaged, or belongs to another data set.
     """
-    store = CheckpointStore(request.run.checkpoints_path)
-    step = store.step_of(request.checkpoint)
-    state = store.state(step)
-    check_same_data(request.manifest, state.data_checksum, request.run.path)
+    network, state = restored_network(request.run, request.config, request.manifest, request.checkpoint)
     options = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}
-    taken = network_input_of(request.config.data)
-    loss = LOSSES[request.config.optimizer.loss]
-    trained = trained_model(request.config, request.manifest, store, step)
-    model = standard_model(
-        request.config.model, trained, request.manifest, **options, network_input=taken, loss=loss.name
-    )
+    model = standard_model(request.config.model, network, **options)
     description = _describe(request, state)
     comparison = None
     with folder_beside(request.path) as folder:
@@ -49,11 +39,9 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
         if request.check:
             images = request.manifest.count("test")
             announce(f"comparing it with the run's network on {counted(images, 'test image')}")
-            comparison = compare(
-                request.format, written, trained, request.manifest, **options, network_input=taken, loss=loss
-            )
+            comparison = compare(request.format, written, network, **options)
             description["check"] = comparison.to_json()
-        result = ExportResult(request.path, step, description, comparison)
+        result = ExportResult(request.path, state.step, description, comparison)
         if result.written:
             publish(written, request.path, description)
     return result
@@ -133,8 +121,7 @@ def _fitting_in_words(manifest: Manifest) -> str:
 
 def _test_accuracy(request: ExportRequest, step: int) -> float | None:
     """Return the run's test accuracy with the weights of ``step``, or None if it was not evaluated."""
-    reader = MetricsReader(request.run.metrics_path)
-    reader.poll()
+    reader = read_metrics(request.run)
     evaluations = [*reader.evaluations, *evaluations_beside(reader)]
     tests = (row for row in evaluations if row["split"] == "test")
     return next((row.get("accuracy") for row in tests if row.get("step") == step), None)

@@ -1,4 +1,4 @@
-"""Write a run's metrics and configuration as TensorBoard events.
+"""Write a run's metrics and configuration as TensorBoard events, and the dump of its Debugger V2.
 
 TensorBoard's HParams page reads the metadata of summaries with certain tags, and of each tag only the first
 one of a run. ``tensorboard.plugins.hparams.summary`` makes the same summaries, but with TensorFlow. No
@@ -6,8 +6,10 @@ experiment is declared: without one, TensorBoard itself finds the columns, and s
 runs differ.
 """
 
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,16 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from labkit.config import Config, fields_by_name
+from labkit.run_directory import RunDirectory
+from labkit.tensorboard.log_folder import DEBUGGER_FOLDER
 
-__all__ = ["EventWriter", "hyperparameters"]
+__all__ = ["EventWriter", "debugger_dump", "hyperparameters"]
+
+# Of each tensor: its shape, and how many of its values are NaN, infinite, negative, zero and positive.
+DUMP_MODE = "FULL_HEALTH"
+# The last ones are written when the training ends: about 80 steps of ResNet-20, 26 MB. TensorFlow's own 1,000
+# are less than a step.
+DUMPED_TENSORS = 100_000
 
 
 class EventWriter:
@@ -113,3 +123,22 @@ def _success() -> Summary:
 def _summary(tag: str, data: HParamsPluginData) -> Summary:
     described = metadata.create_summary_metadata(data)
     return Summary(value=[Summary.Value(tag=tag, metadata=described, tensor=metadata.NULL_TENSOR)])
+
+
+@contextmanager
+def debugger_dump(run: RunDirectory) -> Iterator[None]:
+    """Dump the operations that run within the block into the run's events, in place of an earlier dump.
+
+    The dump holds what was traced within the block, and the last ``DUMPED_TENSORS`` tensors.
+    """
+    import tensorflow as tf
+
+    folder = run.events_path / DEBUGGER_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # TensorBoard refuses a folder with the dumps of two processes
+    tf.debugging.experimental.enable_dump_debug_info(
+        str(folder), DUMP_MODE, circular_buffer_size=DUMPED_TENSORS
+    )
+    try:
+        yield
+    finally:
+        tf.debugging.experimental.disable_dump_debug_info()

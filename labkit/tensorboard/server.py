@@ -1,13 +1,22 @@
-"""Run TensorBoard in this process."""
+"""Run TensorBoard in this process.
+
+``python -m labkit.tensorboard.server RUN_DIRECTORY…`` serves runs until standard input is closed: whoever
+started it ends it by closing the pipe, or by ending itself, in whatever way.
+"""
 
 import contextlib
 import io
 import os
 import secrets
+import select
+import signal
+import sys
 import urllib.request
 from pathlib import Path
 
 from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
 
 __all__ = ["LOOPBACK", "start_server"]
 
@@ -46,3 +55,22 @@ def start_server(folder: Path, port: int, prefix: str | None = None, host: str =
     except OSError as error:
         raise InputError(f"TensorBoard doesn't answer at {address}: {error}; try again") from None
     return address
+
+
+def main() -> int:
+    """Print the address, and wait. Returns the exit code."""
+    runs = [RunDirectory(path) for path in sys.argv[1:]]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # interrupts a notebook's cell, not this
+    with log_folder(lambda: runs) as folder:
+        try:
+            print(start_server(folder.path, 0), flush=True)
+        except InputError as error:
+            print(error, file=sys.stderr)
+            return 2
+        while not select.select([sys.stdin], [], [], SECONDS_BETWEEN_LOOKS)[0]:
+            folder.refresh()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

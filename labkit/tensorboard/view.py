@@ -39,7 +39,7 @@ class TensorBoard:
 
     def __init__(self, runs: Sequence[RunDirectory]) -> None:
         self.runs = list(shown_names(runs).values())
-        command = python_command("-m", "labkit.tensorboard", *(run.path for run in self.runs))
+        command = python_command("-m", "labkit.tensorboard.server", *(run.path for run in self.runs))
         with tempfile.TemporaryFile("w+") as said:
             # In a session of its own, because Jupyter interrupts all processes of the kernel's group.
             self._process = subprocess.Popen(

@@ -18,7 +18,7 @@ from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
 from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
-from labkit.tensorboard.debugger import debugger_dump
+from labkit.tensorboard.events import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console
 from labkit.training.environment import describe_environment

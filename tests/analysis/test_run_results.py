@@ -8,10 +8,9 @@ import pytest
 from scipy import stats
 
 from labkit.analysis.predictions import load_predictions
-from labkit.analysis.run_results.groups import Group, grouped, known_measures, runs_for_images
+from labkit.analysis.run_results.groups import Group, grouped, known_measures, result_rows, runs_for_images
 from labkit.analysis.run_results.on_images import load_on_same_images
 from labkit.analysis.run_results.results import differing, read_results
-from labkit.analysis.run_results.text import result_rows
 from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
 from labkit.errors import InputError
 from labkit.run_directory import write_json_atomic

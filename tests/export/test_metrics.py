@@ -17,7 +17,7 @@ from labkit.errors import InputError
 from labkit.export import metrics
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader, with_evaluations
+from labkit.run_directory.reader import read_metrics, with_evaluations
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.integers(-(2**53), 2**53), st.just(2**70)
@@ -35,8 +35,7 @@ RESUMES = st.builds(lambda step: {"resumed_at_step": step, "wall_time": 2e9}, st
 
 def expected(run: RunDirectory) -> list[dict[str, Any]]:
     """Return the rows that count, as the run's own reader has them, with their split and numbers alone."""
-    reader = MetricsReader(run.metrics_path)
-    reader.poll()
+    reader = read_metrics(run)
     return [
         {name: value for name, value in row.items() if name == "split" or type(value) in (int, float)}
         for row in with_evaluations(reader)

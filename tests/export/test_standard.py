@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from labkit.analysis.network import Network
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.data.augment import standardize
@@ -25,6 +26,7 @@ from labkit.export.standard import (
 )
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
+from labkit.training.losses import SIGMOID, SOFTMAX
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 # The smallest network of each kind.
@@ -87,9 +89,13 @@ def trained(config: ModelConfig, manifest) -> keras.Model:
     return model
 
 
+def network(model: keras.Model, manifest, loss=SOFTMAX) -> Network:
+    return Network(model, manifest, loss, step=0)
+
+
 def exported(name: str, manifest, **fields) -> keras.Model:
     """Return the exported network with random weights; ``fields``: further fields of the configuration."""
-    return standard_model(config_of(name, **fields), trained(config_of(name), manifest), manifest)
+    return standard_model(config_of(name, **fields), network(trained(config_of(name), manifest), manifest))
 
 
 def relative_error(found, expected) -> float:
@@ -118,7 +124,7 @@ def written(tmp_path_factory, shapes) -> Written:
     for name in CASES:
         model = trained(config_of(name), shapes)
         expected[name] = np.asarray(model(standardize(PIXELS, shapes)))
-        standard = standard_model(config_of(name), model, shapes)
+        standard = standard_model(config_of(name), network(model, shapes))
         for format in [format for case, format in FILES if case == name]:
             files[name, format] = folder / (name + FORMATS[format].ending)
             FORMATS[format].write(standard, "logits", files[name, format])
@@ -160,12 +166,14 @@ def test_standardized_images_and_probabilities(shapes):
     config = config_of("resnet8")
     model = trained(config, shapes)
     logits = np.asarray(model(standardize(PIXELS, shapes)))
-    found = standard_model(config, model, shapes, standardized_input=True)(standardize(PIXELS, shapes))
+    found = standard_model(config, network(model, shapes), standardized_input=True)(
+        standardize(PIXELS, shapes)
+    )
     assert relative_error(found, logits) < TOLERANCE
-    chances = standard_model(config, model, shapes, probabilities=True)(PIXELS)
+    chances = standard_model(config, network(model, shapes), probabilities=True)(PIXELS)
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(chances, expected, atol=1e-6)
-    each = standard_model(config, model, shapes, probabilities=True, loss="sigmoid")(PIXELS)
+    each = standard_model(config, network(model, shapes, SIGMOID), probabilities=True)(PIXELS)
     np.testing.assert_allclose(each, 1 / (1 + np.exp(-logits)), atol=1e-6)
 
 
@@ -199,12 +207,12 @@ def test_objects_that_keras_does_not_know_are_found(shapes):
 def test_differences_in_float32_are_checked_in_float64(name, monkeypatch, shapes):
     monkeypatch.setitem(PROBE_TOLERANCE, "float32", 0.0)
     config, model = config_of(name), trained(config_of(name), shapes)
-    with_pixels = standard_model(config, model, shapes, probabilities=True)
+    with_pixels = standard_model(config, network(model, shapes), probabilities=True)
     assert with_pixels.dtype == "float32"
-    standard_model(config, model, shapes, standardized_input=True)
+    standard_model(config, network(model, shapes), standardized_input=True)
     monkeypatch.setitem(PROBE_TOLERANCE, "float64", -1.0)
     with pytest.raises(RuntimeError, match="gives other outputs"):
-        standard_model(config, model, shapes)
+        standard_model(config, network(model, shapes))
 
 
 def test_a_network_with_other_outputs_is_refused(monkeypatch, shapes):

@@ -8,8 +8,18 @@ from labkit.analysis.inference import Spread, spread
 from labkit.analysis.run_results.results import MEASURES, Result, differing, value_text
 from labkit.plurals import counted
 
-__all__ = ["Group", "grouped", "known_measures", "runs_for_images", "title_of"]
+__all__ = [
+    "NO_VALUE",
+    "Group",
+    "grouped",
+    "known_measures",
+    "result_rows",
+    "runs_for_images",
+    "spread_text",
+    "title_of",
+]
 
+NO_VALUE = "–"
 MAX_SETTINGS = 4  # in the name of a group
 
 
@@ -43,7 +53,7 @@ class Group:
         """The seeds as text."""
         known = [result.seed for result in self.results if result.seed is not None]
         numbers = all(isinstance(seed, int) for seed in known)
-        return ", ".join(map(str, sorted(known) if numbers else known)) or "–"
+        return ", ".join(map(str, sorted(known) if numbers else known)) or NO_VALUE
 
     @property
     def state(self) -> str:
@@ -116,3 +126,39 @@ def title_of(measure: str, groups: Sequence[Group]) -> str:
     found = MEASURES[measure]
     several = all(result.several_labels for group in groups for result in group.results)
     return found.exact if several and groups and found.exact else found.title
+
+
+# ---- as text ---------------------------------------------------------------------------------------------
+
+
+def spread_text(measure: str, found: Spread | None) -> str:
+    """Return a result as text: its mean, and standard deviation and number where there are several."""
+    if found is None:
+        return NO_VALUE
+    unit = MEASURES[measure].unit
+    mean, std = found.mean, found.std
+    if unit == "percent":
+        text = f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}") + " %"
+    elif unit == "nats":
+        text = f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
+    elif unit == "seconds":
+        text = f"{mean:,.1f}" + ("" if std is None else f" ± {std:,.1f}") + " s"
+    else:
+        return f"{mean:,.0f}" + (f" ± {std:,.0f} ({found.count})" if std else "")
+    return text + (f" ({found.count})" if found.count > 1 else "")
+
+
+def result_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of the table of results: states, seeds, results, differing settings."""
+    measures = known_measures(groups)
+    settings = differing([result for group in groups for result in group.results])
+    titles = [title_of(name, groups) for name in measures]
+    titles = [title[0].lower() + title[1:] for title in titles]
+    header = ["configuration", "state", "seed", *titles, *settings]
+    rows, first = [], 0
+    for group in groups:
+        cells = [spread_text(name, group.spread(name)) for name in measures]
+        own = [value_text(values[first]) for values in settings.values()]
+        rows.append([group.name, group.state, group.seeds, *cells, *own])
+        first += len(group.results)
+    return header, rows

@@ -10,7 +10,6 @@ from labkit.config import fields_by_name
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import open_run_file
 from labkit.run_directory.rows import number
 from labkit.run_directory.summary import RunSummary, Summaries
 
@@ -55,8 +54,6 @@ _ADDED = ("num_gpus", "sync", "max_staleness", "callbacks", "test_time_augmentat
 _PLACES = re.compile(
     r"(^|_)(path|paths|dir|directory|folder|host|hosts|port|ports|name|output|id|address|bind)$"
 )
-_PARAMETERS = re.compile(r", ([\d,]+) parameters\b")
-LOG_BYTES = 65_536  # of the log's beginning, where the number of parameters stands
 
 
 @dataclass(frozen=True)
@@ -111,11 +108,11 @@ def result_of(label: str, summary: RunSummary) -> Result:
         settings,
         seed,
         checksum if isinstance(checksum, str) else None,
-        _values(summary, _parameters(run, environment)),
+        _values(summary, environment.get("parameters")),
     )
 
 
-def _values(summary: RunSummary, parameters: int | None) -> dict[str, float]:
+def _values(summary: RunSummary, parameters: Any) -> dict[str, float]:
     test, validation = (summary.results.get(split, {}) for split in ("test", "validation"))
     found = {
         "test_accuracy": test.get("accuracy"),
@@ -131,19 +128,6 @@ def _values(summary: RunSummary, parameters: int | None) -> dict[str, float]:
         "steps": summary.step,
     }
     return {name: value for name, given in found.items() if (value := number(given)) is not None}
-
-
-def _parameters(run: RunDirectory, environment: Mapping[str, Any]) -> int | None:
-    """Return the number of the network's parameters; runs of older versions have it in their log alone."""
-    recorded = number(environment.get("parameters"))
-    if recorded is not None:
-        return int(recorded)
-    try:
-        with open_run_file(run.log_path) as file:
-            found = _PARAMETERS.search(file.read(LOG_BYTES).decode(errors="replace"))
-    except OSError:
-        return None
-    return int(found[1].replace(",", "")) if found else None
 
 
 # ---- settings ------------------------------------------------------------------------------------------

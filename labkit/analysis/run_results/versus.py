@@ -1,4 +1,4 @@
-"""Which of two configurations is better, in words that say no more than the runs do."""
+"""Compare two configurations statistically and describe the result."""
 
 from dataclasses import dataclass
 
@@ -73,9 +73,8 @@ def versus(
     difference, basis = _interval(values, measure, images, names)
     if difference is None:
         plain = sum(values[1]) / len(values[1]) - sum(values[0]) / len(values[0])
-        headline = (
-            f"{_whose(names)} {title} is {difference_text(measure, plain)}. How sure that is, isn't known."
-        )
+        apart = difference_text(measure, plain)
+        headline = f"{names[1]}'s {title} is {apart}. How sure that is, isn't known."
     else:
         alone = len(values[0]) == len(values[1]) == 1
         headline = _headline(difference, measure, title, names, alone)
@@ -148,11 +147,7 @@ def _interval(
         )
     if len(first) > 1 or len(second) > 1:
         one, many = (names[0], names[1]) if len(second) > 1 else (names[1], names[0])
-        if len(first) > 1:
-            found = single_interval(first, second[0])
-        else:
-            turned = single_interval(second, first[0])
-            found = Interval(-turned.mean, -turned.high, -turned.low, turned.count)
+        found = single_interval(first, second[0]) if len(first) > 1 else -single_interval(second, first[0])
         return found, (
             f"{one} has one run. The interval assumes that other seeds of {one} would spread as much as "
             f"those of {many}, which nothing here shows."
@@ -173,7 +168,7 @@ def _headline(difference: Interval, measure: str, title: str, names: tuple[str, 
     """``alone``: whether each has one run, whose network is all that was compared."""
     low = amount(measure, difference.low).partition(" ")[0]
     high = amount(measure, difference.high)
-    found = f"{_whose(names)} {title} is {difference_text(measure, difference.mean)}"
+    found = f"{names[1]}'s {title} is {difference_text(measure, difference.mean)}"
     interval = f"95 % interval {low} to {high}"
     if difference.low == difference.high:
         return f"{found}. The runs of each don't differ at all, so there is no interval."
@@ -184,22 +179,15 @@ def _headline(difference: Interval, measure: str, title: str, names: tuple[str, 
     return f"{who}: {found} ({interval})."
 
 
-def _whose(names: tuple[str, str]) -> str:
-    return f"{names[1]}'s"
-
-
 def amount(measure: str, value: float, *, sign: bool = True) -> str:
     """Return a difference with its unit: fractions in points, such as ``+1.20 points``."""
-    unit = MEASURES[measure].unit
     form = "+" if sign else ""
-    if unit == "percent":
-        return _minus(f"{100 * value:{form}.2f} points")
-    if unit == "seconds":
-        return _minus(f"{value:{form},.1f} s")
-    return _minus(f"{value:{form}.4g}" + (f" {unit}" if unit == "nats" else ""))
-
-
-def _minus(text: str) -> str:
+    text = {
+        "percent": f"{100 * value:{form}.2f} points",
+        "seconds": f"{value:{form},.1f} s",
+        "nats": f"{value:{form}.4g} nats",
+        "count": f"{value:{form}.4g}",
+    }[MEASURES[measure].unit]
     return text.replace("-", "−")
 
 

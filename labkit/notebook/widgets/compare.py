@@ -9,9 +9,8 @@ from html import escape
 from typing import Any
 
 from labkit.analysis.curves import Curve, read_curves
-from labkit.analysis.run_results.groups import Group, grouped, known_measures, title_of
+from labkit.analysis.run_results.groups import Group, grouped, known_measures, result_rows, title_of
 from labkit.analysis.run_results.results import MEASURES, read_results
-from labkit.analysis.run_results.text import result_rows
 from labkit.analysis.run_results.versus import told_of_two
 from labkit.analysis.show_table import html_table
 from labkit.api.run import Run, load_run

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from labkit.analysis.network import trained_model
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.export.trained import trained_model
 from labkit.models.registry import build_model
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 
